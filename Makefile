@@ -1,0 +1,43 @@
+# Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
+.DEFAULT_GOAL := help
+.PHONY: help setup check test interop bench simulate demo lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SEEDS ?= 10000
+TESTS ?=
+
+help: ## Show this help
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY) ## Create .venv with everything that check and test need
+
+$(READY): pyproject.toml requirements.lock scripts/setup
+	@scripts/setup $(VENV)
+	@touch $(READY)
+
+check: $(READY) ## Format, lint, types, dependency directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(READY) ## The whole suite, in random order, on two processes
+	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
+	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
+
+simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0
+
+bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results in bench/results/
+	$(BIN)/python -m bench
+
+lock: $(READY) ## Refresh requirements.lock
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+
+clean: ## Remove everything that make made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build

@@ -1,0 +1,1 @@
+"""ZooKeeper: paths and their JSON, sessions, and the embedded server."""

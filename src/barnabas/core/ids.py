@@ -1,0 +1,53 @@
+"""The kinds of integer and name that must not be mixed up."""
+
+import base64
+import os
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+BrokerId = NewType("BrokerId", int)
+BrokerEpoch = NewType("BrokerEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+
+#: 16 raw bytes: what travels on the wire, hashable and free to compare on the hot path.
+TopicId = NewType("TopicId", bytes)
+
+NO_OFFSET = Offset(-1)
+NO_EPOCH = LeaderEpoch(-1)
+NO_BROKER = BrokerId(-1)
+NO_PRODUCER_ID = ProducerId(-1)
+NO_PRODUCER_EPOCH = ProducerEpoch(-1)
+ZERO_TOPIC_ID = TopicId(bytes(16))
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def format_uuid(raw: bytes) -> str:
+    """Kafka's text form of a UUID: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def parse_uuid(text: str) -> bytes:
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's form (22 characters of URL-safe base64)")
+    return raw
+
+
+def random_uuid() -> bytes:
+    """A version-4 UUID whose text form never starts with a dash, so that no tool takes it for a flag."""
+    while True:
+        raw = bytearray(os.urandom(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        if not format_uuid(bytes(raw)).startswith("-"):
+            return bytes(raw)

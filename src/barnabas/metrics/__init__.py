@@ -1,0 +1,1 @@
+"""Metrics: a registry and its exposition."""

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol and record format: bytes in, values out, no I/O."""

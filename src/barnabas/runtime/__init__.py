@@ -1,0 +1,1 @@
+"""Timers, purgatory and fault points: what waits, and what may go wrong on purpose."""
