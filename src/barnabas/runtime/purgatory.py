@@ -1,0 +1,107 @@
+"""Where requests wait for a condition: keyed by what wakes them, bounded by a timer, never polled.
+
+Owner: the event loop. An operation completes exactly once: because its condition came true when one of its keys was
+checked, or because its time ran out.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+
+from barnabas.runtime.timers import Timer, Timers
+
+
+class DelayedOperation(ABC):
+    """One waiting request. Subclasses say when it is done, and what to do then."""
+
+    __slots__ = ("_keys", "_timer", "completed")
+
+    def __init__(self) -> None:
+        self.completed = False
+        self._keys: tuple[Hashable, ...] = ()
+        self._timer: Timer | None = None
+
+    @abstractmethod
+    def is_satisfied(self) -> bool:
+        """Whether the condition has come true. Cheap: it is asked each time one of the keys is checked."""
+
+    @abstractmethod
+    def on_complete(self, *, expired: bool) -> None:
+        """Called once, with what ended the wait."""
+
+
+class Purgatory:
+    """Operations waiting under their keys. A key is any hashable; partitions use themselves."""
+
+    def __init__(self, name: str, timers: Timers) -> None:
+        self.name = name
+        self._timers = timers
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many operations wait."""
+        return self._size
+
+    @property
+    def watched_keys(self) -> int:
+        return len(self._watchers)
+
+    def try_complete_else_watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int
+    ) -> bool:
+        """Complete now if the condition already holds; else wait. True when it completed now."""
+        if operation.is_satisfied():
+            operation.completed = True
+            operation.on_complete(expired=False)
+            return True
+        operation._keys = tuple(dict.fromkeys(keys))
+        for key in operation._keys:
+            self._watchers.setdefault(key, {})[operation] = None
+        operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._finish(operation, True))
+        self._size += 1
+        return False
+
+    def check(self, key: Hashable) -> int:
+        """Something happened to `key`: complete whatever that satisfies. Returns how many completed."""
+        watchers = self._watchers.get(key)
+        if not watchers:
+            return 0
+        done = [operation for operation in watchers if operation.is_satisfied()]
+        for operation in done:
+            self._finish(operation, False)
+        return len(done)
+
+    def force(self, key: Hashable) -> int:
+        """Complete everything under `key` as if its condition held: the partition is gone, the answer is an error."""
+        watchers = self._watchers.get(key)
+        if not watchers:
+            return 0
+        done = list(watchers)
+        for operation in done:
+            self._finish(operation, False)
+        return len(done)
+
+    def cancel(self, operation: DelayedOperation) -> None:
+        """Forget an operation whose client has gone: nothing is called."""
+        if not operation.completed:
+            operation.completed = True
+            self._forget(operation)
+
+    def _finish(self, operation: DelayedOperation, expired: bool) -> None:
+        if operation.completed:
+            return
+        operation.completed = True
+        self._forget(operation)
+        operation.on_complete(expired=expired)
+
+    def _forget(self, operation: DelayedOperation) -> None:
+        if operation._timer is not None:
+            operation._timer.cancel()
+            operation._timer = None
+        for key in operation._keys:
+            watchers = self._watchers.get(key)
+            if watchers is not None:
+                watchers.pop(operation, None)
+                if not watchers:
+                    del self._watchers[key]
+        self._size -= 1
