@@ -1,0 +1,209 @@
+"""The small text files beside the logs: offset and epoch checkpoints, partition.metadata, the clean-shutdown marker.
+
+Written atomically: a temporary file, fsync, rename, fsync of the directory. Read strictly: whatever is not as
+Kafka writes it raises `CheckpointError`, which says the path and the line. I/O errors stay `OSError`: the caller
+knows the log directory that they take offline.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from barnabas.core.errors import Malformed
+from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition, format_uuid, parse_uuid
+from barnabas.storage import names
+from barnabas.storage.epoch_cache import EpochEntry
+
+CHECKPOINT_VERSION: Final = 0
+PARTITION_METADATA_VERSION: Final = 0
+CLEAN_SHUTDOWN_VERSION: Final = 0
+#: What the marker holds when the broker knew no epoch (ZooKeeper mode), or none can be read.
+NO_BROKER_EPOCH: Final = -1
+
+_INTEGER = re.compile(r"[+-]?\d{1,19}")
+_INT64_MAX = (1 << 63) - 1
+_INT32_MAX = (1 << 31) - 1
+
+T = TypeVar("T")
+
+
+class CheckpointError(Malformed):
+    """A checkpoint file that is not one. `line` counts from 1; 0 speaks of the file as a whole."""
+
+    def __init__(self, path: str, line: int, why: str) -> None:
+        super().__init__(f"{path}, line {line}: {why}" if line else f"{path}: {why}")
+        self.path = path
+        self.line = line
+        self.why = why
+
+
+class PartitionMetadata(NamedTuple):
+    version: int
+    topic_id: TopicId
+
+
+def fsync_dir(path: str) -> None:
+    """Make a rename or unlink in `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
+    """`path` holds either what it held or all of `data`, whenever the power goes."""
+    temporary = path + names.TMP_SUFFIX
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)  # noqa: PTH105
+    if sync:
+        fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
+
+
+def read_text(path: str) -> str:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(path, data.count(b"\n", 0, error.start) + 1, "not UTF-8 text") from None
+
+
+def parse_integer(path: str, line: int, text: str, limit: int = _INT64_MAX) -> int:
+    if _INTEGER.fullmatch(text) is None or not text.isascii() or not -limit - 1 <= int(text) <= limit:
+        raise CheckpointError(path, line, f"{text[:40]!r} is not a number")
+    return int(text)
+
+
+def _encode(version: int, lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(version), str(len(lines)), *lines)).encode()
+
+
+def _read(path: str, entry: Callable[[int, list[str]], T]) -> list[T]:
+    """The entries of a checkpoint file. An empty file, or one with the version alone, holds none, as in Kafka."""
+    lines = read_text(path).splitlines()
+    if not lines:
+        return []
+    version = parse_integer(path, 1, lines[0])
+    if version != CHECKPOINT_VERSION:
+        raise CheckpointError(path, 1, f"version {version} is not known, expected {CHECKPOINT_VERSION}")
+    if len(lines) == 1:
+        return []
+    expected = parse_integer(path, 2, lines[1])
+    entries = [entry(number, line.split()) for number, line in enumerate(lines[2:], start=3)]
+    if len(entries) != expected:
+        raise CheckpointError(path, 2, f"{expected} entries expected, {len(entries)} found")
+    return entries
+
+
+def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
+    """recovery-point, replication, log-start and cleaner offset checkpoints: `topic partition offset` lines."""
+    lines = [f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()]
+    write_atomically(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
+
+
+def read_offsets(path: str) -> dict[TopicPartition, Offset]:
+    def entry(number: int, fields: list[str]) -> tuple[TopicPartition, Offset]:
+        if len(fields) != 3:
+            raise CheckpointError(path, number, "not of the form 'topic partition offset'")
+        partition = TopicPartition(fields[0], parse_integer(path, number, fields[1], _INT32_MAX))
+        return partition, Offset(parse_integer(path, number, fields[2]))
+
+    return dict(_read(path, entry))
+
+
+def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True) -> None:
+    """leader-epoch-checkpoint: `epoch startOffset` lines."""
+    lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+    write_atomically(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
+
+
+def read_epochs(path: str) -> list[EpochEntry]:
+    def entry(number: int, fields: list[str]) -> EpochEntry:
+        if len(fields) != 2:
+            raise CheckpointError(path, number, "not of the form 'epoch startOffset'")
+        epoch = parse_integer(path, number, fields[0], _INT32_MAX)
+        start = parse_integer(path, number, fields[1])
+        if epoch < 0 or start < 0:
+            raise CheckpointError(path, number, "an epoch and its start offset are not negative")
+        return EpochEntry(LeaderEpoch(epoch), Offset(start))
+
+    return _read(path, entry)
+
+
+class LeaderEpochCheckpoint:
+    """The file behind a `LeaderEpochCache`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, entries: Sequence[EpochEntry]) -> None:
+        write_epochs(self.path, entries)
+
+    def read(self) -> list[EpochEntry]:
+        """No file, no entries: a new partition has none yet."""
+        try:
+            return read_epochs(self.path)
+        except FileNotFoundError:
+            return []
+
+
+def write_partition_metadata(path: str, topic_id: bytes) -> None:
+    text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {format_uuid(topic_id)}"
+    write_atomically(path, text.encode())
+
+
+def read_partition_metadata(path: str) -> PartitionMetadata:
+    lines = read_text(path).splitlines()
+    if len(lines) < 2:
+        raise CheckpointError(path, len(lines), "a version and a topic_id are expected, a line each")
+    version = parse_integer(path, 1, _field(path, 1, lines[0]), _INT32_MAX)
+    if version < PARTITION_METADATA_VERSION:
+        raise CheckpointError(path, 1, f"version {version} is not known")
+    text = _field(path, 2, lines[1])
+    try:
+        topic_id = TopicId(parse_uuid(text))
+    except ValueError:
+        raise CheckpointError(path, 2, f"{text[:40]!r} is not a topic id") from None
+    if topic_id == ZERO_TOPIC_ID:
+        raise CheckpointError(path, 2, "the topic id is zero")
+    return PartitionMetadata(version, topic_id)
+
+
+def _field(path: str, number: int, line: str) -> str:
+    name, colon, value = line.partition(":")
+    if not colon or not value.strip() or not name:
+        raise CheckpointError(path, number, "not of the form 'name: value'")
+    return value.strip()
+
+
+def write_clean_shutdown(path: str, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+    content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
+    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
+
+
+def read_clean_shutdown(path: str) -> int | None:
+    """The broker epoch of the marker; None where there is no marker.
+
+    A marker whose content cannot be read (older Kafka wrote an empty one) still marks a clean shutdown, with
+    `NO_BROKER_EPOCH`: as in Kafka, being there is what counts.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        return NO_BROKER_EPOCH
+    epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
+    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else NO_BROKER_EPOCH

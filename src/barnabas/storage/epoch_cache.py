@@ -1,0 +1,178 @@
+"""Which leader epoch started at which offset (KIP-101, KIP-279): the line along which replicas truncate.
+
+Pure but for the optional store, which is told of every change that must not be lost. Owner: the log.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from barnabas.core.errors import BrokenInvariant
+from barnabas.core.ids import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+
+class EpochEntry(NamedTuple):
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+class EpochEnd(NamedTuple):
+    """Answer of OffsetForLeaderEpoch: the largest epoch <= the one asked for, and where it ended.
+
+    (NO_EPOCH, NO_OFFSET) where nothing is known.
+    """
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+class EpochStore(Protocol):
+    def write(self, entries: Sequence[EpochEntry]) -> None: ...
+
+
+UNDEFINED_END = EpochEnd(NO_EPOCH, NO_OFFSET)
+
+
+class LeaderEpochCache:
+    """Entries strictly ascending in both epoch and start offset.
+
+    With a `store`, `assign` writes before it returns: the file may hold stale entries after a crash (they are truncated
+    when the log is loaded) but never lacks one. Truncations only set `dirty`; `flush` writes them, from any thread
+    that the owner hands the entries to.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = (), store: EpochStore | None = None) -> None:
+        self._store = store
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        #: Changes that the store has not seen.
+        self.dirty = False
+        for entry in entries:
+            self._assign(entry.epoch, entry.start_offset)
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        return [self._entry(i) for i in range(len(self._epochs))]
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return LeaderEpoch(self._epochs[-1]) if self._epochs else None
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        return self._entry(-1) if self._epochs else None
+
+    @property
+    def earliest(self) -> EpochEntry | None:
+        return self._entry(0) if self._epochs else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Record that `epoch` starts at `start_offset`; True where that was news.
+
+        Entries that contradict it (a later epoch, or a start at or after it) go: the log was truncated since.
+        """
+        if not self._assign(epoch, start_offset):
+            return False
+        self.dirty = True
+        if self._store is not None:
+            self.flush()
+        return True
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        epochs, starts = self._epochs, self._starts
+        if epochs and epochs[-1] == epoch and starts[-1] <= start_offset:
+            return False
+        if epoch < 0 or start_offset < 0:
+            raise BrokenInvariant(f"leader epoch {epoch} cannot start at offset {start_offset}")
+        while epochs and (epochs[-1] >= epoch or starts[-1] >= start_offset):
+            epochs.pop()
+            starts.pop()
+        epochs.append(epoch)
+        starts.append(start_offset)
+        return True
+
+    def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
+        """The largest epoch <= `epoch`, and its end: where the next one starts, or the log end for the latest."""
+        epochs = self._epochs
+        if epoch == NO_EPOCH or not epochs:
+            return UNDEFINED_END
+        if epoch == epochs[-1]:
+            return EpochEnd(LeaderEpoch(epoch), Offset(log_end))
+        higher = bisect_right(epochs, epoch)
+        if higher == len(epochs):
+            # Larger than any epoch that wrote here: this replica cannot tell.
+            return UNDEFINED_END
+        end = Offset(self._starts[higher])
+        if higher == 0:
+            # Its records are gone from the log; the answer makes the follower start where this log starts.
+            return EpochEnd(LeaderEpoch(epoch), end)
+        return EpochEnd(LeaderEpoch(epochs[higher - 1]), end)
+
+    def epoch_for_offset(self, offset: int) -> LeaderEpoch | None:
+        """The epoch in which `offset` was, or would be, written."""
+        at = bisect_right(self._starts, offset)
+        return LeaderEpoch(self._epochs[at - 1]) if at else None
+
+    def start_offset_of(self, epoch: int) -> Offset | None:
+        at = bisect_left(self._epochs, epoch)
+        if at < len(self._epochs) and self._epochs[at] == epoch:
+            return Offset(self._starts[at])
+        return None
+
+    def previous_epoch(self, epoch: int) -> LeaderEpoch | None:
+        """The largest known epoch below `epoch`."""
+        at = bisect_left(self._epochs, epoch)
+        return LeaderEpoch(self._epochs[at - 1]) if at else None
+
+    def next_epoch(self, epoch: int) -> LeaderEpoch | None:
+        """The smallest known epoch above `epoch`."""
+        at = bisect_right(self._epochs, epoch)
+        return LeaderEpoch(self._epochs[at]) if at < len(self._epochs) else None
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forget epochs that start at or after `end_offset`; True where there were any."""
+        if end_offset < 0:
+            return False
+        at = bisect_left(self._starts, end_offset)
+        if at == len(self._starts):
+            return False
+        del self._epochs[at:], self._starts[at:]
+        self.dirty = True
+        return True
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget epochs that ended before `start_offset`; the one that holds it now starts there."""
+        at = bisect_right(self._starts, start_offset)
+        if at == 0:
+            return False
+        if at == 1 and self._starts[0] == start_offset:
+            return False
+        del self._epochs[: at - 1], self._starts[: at - 1]
+        self._starts[0] = start_offset
+        self.dirty = True
+        return True
+
+    def entries_in_range(self, start_offset: int, end_offset: int) -> list[EpochEntry]:
+        """The epochs of the records in [start_offset, end_offset), the first one cut to begin at `start_offset`."""
+        copy = LeaderEpochCache(self.entries)
+        copy.truncate_from_start(start_offset)
+        copy.truncate_from_end(end_offset)
+        return copy.entries
+
+    def clear(self) -> None:
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self.dirty = True
+
+    def flush(self) -> None:
+        """Write the entries to the store, where there is one and something changed."""
+        if self._store is not None and self.dirty:
+            self._store.write(self.entries)
+        self.dirty = False
+
+    def _entry(self, at: int) -> EpochEntry:
+        return EpochEntry(LeaderEpoch(self._epochs[at]), Offset(self._starts[at]))
