@@ -1,0 +1,178 @@
+"""The values that go into and come out of the replication machine."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import BarnabasError
+from barnabas.core.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Offset
+
+#: What a follower's request says of its broker epoch when it has none to tell (Fetch before version 15).
+NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
+#: The leader has not heard from that follower yet.
+UNKNOWN_OFFSET: Final = Offset(-1)
+
+#: Before the first controller of a cluster.
+NO_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+
+
+class Role(Enum):
+    """What this broker is for the partition."""
+
+    #: No controller has said anything yet, or it said to stop.
+    IDLE = "idle"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    #: Its log directory failed. There is no way back but a restart.
+    OFFLINE = "offline"
+
+
+class IllegalTransition(BarnabasError):
+    """Somebody asked a machine for a step that its role does not allow: a bug in the caller."""
+
+    def __init__(self, role: Enum, event: str, why: str = "") -> None:
+        super().__init__(f"{event} is not a step that {role.name} allows{': ' + why if why else ''}")
+        self.role = role
+        self.event = event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the controller decided for one partition: one entry of a LeaderAndIsr request."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    #: The version of the partition's state znode.
+    partition_epoch: int
+    replicas: tuple[BrokerId, ...]
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    leader_recovery_state: int = RECOVERED
+    is_new: bool = False
+
+
+class IsrMember(NamedTuple):
+    broker_id: BrokerId
+    #: The incarnation that the leader heard from (KIP-903); -1: not known, or not sent.
+    broker_epoch: BrokerEpoch
+
+
+class IsrChange(Enum):
+    EXPAND = "expand"
+    SHRINK = "shrink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProposeIsr:
+    """Effect: send this to the controller with AlterPartition, and feed the answer back with this very object.
+
+    Compared by identity: an answer to a proposal that is no longer the pending one is ignored.
+    """
+
+    change: IsrChange
+    isr: tuple[IsrMember, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    #: The controller refuses the proposal when the partition's epoch is another one by then.
+    partition_epoch: int
+    controller_epoch: ControllerEpoch
+    leader_recovery_state: int
+
+    @property
+    def broker_ids(self) -> frozenset[BrokerId]:
+        return frozenset(member.broker_id for member in self.isr)
+
+
+class LeaderStarted(NamedTuple):
+    #: False: the state was older than what is known, nothing changed.
+    applied: bool
+    #: This broker did not lead before.
+    is_new_leader: bool = False
+    #: The log must note (leader epoch, epoch_start) in its epoch cache before anything is appended.
+    is_new_epoch: bool = False
+    epoch_start: Offset = UNKNOWN_OFFSET
+    hw_moved: bool = False
+
+
+class FollowerStarted(NamedTuple):
+    applied: bool
+    #: The fetcher must be started anew, even from the same leader.
+    is_new_epoch: bool = False
+
+
+class FetchRecorded(NamedTuple):
+    """What a follower's fetch changed. The frequent values are shared, so that none is made on the hot path."""
+
+    hw_moved: bool
+    #: The follower's log start moved: a waiting DeleteRecords may be done.
+    log_start_moved: bool
+    propose: ProposeIsr | None
+
+
+class Ticked(NamedTuple):
+    hw_moved: bool
+    propose: ProposeIsr | None
+
+
+class IsrSettled(NamedTuple):
+    """What the answer to a proposal changed."""
+
+    #: False: the answer was late, the machine had moved on.
+    applied: bool
+    hw_moved: bool = False
+    #: Send it again (after a pause): the controller may or may not have seen it.
+    retry: ProposeIsr | None = None
+
+
+class FollowerPosition:
+    """What the leader knows of one follower, all of it from that follower's fetches."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "in_maximal_isr",
+        "last_caught_up_ms",
+        "last_fetch_leader_log_end",
+        "last_fetch_ms",
+        "log_end",
+        "log_start",
+    )
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self.broker_id = broker_id
+        #: Its next fetch offset: it has everything below. -1: not heard from in this leadership.
+        self.log_end: int = UNKNOWN_OFFSET
+        self.log_start: int = UNKNOWN_OFFSET
+        #: The leader's log end when the last fetch came.
+        self.last_fetch_leader_log_end: int = UNKNOWN_OFFSET
+        self.last_fetch_ms = 0
+        #: The last time at which it had all that the leader had.
+        self.last_caught_up_ms = 0
+        #: The greatest that it ever sent; -1: none yet.
+        self.broker_epoch: int = NO_BROKER_EPOCH
+        #: It counts for the high watermark: in the committed ISR, or proposed for it.
+        self.in_maximal_isr = False
+
+    def is_caught_up(self, leader_log_end: int, now_ms: int, lag_max_ms: int) -> bool:
+        return self.log_end == leader_log_end or now_ms - self.last_caught_up_ms <= lag_max_ms
+
+    def reset(self, *, now_ms: int, leader_log_end: int, is_new_leader: bool, in_sync: bool) -> None:
+        """A new leader epoch begins. A follower outside the ISR must not hold the high watermark back: its time is 0."""
+        self.last_caught_up_ms = now_ms if in_sync else 0
+        if is_new_leader:
+            self.log_end = self.log_start = self.last_fetch_leader_log_end = UNKNOWN_OFFSET
+            self.last_fetch_ms = 0
+            self.broker_epoch = NO_BROKER_EPOCH
+        else:
+            self.last_fetch_leader_log_end = leader_log_end
+            self.last_fetch_ms = now_ms if in_sync else 0
+
+    def __repr__(self) -> str:
+        return (
+            f"FollowerPosition({self.broker_id}, {self.log_start}..{self.log_end}, caught up {self.last_caught_up_ms})"
+        )
