@@ -1,0 +1,1 @@
+"""The command line: processes to start, and Kafka's tools with Kafka's flags."""

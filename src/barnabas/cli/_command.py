@@ -1,0 +1,72 @@
+"""What all sub-commands have in common: Kafka's habits of parsing options, and one way to fail."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from barnabas.core.errors import BarnabasError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class UsageError(BarnabasError):
+    """Options that do not go together; the message says what would do."""
+
+
+def failing_well(function: Callable[P, T]) -> Callable[P, T]:
+    """One line on stderr and exit 1 for a failure, 130 for Ctrl-C, silence for a closed pipe; a traceback only for a bug."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BarnabasError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader (`head`, a pager) has gone. Nothing more can be said on stdout, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+
+    return command
+
+
+def command_class(*, optional_values: Sequence[str], no_value: str) -> type[TyperCommand]:
+    """A command that takes options as Kafka's tools do: unique abbreviations, and values that may be left out."""
+
+    class KafkaCommand(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+            return list(super().parse_args(ctx, normalise(args, known, optional_values, no_value)))
+
+    return KafkaCommand
+
+
+def normalise(args: Sequence[str], known: set[str], optional_values: Sequence[str], no_value: str) -> list[str]:
+    """Abbreviated options in full; `no_value` after an option that may go without a value and does."""
+    out: list[str] = []
+    for index, arg in enumerate(args):
+        if arg == "--":
+            return [*out, *args[index:]]
+        if not arg.startswith("--"):
+            out.append(arg)
+            continue
+        name, equals, value = arg.partition("=")
+        if name not in known:
+            candidates = [option for option in known if option.startswith(name)]
+            if len(candidates) == 1:
+                name = candidates[0]
+        out.append(name + equals + value)
+        if name in optional_values and not equals:
+            following = args[index + 1] if index + 1 < len(args) else "--"
+            if following.startswith("--"):
+                out.append(no_value)
+    return out

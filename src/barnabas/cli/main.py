@@ -1,0 +1,112 @@
+"""The command `barnabas`. Its sub-commands are imported when they are called, so that each starts fast.
+
+A sub-command is a module with a function `command` that typer can turn into a command: annotated parameters, a docstring.
+It may also have `OPTIONAL_VALUES`, the names of options whose value may be left out (`--state`), and `NO_VALUE`,
+what stands for the value then.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class _Entry(NamedTuple):
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, _Entry] = {
+    "up": _Entry("barnabas.cli.up", "Start a local cluster: a coordinator and N brokers."),
+    "broker": _Entry("barnabas.cli.broker", "Run one broker."),
+    "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded coordinator."),
+    "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
+    "configs": _Entry("barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."),
+    "consumer-groups": _Entry(
+        "barnabas.cli.consumer_groups", "List, describe, delete groups; reset and delete offsets."
+    ),
+    "console-producer": _Entry("barnabas.cli.console_producer", "Send lines of standard input to a topic."),
+    "console-consumer": _Entry("barnabas.cli.console_consumer", "Print the records of a topic."),
+    "get-offsets": _Entry("barnabas.cli.get_offsets", "Print offsets of partitions, by time."),
+    "delete-records": _Entry("barnabas.cli.delete_records", "Delete records before given offsets."),
+    "log-dirs": _Entry("barnabas.cli.log_dirs", "Describe log directories and the replicas in them."),
+    "leader-election": _Entry("barnabas.cli.leader_election", "Elect preferred or unclean leaders."),
+    "reassign-partitions": _Entry("barnabas.cli.reassign_partitions", "Move replicas between brokers."),
+    "transactions": _Entry("barnabas.cli.transactions", "List, describe and abort transactions."),
+    "acls": _Entry("barnabas.cli.acls", "List, add and remove access control entries."),
+    "producer-perf-test": _Entry("barnabas.cli.producer_perf_test", "Measure producing."),
+    "consumer-perf-test": _Entry("barnabas.cli.consumer_perf_test", "Measure consuming."),
+    "broker-api-versions": _Entry("barnabas.cli.broker_api_versions", "Print which API versions each broker serves."),
+    "cluster": _Entry("barnabas.cli.cluster", "Print the cluster's id; unregister a broker."),
+    "dump-log": _Entry("barnabas.cli.dump_log", "Print what log segments and their indexes hold."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows the names and one-line helps of all commands, and imports a command's module when it is asked for it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = COMMANDS.get(cmd_name)
+        return load(cmd_name, importlib.import_module(entry.module)) if entry else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """One line a command, without importing any of them."""
+        formatter.write_usage("barnabas", "COMMAND [OPTIONS]")
+        formatter.write_paragraph()
+        formatter.write_text(self.help or "")
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        with formatter.section("Options"):
+            formatter.write_dl(
+                [
+                    ("--version", "Print the version and exit."),
+                    ("--install-completion", "Install completion for this shell."),
+                    ("--help", "Print this and exit; after a command, its own options."),
+                ]
+            )
+
+
+def load(name: str, module: "ModuleType") -> Any:
+    """The click command of a module, with Kafka's habits of parsing and one way to fail."""
+    from barnabas.cli import _command
+
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(
+        name,
+        cls=_command.command_class(
+            optional_values=getattr(module, "OPTIONAL_VALUES", ()), no_value=getattr(module, "NO_VALUE", "")
+        ),
+        help=module.command.__doc__,
+    )(_command.failing_well(module.command))
+    return typer.main.get_command(one)
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from barnabas import __version__
+
+        typer.echo(f"barnabas {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="Apache Kafka's broker cluster in Python. `barnabas up` starts one here.")
+def _root(version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True)) -> None:
+    """Options before the sub-command."""
+
+
+def main() -> None:
+    try:
+        app(prog_name="barnabas")
+    except KeyboardInterrupt:
+        sys.exit(130)
