@@ -1,0 +1,265 @@
+"""What the offset index and the time index share: a sparse file of fixed-size entries, read through a memory map.
+
+The index of the active segment is preallocated (sparse) to `max_index_bytes`; when the segment becomes inactive, or at
+close, it is trimmed to its entries. After a crash the zero tail is still there, which `sanity_check` detects.
+
+Opened lazily: an index that nobody asks costs neither a file descriptor nor a map. Python's mmap keeps a
+duplicate of the descriptor, so ours is closed at once.
+
+A store into a hole of a mapped file kills the process with SIGBUS when the disk is full. So blocks are reserved with
+`posix_fallocate` ahead of the entries, which raises `OSError` instead, and the log directory goes offline.
+
+I/O errors stay `OSError`: the owner knows the log directory. Owner: the segment; not thread-safe, but for `flush`.
+"""
+
+import mmap
+import os
+from abc import ABC, abstractmethod
+from typing import Final
+
+from barnabas.core.errors import BrokenInvariant, Malformed
+
+#: Blocks are reserved this far ahead: 8,192 entries of the offset index, 32 MB of log at the default interval.
+RESERVE_BYTES: Final = 64 * 1024
+RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+DEFAULT_MAX_INDEX_BYTES: Final = 10 * 1024 * 1024
+
+
+class CorruptIndex(Malformed):
+    """An index that cannot be right; the owner rebuilds it from the log."""
+
+
+class IndexFile(ABC):
+    """Entries 0 … `entries`-1 are valid, ascending; bytes after them are zero or absent."""
+
+    ENTRY_SIZE: int
+
+    def __init__(
+        self,
+        path: str,
+        base_offset: int,
+        *,
+        max_index_bytes: int = DEFAULT_MAX_INDEX_BYTES,
+        read_only: bool = False,
+    ) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_index_bytes = max_index_bytes
+        self._read_only = read_only
+        self._map: mmap.mmap | None = None
+        self._opened = False
+        #: Length of the file. `entries * ENTRY_SIZE <= length_bytes`.
+        self._length = 0
+        self._entries = 0
+        #: Bytes from the start that have blocks on disk. Never below `entries * ENTRY_SIZE`.
+        self._reserved = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, base_offset={self.base_offset})"
+
+    # -- what is there
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened
+
+    @property
+    def entries(self) -> int:
+        if not self._opened:
+            self.open()
+        return self._entries
+
+    @property
+    def max_entries(self) -> int:
+        if not self._opened:
+            self.open()
+        return self._length // self.ENTRY_SIZE
+
+    @property
+    def is_full(self) -> bool:
+        return self.entries >= self.max_entries
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in use, whatever the file's length."""
+        return self.entries * self.ENTRY_SIZE
+
+    @property
+    def length_bytes(self) -> int:
+        """Length of the file: preallocated while the segment is active."""
+        if not self._opened:
+            self.open()
+        return self._length
+
+    def can_append(self, offset: int) -> bool:
+        """Whether `offset` can be stored relative to the base; where not, the segment must roll."""
+        return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
+
+    # -- opening, sizing, closing
+
+    def open(self) -> None:
+        """Map the file; create it, preallocated and empty, where it does not exist. An existing file counts as full
+        of entries: a caller that makes it active again calls `resize`, one that recovers calls `reset`."""
+        if self._opened:
+            return
+        flags = os.O_RDONLY if self._read_only else os.O_RDWR
+        try:
+            fd = os.open(self.path, flags | os.O_CLOEXEC)
+            created = False
+        except FileNotFoundError:
+            if self._read_only:
+                raise
+            fd = os.open(self.path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            created = True
+        try:
+            if created:
+                os.ftruncate(fd, self._round(self.max_index_bytes))
+            self._length = os.fstat(fd).st_size
+            self._entries = 0 if created else self._length // self.ENTRY_SIZE
+            self._reserved = self._entries * self.ENTRY_SIZE
+            self._remap(fd)
+        finally:
+            os.close(fd)
+        self._opened = True
+        self._on_entries_changed()
+
+    def resize(self, length_bytes: int) -> bool:
+        """Set the file's length, rounded down to whole entries, and map it anew; True where it changed."""
+        self.open()
+        rounded = self._round(length_bytes)
+        if rounded == self._length:
+            return False
+        self._cut(min(self._entries, rounded // self.ENTRY_SIZE), rounded)
+        return True
+
+    def preallocate(self) -> None:
+        """Make room for an active segment."""
+        self.resize(self.max_index_bytes)
+
+    def trim_to_valid_size(self) -> None:
+        """Cut the file to its entries."""
+        self.resize(self.entries * self.ENTRY_SIZE)
+
+    def reset(self) -> None:
+        """Drop every entry and make room: where a rebuild starts. Also heals a file of an impossible length."""
+        self.open()
+        self._cut(0, self._round(self.max_index_bytes))
+
+    def flush(self) -> None:
+        """Entries to disk. fsync writes pages that were dirtied through the map too, and, unlike msync from Python,
+        lets other threads run meanwhile: the flusher's thread may call this."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # deleted by retention between the decision to flush and now
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Trim and unmap. May be opened again by the next look-up."""
+        if self._opened and not self._read_only:
+            self.trim_to_valid_size()
+        self.release()
+
+    def release(self) -> None:
+        """Unmap without touching the file: for a file that is renamed, deleted, or in a failed directory."""
+        self._unmap()
+        self._opened = False
+
+    def rename_to(self, path: str) -> None:
+        """Rename the file; the map stays valid."""
+        if self._opened or os.path.exists(self.path):  # noqa: PTH110
+            os.replace(self.path, path)  # noqa: PTH105
+        self.path = path
+
+    def update_parent_dir(self, directory: str) -> None:
+        """The directory was renamed."""
+        self.path = os.path.join(directory, os.path.basename(self.path))  # noqa: PTH119
+
+    def delete_if_exists(self) -> bool:
+        self.release()
+        try:
+            os.unlink(self.path)  # noqa: PTH108
+        except FileNotFoundError:
+            return False
+        return True
+
+    # -- truncation and checks
+
+    @abstractmethod
+    def truncate_to(self, offset: int) -> None:
+        """Drop every entry whose offset is at or above `offset`."""
+
+    @abstractmethod
+    def sanity_check(self) -> None:
+        """Raise `CorruptIndex` where the index cannot be right. Cheap: looks at its ends only."""
+
+    def truncate(self) -> None:
+        """Drop every entry; the length stays."""
+        self.open()
+        self._cut(0, self._length)
+
+    # -- for the two kinds
+
+    @abstractmethod
+    def _on_entries_changed(self) -> None:
+        """The number of entries, or the map, is another one: read the last entry again."""
+
+    @abstractmethod
+    def _on_unmap(self) -> None:
+        """Let go of every view of the map, or it cannot be closed."""
+
+    def _cut(self, entries: int, length: int) -> None:
+        """Keep `entries` entries in a file of `length` bytes, and map it anew.
+
+        The file is cut to its entries before it gets its length, so that what follows them is a hole that
+        reads as zero: no stale entry can come back, and none is overwritten through the map.
+        """
+        valid = entries * self.ENTRY_SIZE
+        self._unmap()
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, valid)
+            if length != valid:
+                os.ftruncate(fd, length)
+            self._length, self._entries, self._reserved = length, entries, valid
+            self._remap(fd)
+        finally:
+            os.close(fd)
+        self._on_entries_changed()
+
+    def _reserve(self, end: int) -> None:
+        """Have blocks on disk up to `end` at least."""
+        if end > self._length:
+            raise BrokenInvariant(f"{self.path}: entry past the end of the index ({end} > {self._length} bytes)")
+        target = min(-(-end // RESERVE_BYTES) * RESERVE_BYTES, self._length)
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, self._reserved, target - self._reserved)
+        finally:
+            os.close(fd)
+        self._reserved = target
+
+    def _relative(self, offset: int) -> int:
+        relative = offset - self.base_offset
+        if not 0 <= relative <= RELATIVE_OFFSET_MAX:
+            raise BrokenInvariant(
+                f"{self.path}: offset {offset} does not fit an index that starts at {self.base_offset}"
+            )
+        return relative
+
+    def _round(self, length_bytes: int) -> int:
+        return length_bytes - length_bytes % self.ENTRY_SIZE
+
+    def _remap(self, fd: int) -> None:
+        # An empty file cannot be mapped, and needs not to be.
+        access = mmap.ACCESS_READ if self._read_only else mmap.ACCESS_WRITE
+        self._map = mmap.mmap(fd, self._length, access=access) if self._length else None
+
+    def _unmap(self) -> None:
+        self._on_unmap()
+        if self._map is not None:
+            self._map.close()
+            self._map = None

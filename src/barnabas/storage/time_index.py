@@ -1,0 +1,131 @@
+"""`.timeindex`: sparse map from timestamp to offset. 12 bytes an entry: timestamp int64, relative offset int32.
+
+An entry (timestamp, offset) says: no record up to `offset` in the segment has a larger timestamp, and the one at
+`offset` has this one. Timestamps and offsets both ascend.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import BrokenInvariant
+from barnabas.core.ids import Offset
+from barnabas.storage.index_file import CorruptIndex, IndexFile
+
+NO_TIMESTAMP: Final = -1
+_ENTRY: Final = struct.Struct(">qi")
+_TIMESTAMP: Final = struct.Struct(">q")
+_RELATIVE: Final = struct.Struct(">i")
+_timestamp_at = _TIMESTAMP.unpack_from
+_relative_at = _RELATIVE.unpack_from
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: Offset
+
+
+class TimeIndex(IndexFile):
+    """Timestamps strictly ascending, offsets ascending."""
+
+    ENTRY_SIZE = 12
+
+    _last: TimestampOffset
+
+    @property
+    def is_full(self) -> bool:
+        """One slot is kept for the entry that is written when the segment rolls."""
+        return self.entries >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """(NO_TIMESTAMP, base offset) where there is none."""
+        if not self._opened:
+            self.open()
+        return self._last
+
+    def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool = False) -> bool:
+        """Add an entry where `timestamp` is news; True where it was.
+
+        Going back in time or offset is a bug of the caller, which passes the largest timestamp so far. At roll
+        and close, `skip_full_check` uses the slot that `is_full` holds back.
+        """
+        if not self._opened:
+            self.open()
+        entries, last = self._entries, self._last
+        if entries:
+            if offset < last.offset:
+                raise BrokenInvariant(f"{self.path}: offset {offset} is below the last one, {last.offset}")
+            if timestamp < last.timestamp:
+                raise BrokenInvariant(f"{self.path}: timestamp {timestamp} is below the last one, {last.timestamp}")
+        if timestamp <= last.timestamp:
+            return False
+        if not skip_full_check and self.is_full:
+            raise BrokenInvariant(f"{self.path}: append to a full time index of {entries} entries")
+        at = entries * 12
+        if at + 12 > self._reserved:
+            self._reserve(at + 12)
+        assert self._map is not None  # _reserve has refused an index without room
+        _ENTRY.pack_into(self._map, at, timestamp, self._relative(offset))
+        self._entries = entries + 1
+        self._last = TimestampOffset(timestamp, Offset(offset))
+        return True
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The entry with the largest timestamp <= `timestamp`; (NO_TIMESTAMP, base offset) where there is none."""
+        if not self._opened:
+            self.open()
+        view = self._map
+        low, high = 0, self._entries
+        if view is not None:
+            while low < high:
+                middle = (low + high) >> 1
+                if _timestamp_at(view, middle * 12)[0] <= timestamp:
+                    low = middle + 1
+                else:
+                    high = middle
+        return self.entry(low - 1) if low else TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+
+    def entry(self, n: int) -> TimestampOffset:
+        if not 0 <= n < self.entries:
+            raise IndexError(f"{self.path}: entry {n} of {self._entries}")
+        assert self._map is not None
+        timestamp, relative = _ENTRY.unpack_from(self._map, n * 12)
+        return TimestampOffset(timestamp, Offset(self.base_offset + relative))
+
+    def truncate_to(self, offset: int) -> None:
+        self.open()
+        view = self._map
+        if view is None or self._entries == 0:
+            return
+        relative = offset - self.base_offset
+        low, high = 0, self._entries
+        while low < high:
+            middle = (low + high) >> 1
+            if _relative_at(view, middle * 12 + 8)[0] < relative:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self._entries:
+            self._cut(low, self._length)
+
+    def sanity_check(self) -> None:
+        self.open()
+        if self._length % self.ENTRY_SIZE:
+            raise CorruptIndex(f"{self.path}: {self._length} bytes are not a multiple of {self.ENTRY_SIZE}")
+        if self._entries == 0:
+            return
+        first, last = self.entry(0), self.entry(self._entries - 1)
+        if last.offset < self.base_offset or first.offset < self.base_offset:
+            raise CorruptIndex(f"{self.path}: entry {last} is below the base offset {self.base_offset}")
+        if self._entries > 1 and (last.timestamp <= first.timestamp or last.offset < first.offset):
+            # Also what a crash leaves of a preallocated index: a tail of zeros.
+            raise CorruptIndex(f"{self.path}: the last entry {last} is not above the first {first}")
+
+    def _on_entries_changed(self) -> None:
+        if self._entries:
+            self._last = self.entry(self._entries - 1)
+        else:
+            self._last = TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+
+    def _on_unmap(self) -> None:
+        """No view is kept."""
