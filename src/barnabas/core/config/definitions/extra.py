@@ -1,0 +1,23 @@
+"""Settings that Kafka's broker passes on to its authorizer without defining them, and this broker's own."""
+
+from typing import Final
+
+from barnabas.core.config.definition import Setting
+from barnabas.core.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, READ_ONLY, STRING
+from barnabas.core.config.validators import between
+
+#: The prefix of settings that no Kafka broker has.
+OWN_PREFIX: Final = "barnabas."
+
+# fmt: off
+SETTINGS: Final = (
+    Setting("super.users", STRING, "", MEDIUM, None, READ_ONLY,
+            "Principals to whom the authorizer refuses nothing, separated by semicolons: User:alice;User:CN=broker."),
+    Setting("allow.everyone.if.no.acl.found", BOOLEAN, False, MEDIUM, None, READ_ONLY,
+            "Whether the authorizer lets everybody use a resource that no ACL names."),
+    Setting("barnabas.metrics.host", STRING, "127.0.0.1", LOW, None, READ_ONLY,
+            "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
+    Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,
+            "Port on which metrics are offered over HTTP in Prometheus' text format; -1 for none, 0 for a free one."),
+)
+# fmt: on
