@@ -1,6 +1,6 @@
 """Prometheus text exposition of a `Registry`.
 
-`prometheus-client` formats the text. It is imported on the first scrape: a broker that nobody scrapes does not pay for it.
+`prometheus-client` formats the text. It is imported on the first scrape, so that only those who scrape pay.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Counters, gauges and histograms that cost next to nothing on the hot path.
 
-A metric is a plain object with plain numbers; owner: the event loop. Names and labels are looked up once, when the metric
+A metric is a plain object with plain numbers; owner: the event loop. Names and labels are looked up once, when a metric
 is made, never when it is counted. Exposition (`barnabas.metrics.exposition`) reads the numbers when somebody scrapes.
 """
 

@@ -1,0 +1,95 @@
+"""One request on its way through the broker: who sent it, when it went where, and how it is answered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.server.ranges import Part
+
+if TYPE_CHECKING:
+    from barnabas.server.pipeline import ApiHandler
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is on the other side, as Kafka writes it: `User:alice`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
+class Channel(Protocol):
+    """What a call knows of the connection that it came on."""
+
+    principal: Principal
+    listener_name: str
+    peer_host: str
+    #: (name, version) of the client's library, when its ApiVersions request told.
+    client_software: tuple[str, str]
+
+    def answered(self, call: "Call") -> None:
+        """The call has its answer; send what is ready, in order."""
+        ...
+
+    def fail(self, why: str) -> None:
+        """Close the connection: the peer broke the protocol."""
+        ...
+
+
+class Call:
+    """Owner: the event loop. Answered exactly once, by `reply`, `reply_parts` or `reply_nothing`."""
+
+    __slots__ = (
+        "answered_s",
+        "api",
+        "api_version",
+        "channel",
+        "client_id",
+        "correlation_id",
+        "local_done_s",
+        "parts",
+        "received_s",
+        "started_s",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        api: "ApiHandler",
+        *,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        received_s: float,
+    ) -> None:
+        self.channel = channel
+        self.api = api
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.received_s = received_s
+        self.started_s = received_s
+        self.local_done_s = 0.0
+        self.answered_s = 0.0
+        self.throttle_ms = 0
+        #: What goes to the peer; None until answered; empty for acks=0.
+        self.parts: Sequence[Part] | None = None
+
+    def reply(self, response: object) -> None:
+        self.reply_parts(self.api.encode(self, response))
+
+    def reply_parts(self, parts: Sequence[Part]) -> None:
+        """Answer with a whole frame, size and header included."""
+        assert self.parts is None, f"{self.api.name} answered twice"
+        self.parts = parts
+        self.channel.answered(self)
+
+    def reply_nothing(self) -> None:
+        self.reply_parts(())

@@ -1,0 +1,305 @@
+"""One client connection: frames in, ordered responses out, and all the back-pressure there is.
+
+Small frames are parsed where they were received, in a buffer that every connection of the loop shares; what is left of a
+frame that has not arrived whole is received into a buffer of its own. A frame's bytes are valid only while its handler runs.
+
+A connection executes one request at a time, as Kafka does, with one exception: Produce requests that only wait for their
+replicas do not hold back the Produce behind them. While it may not start the next request, it does not read.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol, cast
+
+from barnabas.core.errors import Malformed
+from barnabas.server.call import ANONYMOUS, Call, Principal
+from barnabas.server.writer import SocketWriter, TransportWriter, Writer
+
+log = logging.getLogger(__name__)
+
+PRODUCE_API_KEY = 0
+#: Produce requests of one connection that may wait for their replicas at the same time.
+PIPELINED_PRODUCE_MAX = 64
+#: A frame's own buffer starts no larger than this and doubles as bytes really arrive: a lie about a length costs nothing.
+FRAME_BUFFER_START_BYTES = 1024 * 1024
+SHARED_BUFFER_BYTES = 256 * 1024
+
+
+class SharedBuffer:
+    """The receive buffer of a loop. Filled and emptied within one callback, so one is enough for all connections."""
+
+    def __init__(self, size_bytes: int = SHARED_BUFFER_BYTES) -> None:
+        self.view = memoryview(bytearray(size_bytes))
+
+
+class Executes(Protocol):
+    """The pipeline, as a connection sees it."""
+
+    request_bytes_max: int
+
+    def has_room(self, connection: "Connection") -> bool:
+        """Whether one more request may run; if not, the connection's `resume` is called when one may."""
+        ...
+
+    def start(self, connection: "Connection", frame: memoryview) -> Call:
+        """Run the request; raises `Malformed` for one that cannot be understood."""
+        ...
+
+    def sent(self, call: Call) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pipeline: Executes,
+        shared: SharedBuffer,
+        pool: Executor,
+        *,
+        listener_name: str,
+        principal: Principal = ANONYMOUS,
+        on_open: Callable[["Connection"], str | None],
+        on_close: Callable[["Connection"], None],
+    ) -> None:
+        self._loop = loop
+        self._pipeline = pipeline
+        self._shared = shared
+        self._pool = pool
+        self._on_open = on_open
+        self._on_close = on_close
+        self.listener_name = listener_name
+        self.principal = principal
+        self.client_software = ("unknown", "unknown")
+        self.peer_host = ""
+        self.peer_port = 0
+        #: When the last request came or the last response went, for `connections.max.idle.ms`.
+        self.active_s = loop.time()
+        self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
+        self._frame: bytearray | None = None  #: a frame that has not arrived whole
+        self._frame_size = 0
+        self._frame_got = 0
+        self._prefix = b""  #: the first bytes of a length that has not arrived whole
+        self._backlog: bytearray | None = None  #: bytes that came while no request could start
+        self._in_flight: deque[Call] = deque()
+        self._starting = False
+        self._only_produce = True
+        self._muted_until_s = 0.0
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.peer_host, self.peer_port = peer[0], peer[1]
+        sock: socket.socket = transport.get_extra_info("socket")
+        refusal = self._on_open(self)
+        if refusal is not None:
+            log.info("closing connection from %s: %s", self.peer_host, refusal)
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        if transport.get_extra_info("ssl_object") is None:
+            self._writer = SocketWriter(
+                self._loop, sock, self._pool, on_drained=self._drained, on_error=self._write_failed
+            )
+        else:
+            self._writer = TransportWriter(
+                self._loop, self._transport, self._pool, on_drained=self._drained, on_error=self._write_failed
+            )
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        frame = self._frame
+        if frame is None:
+            return self._shared.view
+        if self._frame_got == len(frame):
+            frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+        return memoryview(frame)[self._frame_got :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_s = self._loop.time()
+        if self._frame is None:
+            self._consume(self._shared.view[:nbytes])
+            return
+        self._frame_got += nbytes
+        if self._frame_got == self._frame_size:
+            frame, self._frame = self._frame, None
+            self._offer(memoryview(frame))
+
+    def _consume(self, view: memoryview) -> None:
+        """Start the requests in `view` as far as they may start; keep the rest."""
+        if self._prefix:
+            view = memoryview(self._prefix + view)
+            self._prefix = b""
+        at, end = 0, len(view)
+        while at < end:
+            if end - at < 4:
+                self._prefix = bytes(view[at:])
+                return
+            size = int.from_bytes(view[at : at + 4], "big", signed=True)
+            if not 0 < size <= self._pipeline.request_bytes_max:
+                self.fail(f"frame of {size} bytes, the limit is socket.request.max.bytes={self._limit_bytes()}")
+                return
+            have = end - at - 4
+            if have < size:
+                self._frame = bytearray(min(size, max(have, FRAME_BUFFER_START_BYTES)))
+                self._frame[:have] = view[at + 4 :]
+                self._frame_size, self._frame_got = size, have
+                return
+            if not self._may_start(view, at + 4):
+                self._keep(view[at:])
+                return
+            self._start(view[at + 4 : at + 4 + size])
+            if self._transport is None:
+                return
+            at += 4 + size
+
+    def _offer(self, frame: memoryview) -> None:
+        """A frame in a buffer of its own: start it, or keep it until it may start."""
+        if self._may_start(frame, 0):
+            self._start(frame)
+        else:
+            self._keep(memoryview(len(frame).to_bytes(4, "big") + bytes(frame)))
+
+    def _limit_bytes(self) -> int:
+        return self._pipeline.request_bytes_max
+
+    def _may_start(self, view: memoryview, at: int) -> bool:
+        if self._muted_until_s or self._writer is None or not self._writer.idle:
+            return False
+        if not self._in_flight:
+            return self._pipeline.has_room(self)
+        is_produce = len(view) >= at + 2 and view[at] == 0 and view[at + 1] == PRODUCE_API_KEY
+        return is_produce and self._only_produce and len(self._in_flight) < PIPELINED_PRODUCE_MAX
+
+    def _start(self, frame: memoryview) -> None:
+        self._starting = True
+        try:
+            call = self._pipeline.start(self, frame)
+        except Malformed as error:
+            self.fail(str(error))
+            return
+        finally:
+            self._starting = False
+        if self._transport is None:
+            self._release(call)
+            return
+        if call.parts is not None and not self._in_flight:
+            self._send(call)
+        else:
+            if not self._in_flight:
+                self._only_produce = True
+            self._in_flight.append(call)
+            self._only_produce = self._only_produce and call.api.api_key == PRODUCE_API_KEY
+            self._send_ready()
+
+    def _keep(self, rest: memoryview) -> None:
+        assert self._transport is not None
+        self._backlog = bytearray(rest)
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Start what came meanwhile, then read on."""
+        if self._backlog is None or self._transport is None:
+            return
+        backlog, self._backlog = self._backlog, None
+        self._consume(memoryview(backlog))
+        if self._backlog is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    # -- answering --------------------------------------------------------------------------------------------------
+
+    def answered(self, call: Call) -> None:
+        call.answered_s = self._loop.time()
+        if self._transport is None:
+            self._release(call)
+            return
+        if self._starting and call not in self._in_flight:
+            return  # answered by its handler at once: `_start` sends it
+        self._send_ready()
+        if not self._starting:
+            self.resume()
+
+    def _send_ready(self) -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].parts is not None:
+            self._send(in_flight.popleft())
+
+    def _send(self, call: Call) -> None:
+        assert self._writer is not None and call.parts is not None
+        if call.parts:
+            self._writer.write(call.parts)
+        self.active_s = self._loop.time()
+        self._pipeline.sent(call)
+        if call.throttle_ms > 0:
+            self.mute_for(call.throttle_ms)
+
+    def mute_for(self, delay_ms: int) -> None:
+        """Quota violated: the answer went out with its throttle time, and nothing more is read until that has passed."""
+        self._muted_until_s = self._loop.time() + delay_ms / 1000
+        self._loop.call_later(delay_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        if self._muted_until_s and self._loop.time() >= self._muted_until_s - 0.001:
+            self._muted_until_s = 0.0
+            self.resume()
+
+    def _drained(self) -> None:
+        self.active_s = self._loop.time()
+        self.resume()
+
+    def pause_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.pause_writing()
+
+    def resume_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.resume_writing()
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """A request is being executed or a response is on its way."""
+        return bool(self._in_flight) or (self._writer is not None and not self._writer.idle)
+
+    def fail(self, why: str) -> None:
+        """The peer broke the protocol: close it, with a line in the log. Nobody else notices."""
+        log.warning("closing connection from %s:%s on %s: %s", self.peer_host, self.peer_port, self.listener_name, why)
+        self.close()
+
+    def _write_failed(self, error: OSError) -> None:
+        log.debug("connection to %s:%s lost: %s", self.peer_host, self.peer_port, error)
+        self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog = None
+        self._frame = None
+        if self._writer is not None:
+            self._writer.close()
+        for call in self._in_flight:
+            self._release(call)
+        self._in_flight.clear()
+        self._on_close(self)
+
+    @staticmethod
+    def _release(call: Call) -> None:
+        for part in call.parts or ():
+            if not isinstance(part, bytes | bytearray | memoryview):
+                part.release()
+
+
+assert PRODUCE_API_KEY == 0, "`_may_start` compares the two bytes of the key"

@@ -1,0 +1,189 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a request costs only what changed.
+
+Owner: the event loop. Serves Fetch v7 and later; before that every request is whole and has no session. Bounded by
+`max.incremental.fetch.session.cache.slots`, with Kafka's rules of eviction.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import ErrorCode, Refused
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class FetchKey(NamedTuple):
+    """A partition as the client names it: by topic id from Fetch v13 on, by name before."""
+
+    topic: str | bytes
+    partition: int
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """What a client wants of one partition, and what it was last told about it."""
+
+    key: FetchKey
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    follower_log_start: int
+    #: What the last response said; -1 forces the next one to speak of this partition.
+    told_high_watermark: int = -1
+    told_log_start: int = -1
+
+    def update(self, other: "FetchedPartition") -> None:
+        self.fetch_offset = other.fetch_offset
+        self.max_bytes = other.max_bytes
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
+        self.follower_log_start = other.follower_log_start
+
+    def must_tell(self, *, error: int, high_watermark: int, log_start: int, has_more: bool) -> bool:
+        """Whether an incremental response must mention this partition. `has_more`: records, or advice for the client."""
+        must = has_more
+        if high_watermark != self.told_high_watermark:
+            must = True
+            self.told_high_watermark = high_watermark
+        if log_start != self.told_log_start:
+            must = True
+            self.told_log_start = log_start
+        if error:
+            # The error must be followed by good news when it is over, even if nothing else changed.
+            self.told_high_watermark = -1
+            must = True
+        return must
+
+
+class FetchSession:
+    """One client's partitions, in the order in which they are served."""
+
+    __slots__ = ("created_s", "epoch", "id", "last_used_s", "partitions", "privileged", "uses_topic_ids")
+
+    def __init__(self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_s: float) -> None:
+        self.id = session_id
+        #: The epoch that the next request must carry.
+        self.epoch = 1
+        #: Followers' sessions: consumers' never push them out.
+        self.privileged = privileged
+        self.uses_topic_ids = uses_topic_ids
+        self.created_s = now_s
+        self.last_used_s = now_s
+        self.partitions: dict[FetchKey, FetchedPartition] = {}
+
+    def apply(self, wanted: Iterable[FetchedPartition], forgotten: Iterable[FetchKey]) -> None:
+        for partition in wanted:
+            known = self.partitions.get(partition.key)
+            if known is None:
+                self.partitions[partition.key] = partition
+            else:
+                known.update(partition)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def to_the_back(self, keys: Iterable[FetchKey]) -> None:
+        """Partitions that got data come last next time: a response limit must not starve the others."""
+        for key in keys:
+            partition = self.partitions.pop(key, None)
+            if partition is not None:
+                self.partitions[key] = partition
+
+
+class FetchContext(NamedTuple):
+    """What one request fetches, and how its response is to be shaped."""
+
+    #: The session that the response names; None: there is none, the request stands alone.
+    session: FetchSession | None
+    partitions: Iterable[FetchedPartition]
+    #: Only partitions with news are answered.
+    incremental: bool
+
+
+class FetchSessionCache:
+    def __init__(self, *, slots_max: int, eviction_ms: int, random_id: Callable[[], int]) -> None:
+        self._slots_max = slots_max
+        self._eviction_s = eviction_ms / 1000
+        self._random_id = random_id  #: a positive int32 by chance, so that sessions of a former life are not met again
+        self._sessions: dict[int, FetchSession] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions_cached(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        *,
+        wanted: list[FetchedPartition],
+        forgotten: list[FetchKey],
+        is_follower: bool,
+        uses_topic_ids: bool,
+        now_s: float,
+    ) -> FetchContext:
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            session = None
+            if epoch == INITIAL_EPOCH and wanted:
+                session = self._create(wanted, privileged=is_follower, uses_topic_ids=uses_topic_ids, now_s=now_s)
+            return FetchContext(session, wanted, incremental=False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id} here")
+        if session.epoch != epoch:
+            raise Refused(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} is at {session.epoch}, not {epoch}"
+            )
+        if session.uses_topic_ids != uses_topic_ids:
+            raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session keeps to topic names or to topic ids")
+        session.apply(wanted, forgotten)
+        session.last_used_s = now_s
+        if not session.partitions:
+            del self._sessions[session_id]
+            return FetchContext(None, (), incremental=True)
+        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        return FetchContext(session, session.partitions.values(), incremental=True)
+
+    def _create(
+        self, wanted: list[FetchedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
+    ) -> FetchSession | None:
+        if len(self._sessions) >= self._slots_max and not self._evict_for(len(wanted), privileged, now_s):
+            return None
+        session_id = self._random_id()
+        while session_id == INVALID_SESSION_ID or session_id in self._sessions:
+            session_id = self._random_id()
+        session = FetchSession(session_id, privileged=privileged, uses_topic_ids=uses_topic_ids, now_s=now_s)
+        session.apply(wanted, ())
+        self._sessions[session_id] = session
+        return session
+
+    def _evict_for(self, size: int, privileged: bool, now_s: float) -> bool:
+        """Make room: the longest unused session if it is stale, else a lesser one that had its time."""
+        if not self._sessions:
+            return False
+        stalest = min(self._sessions.values(), key=lambda s: s.last_used_s)
+        if now_s - stalest.last_used_s > self._eviction_s:
+            return self._evict(stalest)
+        lesser = [
+            s
+            for s in self._sessions.values()
+            if (not s.privileged and privileged)
+            or (s.privileged == privileged and len(s.partitions) < size and now_s - s.created_s > self._eviction_s)
+        ]
+        if not lesser:
+            return False
+        return self._evict(min(lesser, key=lambda s: (s.privileged, len(s.partitions), s.id)))
+
+    def _evict(self, session: FetchSession) -> bool:
+        del self._sessions[session.id]
+        self.evictions += 1
+        return True

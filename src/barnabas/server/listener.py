@@ -1,0 +1,208 @@
+"""Listeners: accept connections within the limits, close idle ones, stop in order.
+
+Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
+`max.connections.per.ip` it closes the newcomer.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter as Tally
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from barnabas.core.errors import ConfigError
+from barnabas.metrics.registry import Registry
+from barnabas.server.connection import Connection, Executes, SharedBuffer
+
+log = logging.getLogger(__name__)
+
+#: Connections taken from one listener before others get their turn on the loop.
+ACCEPT_BURST = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where to listen, and how. The port is 0 until the OS has chosen one."""
+
+    name: str
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    per_ip_overrides: Mapping[str, int] | None = None
+    idle_ms_max: int = 600_000
+
+    def for_ip(self, host: str) -> int:
+        return (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
+
+
+class SocketServer:
+    """All listeners and connections of a broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pipeline: Executes,
+        pool: Executor,
+        registry: Registry,
+        *,
+        limits: ConnectionLimits,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        backlog: int = 50,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> None:
+        self._loop = loop
+        self._pipeline = pipeline
+        self._pool = pool
+        self.limits = limits
+        self._spawn = spawn
+        self._backlog = backlog
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._shared = SharedBuffer()
+        self._listening: dict[socket.socket, Endpoint] = {}
+        self._connections: set[Connection] = set()
+        self._per_ip: Tally[str] = Tally()
+        self._accepting = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._rejected = registry.counter("kafka_server_connections_rejected", "Connections closed at the door.")
+        registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
+
+    def bind(self, endpoint: Endpoint) -> int:
+        """Take the port, without accepting yet: the broker registers first. Returns the port."""
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._receive_buffer_bytes > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+            sock.bind((endpoint.host or "0.0.0.0", endpoint.port))
+            sock.listen(self._backlog)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            raise ConfigError(
+                f"cannot listen on {endpoint.host or '0.0.0.0'}:{endpoint.port} ({endpoint.name}): {error.strerror}; "
+                f"stop what uses the port or change `listeners`"
+            ) from error
+        self._listening[sock] = endpoint
+        port: int = sock.getsockname()[1]
+        return port
+
+    def start_accepting(self) -> None:
+        self._accepting = True
+        for sock in self._listening:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        self._schedule_idle_check()
+
+    def _accept(self, sock: socket.socket) -> None:
+        endpoint = self._listening[sock]
+        for _ in range(ACCEPT_BURST):
+            if len(self._connections) >= self.limits.max_connections:
+                self._pause_accepting()
+                return
+            try:
+                peer, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors: the backlog waits, and so do we, until a connection closes.
+                log.error("cannot accept on %s: %s", endpoint.name, error)
+                self._pause_accepting()
+                self._loop.call_later(1.0, self._resume_accepting)
+                return
+            self._take(peer, endpoint)
+
+    def _take(self, peer: socket.socket, endpoint: Endpoint) -> None:
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._send_buffer_bytes > 0:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        self._spawn(self._open(peer, endpoint), f"accept {endpoint.name}")
+
+    async def _open(self, peer: socket.socket, endpoint: Endpoint) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(
+                    self._loop,
+                    self._pipeline,
+                    self._shared,
+                    self._pool,
+                    listener_name=endpoint.name,
+                    on_open=self._opened,
+                    on_close=self._closed,
+                ),
+                peer,
+                ssl=endpoint.tls,
+            )
+        except OSError as error:  # includes ssl.SSLError: a handshake that failed
+            log.info("connection on %s failed before its first request: %s", endpoint.name, error)
+            peer.close()
+
+    def _opened(self, connection: Connection) -> str | None:
+        """None, or why the connection may not stay."""
+        host = connection.peer_host
+        if self._per_ip[host] >= self.limits.for_ip(host):
+            self._rejected.add()
+            return f"max.connections.per.ip={self.limits.for_ip(host)} reached"
+        self._per_ip[host] += 1
+        self._connections.add(connection)
+        return None
+
+    def _closed(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
+        self._connections.remove(connection)
+        self._per_ip[connection.peer_host] -= 1
+        if not self._per_ip[connection.peer_host]:
+            del self._per_ip[connection.peer_host]
+        if not self._accepting:
+            self._resume_accepting()
+
+    def _pause_accepting(self) -> None:
+        self._accepting = False
+        for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
+
+    def _resume_accepting(self) -> None:
+        if self._listening and not self._accepting and len(self._connections) < self.limits.max_connections:
+            self._accepting = True
+            for sock in self._listening:
+                self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest_s = self._loop.time() - self.limits.idle_ms_max / 1000
+        for connection in [c for c in self._connections if c.active_s < oldest_s and not c.busy]:
+            log.debug("closing idle connection from %s", connection.peer_host)
+            connection.close()
+        self._schedule_idle_check()
+
+    @property
+    def connections(self) -> set[Connection]:
+        return self._connections
+
+    def stop_accepting(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._pause_accepting()
+        for sock in self._listening:
+            sock.close()
+        self._listening.clear()
+
+    def close_all(self) -> None:
+        for connection in list(self._connections):
+            connection.close()

@@ -1,0 +1,234 @@
+"""From a frame to a handler and from its answer to a frame: header, version check, decoding, timing, encoding.
+
+Kafka's stages keep their names in the metrics, though there is one thread: a request is in the "request queue" while its
+connection may not start it, "local" while its handler runs, "remote" while it waits for others, and in the "response queue"
+until the answers before it have gone out.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from struct import Struct
+from typing import Any, Protocol
+
+from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
+from barnabas.metrics.registry import Counter, Histogram, Registry
+from barnabas.protocol import codec
+from barnabas.protocol.codec import RecordsRef
+from barnabas.protocol.frame import parse_request_header, response_header_is_flexible
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.server.call import Call
+from barnabas.server.connection import Connection
+from barnabas.server.ranges import Part
+
+log = logging.getLogger(__name__)
+
+API_VERSIONS_KEY = 18
+_SIZE_AND_CORRELATION = Struct(">ii")
+_SIZE = Struct(">i")
+
+#: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
+HandlerResult = ApiMessage | Awaitable[ApiMessage] | None
+
+
+class ApiHandler:
+    """One API as this broker serves it."""
+
+    def __init__(
+        self,
+        *,
+        api_key: int,
+        name: str,
+        min_version: int,
+        max_version: int,
+        request_class: Callable[[], type[ApiMessage]],
+        execute: Callable[[Call, Any], HandlerResult],
+        refuse: Callable[[Any, ErrorCode, str | None], ApiMessage],
+        min_advertised: int | None = None,
+        advertised: bool = True,
+    ) -> None:
+        self.api_key = api_key
+        self.name = name
+        self.min_version = min_version
+        self.max_version = max_version
+        #: Lower than `min_version` only for Produce: older librdkafka needs to see v0, and never sends it (KAFKA-18659).
+        self.min_advertised = min_version if min_advertised is None else min_advertised
+        self.advertised = advertised
+        self._load_request_class = request_class
+        self._request_class: type[ApiMessage] | None = None
+        self.execute = execute
+        #: The API's own way to say no: a response with the error in the places that the request asked about.
+        self.refuse = refuse
+
+    @property
+    def request_class(self) -> type[ApiMessage]:
+        """Loaded when the first request comes: most brokers never see most APIs."""
+        if self._request_class is None:
+            self._request_class = self._load_request_class()
+        return self._request_class
+
+    def encode(self, call: Call, response: Any) -> Sequence[Part]:
+        """The whole frame. File ranges in a records field become parts of their own."""
+        version = call.api_version
+        if self.api_key == API_VERSIONS_KEY and not self.min_version <= version <= self.max_version:
+            version = 0  # KIP-511: a client newer than we are learns in v0 what we have
+        out = bytearray(_SIZE_AND_CORRELATION.pack(0, call.correlation_id))
+        if response_header_is_flexible(self.api_key, version):
+            out.append(0)
+        if not response.HAS_RECORDS:
+            codec.writer(type(response), version)(response, out)
+            _SIZE.pack_into(out, 0, len(out) - 4)
+            return (out,)
+        return _with_ranges(codec.encode_parts(response, version, head=bytes(out)))
+
+
+def _with_ranges(pieces: list[bytes | RecordsRef]) -> Sequence[Part]:
+    size_bytes = -4
+    parts: list[Part] = []
+    for piece in pieces:
+        if isinstance(piece, RecordsRef):
+            size_bytes += piece.size
+            parts.extend(piece.payload)
+        else:
+            size_bytes += len(piece)
+            parts.append(piece)
+    parts[0] = _SIZE.pack(size_bytes) + pieces[0][4:]  # type: ignore[index]
+    return parts
+
+
+class RequestMetrics:
+    """Kafka's per-API request metrics."""
+
+    __slots__ = ("errors", "local", "queue", "remote", "requests", "response_queue", "total")
+
+    def __init__(self, registry: Registry, api: str) -> None:
+        def histogram(stage: str, what: str) -> Histogram:
+            return registry.histogram(f"kafka_network_request_{stage}_time_ms", what, request=api)
+
+        self.requests: Counter = registry.counter("kafka_network_requests", "Requests, by API.", request=api)
+        self.errors: Counter = registry.counter("kafka_network_request_errors", "Failed requests, by API.", request=api)
+        self.queue = histogram("queue", "Time from the arrival of a request to its start.")
+        self.local = histogram("local", "Time that the handler took.")
+        self.remote = histogram("remote", "Time spent waiting for other brokers, data or members.")
+        self.response_queue = histogram("response_queue", "Time from the answer to its turn on the connection.")
+        self.total = histogram("total", "Time from the arrival of a request to the sending of its answer.")
+
+
+class Spawn(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> object: ...
+
+
+class Pipeline:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        handlers: dict[int, ApiHandler],
+        registry: Registry,
+        *,
+        now_s: Callable[[], float],
+        spawn: Spawn,
+        on_bug: Callable[[BaseException], None],
+        request_bytes_max: int,
+        queued_requests_max: int,
+    ) -> None:
+        self.handlers = handlers
+        self.request_bytes_max = request_bytes_max
+        self._queued_requests_max = queued_requests_max
+        self._registry = registry
+        self._now_s = now_s
+        self._spawn = spawn
+        self._on_bug = on_bug
+        self._metrics: dict[int, RequestMetrics] = {}
+        self._running = 0  #: asynchronous handlers at work; those that merely wait in a purgatory do not count
+        self._waiting_for_room: deque[Connection] = deque()
+
+    def has_room(self, connection: Connection) -> bool:
+        """`queued.max.requests`: past it, connections stop reading until a handler has finished."""
+        if self._running < self._queued_requests_max:
+            return True
+        self._waiting_for_room.append(connection)
+        return False
+
+    def start(self, connection: Connection, frame: memoryview) -> Call | None:
+        now_s = self._now_s()
+        header = parse_request_header(frame)
+        api = self.handlers.get(header.api_key)
+        if api is None:
+            raise Malformed(f"request for unknown API key {header.api_key}")
+        call = Call(
+            connection,
+            api,
+            api_version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            received_s=connection.active_s,
+        )
+        call.started_s = now_s
+        request: ApiMessage | None = None
+        if api.min_version <= header.api_version <= api.max_version:
+            request = codec.decode(api.request_class, frame, header.api_version, header.body_offset)
+        elif header.api_key != API_VERSIONS_KEY:
+            raise Malformed(
+                f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
+            )
+        self._execute(call, request)
+        call.local_done_s = self._now_s()
+        return call
+
+    def _execute(self, call: Call, request: ApiMessage | None) -> None:
+        try:
+            result = call.api.execute(call, request)
+        except Exception as error:
+            self._refuse(call, request, error)
+            return
+        if result is None:
+            return
+        if isinstance(result, ApiMessage):
+            call.reply(result)
+            return
+        self._running += 1
+        self._spawn(self._finish(call, request, result), name=f"request {call.api.name}")
+
+    async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage]) -> None:
+        try:
+            response = await result
+        except Exception as error:
+            self._refuse(call, request, error)
+        else:
+            call.reply(response)
+        finally:
+            self._running -= 1
+            if self._waiting_for_room:
+                self._waiting_for_room.popleft().resume()
+
+    def _refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+        self.metrics_of(call.api).errors.add()
+        if isinstance(error, Refused):
+            log.debug("%s of %s refused: %s", call.api.name, call.client_id, error)
+            call.reply(call.api.refuse(request, error.code, error.message))
+        elif isinstance(error, Malformed):
+            call.channel.fail(f"{call.api.name}: {error}")
+        else:
+            log.exception("%s v%s of client %s failed", call.api.name, call.api_version, call.client_id, exc_info=error)
+            if isinstance(error, BrokenInvariant | AssertionError):
+                self._on_bug(error)
+            call.reply(call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+
+    def sent(self, call: Call) -> None:
+        """The answer is on its way: count it."""
+        now_s = self._now_s()
+        metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
+        metrics.requests.value += 1
+        local_done_s = call.local_done_s or call.answered_s
+        metrics.queue.observe_ms((call.started_s - call.received_s) * 1000)
+        metrics.local.observe_ms((local_done_s - call.started_s) * 1000)
+        metrics.remote.observe_ms(max(0.0, call.answered_s - local_done_s) * 1000)
+        metrics.response_queue.observe_ms((now_s - call.answered_s) * 1000)
+        metrics.total.observe_ms((now_s - call.received_s) * 1000)
+
+    def metrics_of(self, api: ApiHandler) -> RequestMetrics:
+        metrics = self._metrics.get(api.api_key)
+        if metrics is None:
+            metrics = self._metrics[api.api_key] = RequestMetrics(self._registry, api.name)
+        return metrics

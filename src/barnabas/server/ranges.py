@@ -1,0 +1,51 @@
+"""What a response may contain besides bytes: a piece of a file that goes to the socket without being read."""
+
+import os
+from typing import Protocol
+
+#: Residency is probed at this step: the kernel reads ahead in chunks of this size, so pages in between come and go together.
+PROBE_STEP_BYTES = 128 * 1024
+
+
+class FileRange(Protocol):
+    """A piece of a file, pinned: the descriptor stays open until `release`, even if the file is deleted meanwhile."""
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def release(self) -> None: ...
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+def is_resident(fd: int, position: int, size_bytes: int) -> bool:
+    """Whether sending this range will not wait for disk, as far as probing a page in each step can tell."""
+    probe = [bytearray(1)]
+    last = position + size_bytes - 1
+    at = position
+    while True:
+        try:
+            os.preadv(fd, probe, at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # A file system without RWF_NOWAIT (tmpfs on old kernels): nothing to wait for, or nothing to be known.
+            return True
+        if at >= last:
+            return True
+        at = min(at + PROBE_STEP_BYTES, last)
+
+
+def load_into_page_cache(fd: int, position: int, size_bytes: int) -> None:
+    """Read a range and throw it away, so that a later send finds it in memory. Any thread; blocks."""
+    scratch = bytearray(min(size_bytes, 256 * 1024))
+    end = position + size_bytes
+    while position < end:
+        got = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
+        if got == 0:
+            return
+        position += got

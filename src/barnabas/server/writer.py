@@ -1,0 +1,304 @@
+"""Writes parts (bytes and file ranges) to a peer, in order, without blocking and without copying files.
+
+uvloop owns the connection's descriptor for reading. A `SocketWriter` sends on a duplicate of it, and is the only one that
+does: mixing with the transport's own write buffer would corrupt the stream. TLS needs the transport, hence
+`TransportWriter`: it reads ranges on the thread pool and writes them as bytes, which is what TLS costs in Kafka, too.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from barnabas.server.ranges import FileRange, Part, is_resident, load_into_page_cache
+
+#: How much of a range one `sendfile` call may move before others get their turn on the loop.
+SENDFILE_STEP_BYTES = 1024 * 1024
+#: How much of a range is read at once for a TLS peer.
+READ_STEP_BYTES = 256 * 1024
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class Writer(Protocol):
+    @property
+    def idle(self) -> bool:
+        """Whether everything has gone to the kernel: the peer reads at least as fast as it asks."""
+        ...
+
+    def write(self, parts: Sequence[Part]) -> None: ...
+    def close(self) -> None:
+        """Release every range that will not be sent any more."""
+        ...
+
+
+class SocketWriter:
+    """Owner: the event loop. `on_drained` is called when a write that had to wait has gone out whole."""
+
+    __slots__ = (
+        "_closed",
+        "_fd",
+        "_loop",
+        "_on_drained",
+        "_on_error",
+        "_pool",
+        "_queue",
+        "_reading",
+        "_sock",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        pool: Executor,
+        *,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self._sock = socket.socket(fileno=os.dup(sock.fileno()))
+        self._sock.setblocking(False)
+        self._fd = self._sock.fileno()
+        self._pool = pool
+        self._queue: deque[Part] = deque()
+        self._on_drained = on_drained
+        self._on_error = on_error
+        self._waiting = False  #: for the socket to become writable
+        self._reading = False  #: the pool is loading the range at the head of the queue
+        self._closed = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue
+
+    def write(self, parts: Sequence[Part]) -> None:
+        if self._closed:
+            _release(parts)
+            return
+        if not self._queue and not self._waiting and len(parts) == 1 and isinstance(parts[0], _BYTES):
+            # The usual case, a small response on an idle socket: one system call, no queue.
+            try:
+                sent = self._sock.send(parts[0])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._fail(error)
+                return
+            if sent == len(parts[0]):
+                return
+            self._queue.append(memoryview(parts[0])[sent:])
+            self._wait_writable()
+            return
+        self._queue.extend(parts)
+        if not self._waiting and not self._reading:
+            self._send_some()
+
+    def _send_some(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                head = queue[0]
+                if isinstance(head, _BYTES):
+                    more = socket.MSG_MORE if len(queue) > 1 else 0
+                    sent = self._sock.send(head, more)
+                    if sent < len(head):
+                        queue[0] = memoryview(head)[sent:]
+                        self._wait_writable()
+                        return
+                    queue.popleft()
+                elif not self._send_range(head):
+                    return
+        except (BlockingIOError, InterruptedError):
+            self._wait_writable()
+        except OSError as error:
+            self._fail(error)
+
+    def _send_range(self, head: FileRange) -> bool:
+        """True when the range has gone out whole."""
+        if not isinstance(head, _Progress):
+            if not is_resident(head.fd, head.position, head.size_bytes):
+                self._load_then_send(head)
+                return False
+            self._queue[0] = head = _Progress(head)
+        sent = os.sendfile(self._fd, head.fd, head.position, min(head.size_bytes, SENDFILE_STEP_BYTES))
+        if sent == 0:
+            raise OSError("file shorter than the range that was to be sent")
+        head.advance(sent)
+        if head.size_bytes:
+            # Give the loop a turn: one fast reader of a long range must not hold up everyone else.
+            self._wait_writable()
+            return False
+        self._queue.popleft()
+        head.release()
+        return True
+
+    def _load_then_send(self, head: FileRange) -> None:
+        self._reading = True
+        self._queue[0] = progress = _Progress(head)
+        future = self._loop.run_in_executor(self._pool, load_into_page_cache, head.fd, head.position, head.size_bytes)
+        future.add_done_callback(lambda done: self._loaded(progress, done))
+
+    def _loaded(self, progress: "_Progress", done: "asyncio.Future[None]") -> None:
+        self._reading = False
+        if self._closed:
+            progress.release()
+            return
+        error = done.exception() if not done.cancelled() else OSError("the broker is stopping")
+        if isinstance(error, OSError):
+            self._fail(error)
+        elif error is not None:
+            raise error
+        else:
+            self._resume()
+
+    def _wait_writable(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._fd)
+        self._waiting = False
+        self._resume()
+
+    def _resume(self) -> None:
+        self._send_some()
+        if not self._queue and not self._closed:
+            self._on_drained()
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self._on_error(error)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_writer(self._fd)
+        # A range that the pool is reading right now is released when that read ends: its descriptor is in use.
+        _release(list(self._queue)[1:] if self._reading else self._queue)
+        self._queue.clear()
+        self._sock.close()
+
+
+class TransportWriter:
+    """For TLS: bytes go through the transport; ranges are read on the thread pool, a step at a time."""
+
+    __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_paused", "_pool", "_queue", "_reading", "_transport")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        pool: Executor,
+        *,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._pool = pool
+        self._queue: deque[Part] = deque()
+        self._on_drained = on_drained
+        self._on_error = on_error
+        self._paused = False
+        self._reading = False
+        self._closed = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._paused
+
+    def write(self, parts: Sequence[Part]) -> None:
+        if self._closed:
+            _release(parts)
+            return
+        self._queue.extend(parts)
+        self._send_some()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send_some()
+        if self.idle and not self._closed:
+            self._on_drained()
+
+    def _send_some(self) -> None:
+        while self._queue and not self._paused and not self._reading and not self._closed:
+            head = self._queue[0]
+            if isinstance(head, _BYTES):
+                self._queue.popleft()
+                self._transport.write(head)
+                continue
+            progress = head if isinstance(head, _Progress) else _Progress(head)
+            self._queue[0] = progress
+            step = min(progress.size_bytes, READ_STEP_BYTES)
+            if is_resident(progress.fd, progress.position, step):
+                self._sent_step(progress, os.pread(progress.fd, step, progress.position))
+            else:
+                self._reading = True
+                future = self._loop.run_in_executor(self._pool, os.pread, progress.fd, step, progress.position)
+                future.add_done_callback(lambda done, progress=progress: self._read(progress, done))
+
+    def _sent_step(self, progress: "_Progress", data: bytes) -> None:
+        self._transport.write(data)
+        progress.advance(len(data))
+        if not progress.size_bytes:
+            self._queue.popleft()
+            progress.release()
+
+    def _read(self, progress: "_Progress", done: "asyncio.Future[bytes]") -> None:
+        self._reading = False
+        if self._closed:
+            progress.release()
+            return
+        error = done.exception() if not done.cancelled() else OSError("the broker is stopping")
+        if isinstance(error, OSError):
+            self.close()
+            self._on_error(error)
+        elif error is not None:
+            raise error
+        else:
+            self._sent_step(progress, done.result())
+            self._send_some()
+            if self.idle and not self._closed:
+                self._on_drained()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _release(list(self._queue)[1:] if self._reading else self._queue)
+        self._queue.clear()
+
+
+class _Progress:
+    """A range that is being sent: what is left of it."""
+
+    __slots__ = ("_range", "fd", "position", "size_bytes")
+
+    def __init__(self, source: FileRange) -> None:
+        self._range = source
+        self.fd = source.fd
+        self.position = source.position
+        self.size_bytes = source.size_bytes
+
+    def advance(self, sent_bytes: int) -> None:
+        self.position += sent_bytes
+        self.size_bytes -= sent_bytes
+
+    def release(self) -> None:
+        self._range.release()
+
+
+def _release(parts: Sequence[Part] | deque[Part]) -> None:
+    for part in parts:
+        if not isinstance(part, _BYTES):
+            part.release()
