@@ -1,0 +1,166 @@
+"""`.txnindex`: the aborted transactions that ended in a segment, 34 bytes each, in order of their last offset.
+
+A consumer that reads committed data gets those that overlap its fetch. The file exists only once there is an entry.
+Owner: the segment. I/O errors stay `OSError`.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import BrokenInvariant
+from barnabas.core.ids import Offset, ProducerId
+from barnabas.storage.index_file import CorruptIndex
+
+VERSION: Final = 0
+_ENTRY: Final = struct.Struct(">hqqqq")
+ENTRY_SIZE: Final = _ENTRY.size
+
+
+class AbortedTxn(NamedTuple):
+    producer_id: ProducerId
+    first_offset: Offset
+    #: Of the abort marker.
+    last_offset: Offset
+    #: The last stable offset when the marker was written: no transaction that ends later starts below it.
+    last_stable_offset: Offset
+
+
+class AbortedSearch(NamedTuple):
+    aborted: list[AbortedTxn]
+    #: Whether no later segment can have another one for the range.
+    is_complete: bool
+
+
+def encode(txn: AbortedTxn) -> bytes:
+    return _ENTRY.pack(VERSION, *txn)
+
+
+class TransactionIndex:
+    """Last offsets strictly ascending. Reads the file when asked: aborted transactions are few, and asked for rarely."""
+
+    def __init__(self, path: str, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._last_offset: int | None = None
+        self._last_known = False
+
+    def __repr__(self) -> str:
+        return f"TransactionIndex({self.path!r}, base_offset={self.base_offset})"
+
+    @property
+    def exists(self) -> bool:
+        return os.path.exists(self.path)  # noqa: PTH110
+
+    def append(self, txn: AbortedTxn) -> None:
+        last = self._last()
+        if last is not None and txn.last_offset <= last:
+            raise BrokenInvariant(
+                f"{self.path}: aborted transaction at {txn.last_offset} is not above the last, {last}"
+            )
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # At a whole number of entries, so that a write that a full disk tore is written over.
+            end = os.fstat(fd).st_size // ENTRY_SIZE * ENTRY_SIZE
+            data = memoryview(encode(txn))
+            while data:
+                written = os.pwrite(fd, data, end)
+                data, end = data[written:], end + written
+        finally:
+            os.close(fd)
+        self._last_offset = txn.last_offset
+
+    def entries(self) -> list[AbortedTxn]:
+        """Every entry; `CorruptIndex` for bytes that are none. A torn last entry is not counted."""
+        return list(self._iterate())
+
+    def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedSearch:
+        """The aborted transactions that overlap [fetch_offset, upper_bound_offset)."""
+        aborted = []
+        for txn in self._iterate():
+            if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
+                aborted.append(txn)
+            if txn.last_stable_offset >= upper_bound_offset:
+                return AbortedSearch(aborted, True)
+        return AbortedSearch(aborted, False)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions that ended at or above `offset`."""
+        last: int | None = None
+        for number, txn in enumerate(self._iterate()):
+            if txn.last_offset >= offset:
+                os.truncate(self.path, number * ENTRY_SIZE)
+                self._last_offset, self._last_known = last, True
+                return
+            last = txn.last_offset
+
+    def reset(self) -> None:
+        """Drop every entry: where a rebuild starts."""
+        if self.exists:
+            os.truncate(self.path, 0)
+        self._last_offset, self._last_known = None, True
+
+    def sanity_check(self) -> None:
+        """Raise `CorruptIndex` where the index cannot be right."""
+        last: int | None = None
+        for txn in self._iterate():
+            if txn.last_offset < self.base_offset:
+                raise CorruptIndex(f"{self.path}: {txn} ends below the base offset {self.base_offset}")
+            if txn.first_offset > txn.last_offset:
+                raise CorruptIndex(f"{self.path}: {txn} ends before it starts")
+            if last is not None and txn.last_offset <= last:
+                raise CorruptIndex(f"{self.path}: {txn} does not end after the one before it, at {last}")
+            last = txn.last_offset
+        if self.exists and os.path.getsize(self.path) % ENTRY_SIZE:  # noqa: PTH202
+            raise CorruptIndex(f"{self.path}: the last entry is torn")
+
+    def flush(self) -> None:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """No descriptor is held; forget what was cached, so that the next use reads the file again."""
+        self._last_known = False
+
+    def rename_to(self, path: str) -> None:
+        if self.exists:
+            os.replace(self.path, path)  # noqa: PTH105
+        self.path = path
+
+    def update_parent_dir(self, directory: str) -> None:
+        self.path = os.path.join(directory, os.path.basename(self.path))  # noqa: PTH119
+
+    def delete_if_exists(self) -> bool:
+        self._last_offset, self._last_known = None, True
+        try:
+            os.unlink(self.path)  # noqa: PTH108
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _last(self) -> int | None:
+        if not self._last_known:
+            self._last_offset = None
+            for txn in self._iterate():
+                self._last_offset = txn.last_offset
+            self._last_known = True
+        return self._last_offset
+
+    def _iterate(self) -> Iterator[AbortedTxn]:
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+            version, *fields = _ENTRY.unpack_from(data, at)
+            if version != VERSION:
+                raise CorruptIndex(f"{self.path}: entry at {at} has an unknown version {version}")
+            yield AbortedTxn(*fields)
