@@ -1,0 +1,1 @@
+"""The controller: the one broker that sees the others come and go, and says who leads what."""

@@ -1,0 +1,77 @@
+"""JSON in ZooKeeper: reading it with errors that name the path, and writing it in the order that Kafka 3.9 writes it.
+
+Kafka encodes Scala and Java hash maps, so the order follows from hash functions, not from a schema. Readers do not
+care, people who compare two clusters do: a tree that we wrote is the same, byte for byte, as one that Kafka wrote.
+Only maps whose keys vary need this; fixed ones are spelled out in Kafka's order in `znodes`. Pure.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from barnabas.core.errors import Malformed
+
+_MASK = 0xFFFF_FFFF
+
+
+def dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def load(path: str, data: bytes) -> dict[str, Any]:
+    """The JSON object that `path` holds."""
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise Malformed(f"{path} does not hold JSON: {data[:200]!r}") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"{path} does not hold a JSON object: {data[:200]!r}")
+    return value
+
+
+def wrong_shape(path: str, data: bytes, error: Exception) -> Malformed:
+    return Malformed(f"{path} lacks a field or has one of a wrong kind ({error!r}): {data[:200]!r}")
+
+
+def _java_hash(text: str) -> int:
+    """`String.hashCode`, as an unsigned 32-bit integer."""
+    encoded = text.encode("utf-16-be")
+    value = 0
+    for index in range(0, len(encoded), 2):
+        value = (value * 31 + (encoded[index] << 8 | encoded[index + 1])) & _MASK
+    return value
+
+
+def _spread(value: int) -> int:
+    return value ^ (value >> 16)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value & 0x8000_0000 else value
+
+
+def _table_size(count: int, smallest: int) -> int:
+    """Size of a table that doubles when it is three quarters full."""
+    size = smallest
+    while count >= size * 3 // 4:
+        size *= 2
+    return size
+
+
+def properties_order(keys: Iterable[str]) -> list[str]:
+    """Order of `java.util.Properties`: settings under /config."""
+    names = list(keys)
+    mask = _table_size(len(names), 16) - 1
+    return sorted(names, key=lambda name: _spread(_java_hash(name)) & mask)
+
+
+def mutable_map_order(keys: Iterable[str]) -> list[str]:
+    """Order of `scala.collection.mutable.HashMap`: partitions of a topic. A bucket is kept sorted by signed hash."""
+    names = list(keys)
+    mask = _table_size(len(names), 16) - 1
+
+    def position(name: str) -> tuple[int, int]:
+        spread = _spread(_java_hash(name))
+        return spread & mask, _signed(spread)
+
+    return sorted(names, key=position)

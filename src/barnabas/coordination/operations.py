@@ -1,0 +1,127 @@
+"""What can be asked of ZooKeeper, and what it answers, as plain values.
+
+`session` carries them out over kazoo; the controller's machine returns them as effects and gets the answers back as
+an event, so that a model of the tree in memory can take ZooKeeper's place. Pure.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+#: A version that matches any.
+ANY_VERSION = -1
+
+
+class ZkCode(Enum):
+    OK = "ok"
+    NO_NODE = "no node"
+    NODE_EXISTS = "node exists"
+    BAD_VERSION = "bad version"
+    NOT_EMPTY = "not empty"
+    NO_AUTH = "not authorized"
+    #: The operation was part of a transaction that another operation broke.
+    ROLLED_BACK = "rolled back"
+    NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
+    #: The request was refused for a reason that callers do not tell apart.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The part of a znode's status that somebody uses."""
+
+    version: int
+    #: The transaction that created it: a broker's epoch.
+    czxid: int
+    #: The session that owns an ephemeral znode, or 0.
+    ephemeral_owner: int = 0
+    mtime_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    path: str
+    #: Told, once, when the data changes or the znode goes. Equal values on one path count once.
+    watch: Hashable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    path: str
+    #: Told, once, when the znode is made, changes or goes.
+    watch: Hashable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    path: str
+    #: Told, once, when a child comes or goes.
+    watch: Hashable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes | None = None
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    path: str
+    data: bytes | None
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Only inside a `Multi`: it succeeds if the znode has this version."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """All of its operations, or none."""
+
+    operations: "tuple[Create | SetData | Delete | Check, ...]"
+
+
+Write = Create | SetData | Delete
+Operation = Get | Exists | GetChildren | Create | SetData | Delete | Multi
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one operation. What a field means depends on the operation; the others keep their defaults."""
+
+    code: ZkCode
+    #: Create: the path, with its sequence number.
+    path: str = ""
+    #: Get.
+    data: bytes | None = None
+    #: Get, Exists, SetData.
+    stat: Stat | None = None
+    #: GetChildren, sorted.
+    children: tuple[str, ...] = ()
+    #: Multi, in the order of its operations.
+    results: "tuple[Result, ...]" = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.code is ZkCode.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Writes go through only while /controller_epoch has this version: a controller that was replaced writes nothing."""
+
+    epoch_zk_version: int
