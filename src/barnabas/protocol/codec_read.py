@@ -11,7 +11,7 @@ from typing import Any
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol.messages.base import Message, Wire
-from barnabas.protocol.wire import read_tag, read_uvarint
+from barnabas.protocol.wire import read_tag, read_uvarint, skip_tagged_fields
 
 #: struct format and size of each fixed-size type. A uuid is its 16 bytes.
 FIXED: dict[object, tuple[str, int]] = {
@@ -99,6 +99,18 @@ def compile_reader(cls: type[Message], version: int, flexible: bool) -> Callable
     return _compiled[key]
 
 
+def compiled_at_first_call(build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    built: Callable[..., Any] | None = None
+
+    def call(*arguments: object) -> Any:
+        nonlocal built
+        if built is None:
+            built = build()
+        return built(*arguments)
+
+    return call
+
+
 def short(what: str, needed: int, pos: int, end: int) -> Malformed:
     return Malformed(f"{what}: {needed} bytes needed at {pos}, {end - pos} left")
 
@@ -126,6 +138,7 @@ class _ReaderSource:
             "new": object.__new__,
             "uvarint": read_uvarint,
             "read_tag": read_tag,
+            "skip_tagged_fields": skip_tagged_fields,
             "short": short,
             "bad_length": bad_length,
             "bad_text": bad_text,
@@ -138,7 +151,7 @@ class _ReaderSource:
         plain, tagged, absent = present_fields(self._cls, self._version)
         self._emit(0, "def read(buf, pos, end):")
         self._emit(1, "obj = new(cls)")
-        for name, spec in absent:
+        for name, spec in absent + tagged:
             self._emit(1, f"obj.{name} = {self._default(name, spec)}")
         for is_fixed, fields in runs(plain):
             if is_fixed:
@@ -146,12 +159,49 @@ class _ReaderSource:
             else:
                 self._field(1, *fields[0])
         if self._flexible:
-            self._tagged(tagged)
-        self._emit(1, "return obj, pos")
-        title = f"<read {self._cls.__name__} v{self._version}>"
+            self._emit(1, "if pos < end and buf[pos] == 0: return obj, pos + 1")
+            if tagged:
+                # Most messages carry no tagged field, so the code for them is compiled when the first one does.
+                later = _ReaderSource(self._cls, self._version, self._flexible)
+                self._names["read_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
+                self._emit(1, "return obj, read_tags(obj, buf, pos, end)")
+            else:
+                self._emit(1, f"return obj, skip_tagged_fields(buf, pos, end, {self._what('tagged fields')})")
+        else:
+            self._emit(1, "return obj, pos")
+        return self._compiled("read")
+
+    def compile_tagged(self, tagged: Fields) -> Callable[..., Any]:
+        """`read_tags(obj, buf, pos, end) -> pos`, for a section that is not empty."""
+        what = self._what("tagged fields")
+        self._emit(
+            0,
+            "def read_tags(obj, buf, pos, end):",
+            f"    count, pos = uvarint(buf, pos, end, {what})",
+            "    tag = -1",
+            "    whole = end",
+            "    for _ in range(count):",
+            f"        tag, pos, end = read_tag(buf, pos, whole, tag, {what})",
+        )
+        for at, (name, spec) in enumerate(tagged):
+            self._emit(2, f"{'el' if at else ''}if tag == {spec.tag}:")
+            if not spec.is_array and spec.type in FIXED:
+                self._fixed(3, [(name, spec)])
+            else:
+                self._field(3, name, spec)
+            self._emit(
+                3, f"if pos != end: raise Malformed({self._what(name)} + f': {{end - pos}} bytes left over at {{pos}}')"
+            )
+        # An unknown tag is skipped: that is what they are for.
+        self._emit(2, "pos = end")
+        self._emit(1, "return pos")
+        return self._compiled("read_tags")
+
+    def _compiled(self, function: str) -> Callable[..., Any]:
+        title = f"<{function} {self._cls.__name__} v{self._version}>"
         exec(compile("\n".join(self._lines), title, "exec"), self._names)
-        read: Callable[..., Any] = self._names["read"]
-        return read
+        compiled: Callable[..., Any] = self._names[function]
+        return compiled
 
     def _emit(self, depth: int, *lines: str) -> None:
         self._lines.extend("    " * depth + line for line in lines)
@@ -272,31 +322,6 @@ class _ReaderSource:
             f"    item, pos = {read}(buf, pos, end{'' if isinstance(spec.type, type) else ', ' + what})",
             "    items.append(item)",
         )
-
-    def _tagged(self, tagged: Fields) -> None:
-        for name, spec in tagged:
-            self._emit(1, f"obj.{name} = {self._default(name, spec)}")
-        what = repr(f"{self._cls.__name__} tagged fields")
-        self._emit(
-            1,
-            "if pos < end and buf[pos] == 0: return obj, pos + 1",
-            f"count, pos = uvarint(buf, pos, end, {what})",
-            "tag = -1",
-            "whole = end",
-            "for _ in range(count):",
-            f"    tag, pos, end = read_tag(buf, pos, whole, tag, {what})",
-        )
-        for at, (name, spec) in enumerate(tagged):
-            self._emit(2, f"{'el' if at else ''}if tag == {spec.tag}:")
-            if not spec.is_array and spec.type in FIXED:
-                self._fixed(3, [(name, spec)])
-            else:
-                self._field(3, name, spec)
-            self._emit(
-                3, f"if pos != end: raise Malformed({self._what(name)} + f': {{end - pos}} bytes left over at {{pos}}')"
-            )
-        # An unknown tag is skipped: that is what they are for.
-        self._emit(2, "pos = end")
 
 
 def _element_reader(type_: str, flexible: bool) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from struct import error as struct_error
 from typing import Any
 
 from barnabas.core.errors import BarnabasError
-from barnabas.protocol.codec_read import FIXED, Fields, is_nullable, present_fields, runs
+from barnabas.protocol.codec_read import FIXED, Fields, compiled_at_first_call, is_nullable, present_fields, runs
 from barnabas.protocol.messages.base import Message, RecordsRef, Wire
 from barnabas.protocol.wire import append_uvarint
 
@@ -69,22 +69,49 @@ class _WriterSource:
 
     def compile(self) -> Callable[..., None]:
         plain, tagged, _ = present_fields(self._cls, self._version)
-        self._emit(0, "def write(obj, out):")
-        self._emit(1, "try:")
+        self._emit(0, "def write(obj, out):", "    try:")
         for is_fixed, fields in runs(plain):
             if is_fixed:
                 self._fixed(2, fields)
             else:
                 self._field(2, *fields[0])
-        if self._flexible:
-            self._tagged(2, tagged)
-        self._emit(2, "return")
+        if self._flexible and tagged:
+            # A tagged field that holds its default is left out. Few hold anything else, so their code is compiled later.
+            later = _WriterSource(self._cls, self._version, self._flexible)
+            self._names["write_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
+            self._emit(2, f"if {' or '.join(self._is_set(*field) for field in tagged)}: write_tags(obj, out)")
+            self._emit(2, "else: out.append(0)")
+        elif self._flexible:
+            self._emit(2, "out.append(0)")
+        return self._compiled("write")
+
+    def compile_tagged(self, tagged: Fields) -> Callable[..., None]:
+        """`write_tags(obj, out)`."""
+        self._emit(0, "def write_tags(obj, out):", "    try:", "        count = 0", "        tail = bytearray()")
+        for name, spec in tagged:
+            self._emit(2, f"if {self._is_set(name, spec)}:", "    part = bytearray()")
+            if not spec.is_array and spec.type in FIXED:
+                self._fixed(3, [(name, spec)], "part")
+            else:
+                self._field(3, name, spec, "part")
+            self._emit(
+                3,
+                f"append_uvarint(tail, {spec.tag})",
+                "append_uvarint(tail, len(part))",
+                "tail += part",
+                "count += 1",
+            )
+        self._emit(2, "append_uvarint(out, count)", "out += tail")
+        return self._compiled("write_tags")
+
+    def _compiled(self, function: str) -> Callable[..., None]:
         title = f"{self._cls.__name__} v{self._version}"
+        self._emit(2, "return")
         self._emit(1, "except struct_error as error:")
         self._emit(2, f"raise Unwritable({title!r} + f': {{error}} in {{obj!r}}') from error")
-        exec(compile("\n".join(self._lines), f"<write {title}>", "exec"), self._names)
-        write: Callable[..., None] = self._names["write"]
-        return write
+        exec(compile("\n".join(self._lines), f"<{function} {title}>", "exec"), self._names)
+        compiled: Callable[..., None] = self._names[function]
+        return compiled
 
     def _emit(self, depth: int, *lines: str) -> None:
         self._lines.extend("    " * depth + line for line in lines)
@@ -160,30 +187,6 @@ class _WriterSource:
             self._emit(depth + 1, "n = len(item)")
             self._length(depth + 1, "int16" if spec.type == "string" else "int32", out)
             self._emit(depth + 1, f"{out} += item")
-
-    def _tagged(self, depth: int, tagged: Fields) -> None:
-        """A tagged field that holds its default is left out; with none left, the section is a zero."""
-        if not tagged:
-            self._emit(depth, "out.append(0)")
-            return
-        self._emit(depth, f"if {' or '.join(self._is_set(name, spec) for name, spec in tagged)}:")
-        self._emit(depth + 1, "count = 0", "tail = bytearray()")
-        for name, spec in tagged:
-            self._emit(depth + 1, f"if {self._is_set(name, spec)}:")
-            self._emit(depth + 2, "part = bytearray()")
-            if not spec.is_array and spec.type in FIXED:
-                self._fixed(depth + 2, [(name, spec)], "part")
-            else:
-                self._field(depth + 2, name, spec, "part")
-            self._emit(
-                depth + 2,
-                f"append_uvarint(tail, {spec.tag})",
-                "append_uvarint(tail, len(part))",
-                "tail += part",
-                "count += 1",
-            )
-        self._emit(depth + 1, "append_uvarint(out, count)", "out += tail")
-        self._emit(depth, "else: out.append(0)")
 
     def _is_set(self, name: str, spec: Wire) -> str:
         if isinstance(spec.type, type) and not spec.is_array:
