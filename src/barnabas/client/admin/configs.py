@@ -1,0 +1,294 @@
+"""Settings of topics, brokers and loggers; quotas of clients; SCRAM credentials of users."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused, check
+from barnabas.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    OpData,
+    RequestEntityData,
+    RequestEntryData,
+)
+from barnabas.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from barnabas.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from barnabas.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from barnabas.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+from barnabas.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+class Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    #: None where it is sensitive, or not set.
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+Resource = tuple[ResourceType, str]
+
+
+async def describe_configs(
+    cluster: Cluster, resources: Sequence[Resource], *, synonyms: bool = False
+) -> dict[Resource, list[ConfigEntry]]:
+    """A broker (or its loggers) is asked about itself; everything else any broker knows."""
+    found: dict[Resource, list[ConfigEntry]] = {}
+    for broker_id, group in _by_broker(resources).items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+                for kind, name in group
+            ],
+            include_synonyms=synonyms,
+        )
+        if broker_id is None:
+            response = await cluster.ask_any(request, DescribeConfigsResponse)
+        else:
+            response = await cluster.ask(broker_id, request, DescribeConfigsResponse)
+        for result in response.results:
+            check(result.error_code, result.error_message)
+            key = (ResourceType(result.resource_type), result.resource_name)
+            found[key] = [_entry(config) for config in result.configs]
+    return found
+
+
+def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
+    groups: dict[int | None, list[Resource]] = {}
+    for kind, name in resources:
+        own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name
+        groups.setdefault(int(name) if own else None, []).append((kind, name))
+    return groups
+
+
+def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=_source(config.config_source),
+        read_only=config.read_only,
+        sensitive=config.is_sensitive,
+        synonyms=tuple(Synonym(s.name, s.value, _source(s.source)) for s in config.synonyms),
+    )
+
+
+def _source(number: int) -> ConfigSource:
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN
+
+
+async def alter_configs(
+    cluster: Cluster, kind: ResourceType, name: str, changes: Mapping[str, tuple[Operation, str | None]]
+) -> None:
+    """Change some settings and leave the others alone (KIP-339)."""
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    AlterableConfig(name=setting, config_operation=operation, value=value)
+                    for setting, (operation, value) in changes.items()
+                ],
+            )
+        ]
+    )
+    own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name
+    if own:
+        response = await cluster.ask(int(name), request, IncrementalAlterConfigsResponse)
+    else:
+        response = await cluster.ask_any(request, IncrementalAlterConfigsResponse)
+    for result in response.responses:
+        check(result.error_code, result.error_message)
+
+
+# -- quotas -------------------------------------------------------------------------------------------------------------
+
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+#: Entity type (`user`, `client-id`, `ip`) to name; None is the default entity.
+QuotaEntity = Mapping[str, str | None]
+
+
+async def describe_quotas(
+    cluster: Cluster, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
+) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+    """Quotas of entities that match: by name, the default (None), or any name of the types in `any_name`."""
+    components = [
+        ComponentData(entity_type=kind, match_type=_EXACT if name is not None else _DEFAULT, match=name)
+        for kind, name in entity.items()
+    ]
+    components += [ComponentData(entity_type=kind, match_type=_ANY, match=None) for kind in any_name]
+    response = await cluster.ask_any(
+        DescribeClientQuotasRequest(components=components, strict=strict), DescribeClientQuotasResponse
+    )
+    check(response.error_code, response.error_message)
+    return [
+        ({part.entity_type: part.entity_name for part in entry.entity}, {v.key: v.value for v in entry.values})
+        for entry in response.entries or ()
+    ]
+
+
+async def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+    """None removes a quota."""
+    request = AlterClientQuotasRequest(
+        entries=[
+            RequestEntryData(
+                entity=[RequestEntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
+                ops=[
+                    OpData(key=key, value=value if value is not None else 0.0, remove=value is None)
+                    for key, value in changes.items()
+                ],
+            )
+        ]
+    )
+
+    def first_error(response: AlterClientQuotasResponse) -> int:
+        return next((entry.error_code for entry in response.entries if entry.error_code), 0)
+
+    response = await cluster.ask_controller(request, AlterClientQuotasResponse, first_error=first_error)
+    for entry in response.entries:
+        check(entry.error_code, entry.error_message)
+
+
+# -- SCRAM --------------------------------------------------------------------------------------------------------------
+
+
+class ScramMechanism(IntEnum):
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def kafka_name(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def hash_name(self) -> str:
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+
+SCRAM_ITERATIONS_DEFAULT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsert:
+    mechanism: ScramMechanism
+    iterations: int
+    password: str
+
+
+async def describe_scram(cluster: Cluster, users: Sequence[str] | None) -> dict[str, list[tuple[ScramMechanism, int]]]:
+    """Mechanisms and iterations by user; None asks for all users that have any."""
+    request = DescribeUserScramCredentialsRequest(
+        users=None if users is None else [UserName(name=user) for user in users]
+    )
+    response = await cluster.ask_any(request, DescribeUserScramCredentialsResponse)
+    check(response.error_code, response.error_message)
+    found: dict[str, list[tuple[ScramMechanism, int]]] = {}
+    for result in response.results:
+        if not result.error_code:
+            found[result.user] = [(ScramMechanism(c.mechanism), c.iterations) for c in result.credential_infos]
+    return found
+
+
+async def alter_scram(
+    cluster: Cluster, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
+) -> None:
+    """The password never travels: the broker gets the salted hash."""
+    upsertions = []
+    for upsert in upserts:
+        salt = os.urandom(26)
+        salted = hashlib.pbkdf2_hmac(upsert.mechanism.hash_name, upsert.password.encode(), salt, upsert.iterations)
+        upsertions.append(
+            ScramCredentialUpsertion(
+                name=user,
+                mechanism=upsert.mechanism,
+                iterations=upsert.iterations,
+                salt=salt,
+                salted_password=salted,
+            )
+        )
+    request = AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name=user, mechanism=mechanism) for mechanism in deletions],
+        upsertions=upsertions,
+    )
+
+    def first_error(response: AlterUserScramCredentialsResponse) -> int:
+        return next((result.error_code for result in response.results if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, AlterUserScramCredentialsResponse, first_error=first_error)
+    for result in response.results:
+        if result.error_code:
+            raise BrokerRefused(result.error_code, result.error_message)

@@ -1,0 +1,282 @@
+"""Partitions: offsets, deleting records, elections, reassignments, log directories."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused, check, error_code
+from barnabas.core.errors import RETRIABLE, ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from barnabas.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from barnabas.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from barnabas.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+from barnabas.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from barnabas.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, ListedOffset]:
+    """Offsets by time (or `LATEST`, `EARLIEST`, …). A partition whose leader keeps refusing has its error set."""
+    found: dict[TopicPartition, ListedOffset] = {}
+
+    async def once() -> None:
+        by_leader = await cluster.leaders(partition for partition in wanted if partition not in found)
+        again: ErrorCode | None = None
+        for leader, partitions in by_leader.items():
+            response = await cluster.ask(
+                leader, _list_offsets(partitions, wanted, isolation_level), ListOffsetsResponse
+            )
+            for topic in response.topics:
+                for part in topic.partitions:
+                    code = error_code(part.error_code)
+                    if code in RETRIABLE:
+                        again = code
+                        continue
+                    key = TopicPartition(topic.name, part.partition_index)
+                    found[key] = ListedOffset(part.offset, part.timestamp, part.leader_epoch, code)
+        if again is not None:
+            raise BrokerRefused(again)
+
+    await cluster.retrying("ListOffsets", once)
+    return found
+
+
+def _list_offsets(
+    partitions: Iterable[TopicPartition], wanted: Mapping[TopicPartition, int], isolation_level: int
+) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=wanted[TopicPartition(topic, index)])
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ],
+    )
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, ErrorCode]]:
+    """(new low watermark, outcome) by partition; offset -1 means the high watermark."""
+
+    results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
+
+    async def once() -> None:
+        known = await cluster.topics({partition.topic for partition in before})
+        gone = [p for p in before if p.topic not in known or cluster.image.partition(p) is None]
+        results.update(dict.fromkeys(gone, (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        by_leader = await cluster.leaders(partition for partition in before if partition not in results)
+        for leader, partitions in by_leader.items():
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=topic,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=index, offset=before[TopicPartition(topic, index)])
+                            for index in indexes
+                        ],
+                    )
+                    for topic, indexes in by_topic(partitions).items()
+                ],
+                timeout_ms=cluster.config.request_timeout_ms,
+            )
+            response = await cluster.ask(leader, request, DeleteRecordsResponse)
+            for topic in response.topics:
+                for part in topic.partitions:
+                    outcome = (part.low_watermark, error_code(part.error_code))
+                    results[TopicPartition(topic.name, part.partition_index)] = outcome
+
+    await cluster.retrying("DeleteRecords", once)
+    return results
+
+
+PREFERRED = 0
+UNCLEAN = 1
+
+
+async def elect_leaders(
+    cluster: Cluster, kind: int, partitions: Sequence[TopicPartition] | None
+) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
+    """None elects for every partition. Those that needed no election are left out then, as Kafka does."""
+    request = ElectLeadersRequest(
+        election_type=kind,
+        topic_partitions=None
+        if partitions is None
+        else [TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
+        timeout_ms=cluster.config.request_timeout_ms,
+    )
+    response = await cluster.ask_controller(request, ElectLeadersResponse, first_error=lambda r: r.error_code)
+    check(response.error_code)
+    return {
+        TopicPartition(topic.topic, part.partition_id): (error_code(part.error_code), part.error_message)
+        for topic in response.replica_election_results
+        for part in topic.partition_result
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+async def list_reassignments(
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Reassignment]:
+    request = ListPartitionReassignmentsRequest(
+        timeout_ms=cluster.config.request_timeout_ms,
+        topics=None
+        if partitions is None
+        else [
+            ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(partitions).items()
+        ],
+    )
+    response = await cluster.ask_controller(
+        request, ListPartitionReassignmentsResponse, first_error=lambda r: r.error_code
+    )
+    check(response.error_code, response.error_message)
+    return {
+        TopicPartition(topic.name, part.partition_index): Reassignment(
+            tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def alter_reassignments(
+    cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
+    """New replicas by partition; None cancels. The outcome by partition."""
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=cluster.config.request_timeout_ms,
+        topics=[
+            ReassignableTopic(
+                name=topic,
+                partitions=[
+                    ReassignablePartition(
+                        partition_index=index,
+                        replicas=None if (new := targets[TopicPartition(topic, index)]) is None else list(new),
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(targets).items()
+        ],
+    )
+    response = await cluster.ask_controller(
+        request, AlterPartitionReassignmentsResponse, first_error=lambda r: r.error_code
+    )
+    check(response.error_code, response.error_message)
+    return {
+        TopicPartition(topic.name, part.partition_index): (error_code(part.error_code), part.error_message)
+        for topic in response.responses
+        for part in topic.partitions
+    }
+
+
+async def describe_log_dirs(
+    cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartition] | None = None
+) -> list[DescribeLogDirsResult]:
+    """Each log directory of a broker, with the replicas in it (all, or those asked for)."""
+    request = DescribeLogDirsRequest(
+        topics=None
+        if partitions is None
+        else [
+            DescribableLogDirTopic(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
+        ]
+    )
+    response = await cluster.ask(broker_id, request, DescribeLogDirsResponse)
+    check(response.error_code)
+    return response.results
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, broker_id: int, moves: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, ErrorCode]:
+    """Move replicas of one broker to other log directories of its own."""
+    by_dir: dict[str, list[TopicPartition]] = {}
+    for partition, path in moves.items():
+        by_dir.setdefault(path, []).append(partition)
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(
+                path=path,
+                topics=[
+                    AlterReplicaLogDirTopic(name=topic, partitions=indexes)
+                    for topic, indexes in by_topic(partitions).items()
+                ],
+            )
+            for path, partitions in by_dir.items()
+        ]
+    )
+    response = await cluster.ask(broker_id, request, AlterReplicaLogDirsResponse)
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): error_code(part.error_code)
+        for topic in response.results
+        for part in topic.partitions
+    }

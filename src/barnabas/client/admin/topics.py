@@ -1,0 +1,105 @@
+"""Topics: create, grow, delete."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused, error_code
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from barnabas.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """`-1` leaves partitions or replication factor to the cluster's defaults; an assignment leaves neither."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+async def create_topics(cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
+    """All of them, or `BrokerRefused` for the first that failed."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=-1 if topic.assignment else topic.partitions,
+                replication_factor=-1 if topic.assignment else topic.replication_factor,
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                    for index, brokers in topic.assignment.items()
+                ],
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+            )
+            for topic in topics
+        ],
+        timeout_ms=cluster.config.request_timeout_ms,
+        validate_only=validate_only,
+    )
+
+    def first_error(response: CreateTopicsResponse) -> int:
+        return next((result.error_code for result in response.topics if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, CreateTopicsResponse, first_error=first_error)
+    for result in response.topics:
+        if result.error_code:
+            raise BrokerRefused(result.error_code, result.error_message or f"topic {result.name}")
+
+
+async def create_partitions(
+    cluster: Cluster, counts: Mapping[str, int], assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+) -> None:
+    """Grow topics to `counts`; `assignments` gives the replicas of the new partitions, in order."""
+    given = assignments or {}
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=[CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in given[name]]
+                if name in given
+                else None,
+            )
+            for name, count in counts.items()
+        ],
+        timeout_ms=cluster.config.request_timeout_ms,
+    )
+
+    def first_error(response: CreatePartitionsResponse) -> int:
+        return next((result.error_code for result in response.results if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, CreatePartitionsResponse, first_error=first_error)
+    for result in response.results:
+        if result.error_code:
+            raise BrokerRefused(result.error_code, result.error_message or f"topic {result.name}")
+
+
+async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ErrorCode]:
+    """The outcome by topic."""
+    request = DeleteTopicsRequest(
+        topic_names=list(names),
+        topics=[DeleteTopicState(name=name) for name in names],
+        timeout_ms=cluster.config.request_timeout_ms,
+    )
+
+    def first_error(response: DeleteTopicsResponse) -> int:
+        return next((result.error_code for result in response.responses if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, DeleteTopicsResponse, first_error=first_error)
+    return {result.name or "": error_code(result.error_code) for result in response.responses}

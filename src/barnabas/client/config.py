@@ -1,0 +1,177 @@
+"""The settings of a client, from a `--command-config` file or from keyword arguments, checked once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from barnabas.client.errors import NotSupportedYet
+from barnabas.core.errors import ConfigError
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+#: Kafka's default of `socket.request.max.bytes`, which bounds responses as well in practice.
+DEFAULT_RESPONSE_BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """Everything that a connection to a cluster depends on. `properties` keeps what the file said, for the tools."""
+
+    #: `host:port` pairs, never empty once a client uses it.
+    bootstrap: tuple[tuple[str, int], ...] = ()
+    client_id: str = "barnabas"
+    security_protocol: str = "PLAINTEXT"
+    #: One request, from being sent to its answer.
+    request_timeout_ms: int = 30_000
+    #: One operation with all its retries.
+    api_timeout_ms: int = 60_000
+    connect_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    max_in_flight: int = 5
+    response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
+    #: `ssl.*` and `sasl.*`, as written: the auth hook reads them.
+    security: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            known = ", ".join(SECURITY_PROTOCOLS)
+            raise ConfigError(f"security.protocol={self.security_protocol!r} is none of {known}")
+
+    def require_plaintext(self) -> None:
+        """The only protocol that needs no auth hook."""
+        if self.security_protocol != "PLAINTEXT":
+            raise NotSupportedYet(
+                f"security.protocol={self.security_protocol} is not supported yet by this client; "
+                "use a PLAINTEXT listener of the cluster"
+            )
+
+
+_INT_SETTINGS: Final = {
+    "request.timeout.ms": "request_timeout_ms",
+    "default.api.timeout.ms": "api_timeout_ms",
+    "socket.connection.setup.timeout.ms": "connect_timeout_ms",
+    "retry.backoff.ms": "retry_backoff_ms",
+    "retry.backoff.max.ms": "retry_backoff_max_ms",
+    "metadata.max.age.ms": "metadata_max_age_ms",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+}
+
+
+def client_config(
+    bootstrap: str | None = None, properties: Mapping[str, str] | None = None, *, client_id: str | None = None
+) -> ClientConfig:
+    """Settings by Kafka's names. `bootstrap` and `client_id` given by the caller win over the file's."""
+    props = dict(properties or {})
+    values: dict[str, int] = {}
+    for name, attribute in _INT_SETTINGS.items():
+        if (text := props.get(name)) is not None:
+            values[attribute] = _positive(name, text)
+    servers = bootstrap if bootstrap is not None else props.get("bootstrap.servers", "")
+    return ClientConfig(
+        bootstrap=parse_bootstrap(servers) if servers else (),
+        client_id=props.get("client.id") or client_id or "barnabas",
+        security_protocol=props.get("security.protocol", "PLAINTEXT").upper(),
+        security={name: value for name, value in props.items() if name.startswith(("ssl.", "sasl."))},
+        properties=props,
+        **values,
+    )
+
+
+def _positive(name: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is not a number") from None
+    if value < 0:
+        raise ConfigError(f"{name}={text} must not be negative")
+    return value
+
+
+def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port,host:port`, with `[::1]:9092` for IPv6 and an optional `PROTOCOL://` before each."""
+    servers = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry:
+            continue
+        address = entry.rpartition("://")[2]
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f"bootstrap server {entry!r} is not host:port")
+        servers.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not servers:
+        raise ConfigError("no bootstrap server given; say for example localhost:9092")
+    return tuple(servers)
+
+
+def load_properties(path: str | Path) -> dict[str, str]:
+    """A Java properties file: `=`, `:` or blank after the key, comments, continued lines, backslash escapes."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    return parse_properties(text)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split(line)
+        values[_unescape(key)] = _unescape(value)
+    return values
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.lstrip()
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        line = pending + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending = line[:-1]
+        else:
+            lines.append(line)
+            pending = ""
+    if pending:
+        lines.append(pending)
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    at = 0
+    while at < len(line) and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    rest = line[at:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:at], rest
+
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\" or at == len(text):
+            out.append(char)
+            continue
+        escape = text[at]
+        at += 1
+        if escape == "u" and len(digits := text[at : at + 4]) == 4:
+            out.append(chr(int(digits, 16)))
+            at += 4
+        else:
+            out.append(_ESCAPES.get(escape, escape))
+    return "".join(out)

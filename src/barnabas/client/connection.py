@@ -1,0 +1,437 @@
+"""One connection to one broker: requests out, responses in, in order.
+
+Owner: the event loop that opened it. The receiving side is an `asyncio.BufferedProtocol`: small responses arrive in a
+buffer that the connection keeps; a response larger than that is received straight into a buffer of its own size, and the
+`records` fields of the decoded response are memoryviews of it. So a replica fetcher's megabytes are never copied.
+
+Answers come in the order of the requests, and each must carry the correlation id that is due; anything else ends the
+connection. So does a request whose time is up: what comes after it could not be told apart from its late answer.
+"""
+
+import asyncio
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, overload
+
+from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
+from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, UnsupportedVersion, check
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.protocol import codec, frame
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.versions import VersionRange, api_of
+
+R = TypeVar("R", bound=ApiMessage)
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
+
+_SIZE: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+_UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
+#: Responses up to this size share the connection's buffer; a page of frames is parsed per read.
+_BUFFER_BYTES: Final = 64 * 1024
+_SOFTWARE_NAME: Final = "barnabas"
+_SOFTWARE_VERSION: Final = "0.1.0"
+
+
+@dataclass(slots=True)
+class BrokerVersions:
+    """The answer to ApiVersions, by API key."""
+
+    apis: dict[int, VersionRange] = field(default_factory=dict)
+    #: `feature name: (lowest, highest)`, what the broker could do.
+    supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: `feature name: (lowest, highest)`, what the cluster has agreed on.
+    finalized_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def pick(self, message: type[ApiMessage]) -> int:
+        """The highest version that both sides speak."""
+        served = self.apis.get(message.API_KEY)
+        if served is None:
+            raise UnsupportedVersion(f"the broker does not serve {api_name(message)} (key {message.API_KEY})")
+        version = min(served.max_version, message.MAX_VERSION)
+        if version < served.min_version or version < message.MIN_VERSION:
+            raise UnsupportedVersion(
+                f"{api_name(message)}: the broker serves versions {served.min_version} to {served.max_version}, "
+                f"this client knows {message.MIN_VERSION} to {message.MAX_VERSION}"
+            )
+        return version
+
+
+def api_name(message: type[ApiMessage]) -> str:
+    return message.__name__.removesuffix("Request").removesuffix("Response")
+
+
+class _Pending:
+    """A request that is on its way. Exactly one of: answered, timed out, lost."""
+
+    __slots__ = ("correlation_id", "future", "name", "response_type", "timer", "version")
+
+    def __init__(
+        self,
+        correlation_id: int,
+        name: str,
+        response_type: type[ApiMessage],
+        version: int,
+        future: "asyncio.Future[ApiMessage]",
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.name = name
+        self.response_type = response_type
+        self.version = version
+        self.future = future
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Use `await open_connection(…)`; then `await connection.request(…)` from any number of tasks."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        client_id: str,
+        max_in_flight: int,
+        response_bytes_max: int,
+    ) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.versions = BrokerVersions()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._response_bytes_max = response_bytes_max
+        self._correlation_id = 0
+        #: Sent and not answered, oldest first. At most `max_in_flight`.
+        self._pending: deque[_Pending] = deque()
+        self._max_in_flight = max_in_flight
+        #: Slots taken, including one that was handed to a waiter which has not run yet.
+        self._slots_taken = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._failure: ClientError | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        # Receiving: either frames in `_buffer[_start:_fill]`, or one large frame in `_large[:_fill]`.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = 0
+        self._fill = 0
+        self._large: memoryview | None = None
+
+    # -- what callers use ---------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @overload
+    async def request(
+        self,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        version: int | None = None,
+        timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+    ) -> R: ...
+
+    @overload
+    async def request(
+        self,
+        message: ApiMessage,
+        response_type: None = None,
+        *,
+        version: int | None = None,
+        timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+    ) -> ApiMessage: ...
+
+    async def request(
+        self,
+        message: ApiMessage,
+        response_type: type[ApiMessage] | None = None,
+        *,
+        version: int | None = None,
+        timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+    ) -> ApiMessage:
+        """Send, and wait for the answer. `version` defaults to the highest that both sides speak.
+
+        Waits for its turn while `max_in_flight` requests are unanswered; `timeout_ms` covers that as well.
+        """
+        deadline_s = self._loop.time() + timeout_ms / 1000
+        if self._slots_taken < self._max_in_flight:
+            self._slots_taken += 1
+        else:
+            await self._wait_for_slot(message, deadline_s)
+        try:
+            future = self._send(message, response_type, version, deadline_s)
+        except BaseException:
+            self._release_slot()
+            raise
+        return await future
+
+    def post(self, message: ApiMessage, *, version: int | None = None) -> None:
+        """Send a request that gets no answer: Produce with acks=0."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        if version is None:
+            version = self.versions.pick(type(message))
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._transport.write(frame.encode_request(message, version, self._correlation_id, self.client_id))
+
+    @property
+    def write_backlog_bytes(self) -> int:
+        """Bytes that the peer has not taken yet; bounded by `max_in_flight` requests, but not for `post`."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def close(self) -> None:
+        """End it now; unanswered requests fail with `ConnectionLost`."""
+        self._fail(ConnectionLost(f"connection to {self.address} was closed by this client"))
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._ended)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(
+        self, message: ApiMessage, response_type: type[ApiMessage] | None, version: int | None, deadline_s: float
+    ) -> "asyncio.Future[ApiMessage]":
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        request_type = type(message)
+        if version is None:
+            version = self.versions.pick(request_type)
+        if response_type is None:
+            response_type = api_of(request_type.API_KEY).response_class
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        data = frame.encode_request(message, version, correlation_id, self.client_id)
+        future: asyncio.Future[ApiMessage] = self._loop.create_future()
+        pending = _Pending(correlation_id, request_type.__name__, response_type, version, future)
+        pending.timer = self._loop.call_at(deadline_s, self._timed_out, pending)
+        self._pending.append(pending)
+        self._transport.write(data)
+        return future
+
+    async def _wait_for_slot(self, message: ApiMessage, deadline_s: float) -> None:
+        if self._failure is not None:
+            raise self._failure
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await waiter
+        except TimeoutError:
+            self._give_up(waiter)
+            raise RequestTimedOut(
+                f"{api_name(type(message))} to {self.address}: {len(self._pending)} requests before it were not answered"
+            ) from None
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+
+    def _give_up(self, waiter: "asyncio.Future[None]") -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._release_slot()  # it had been handed a slot that it will not use
+
+    def _release_slot(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)  # the slot changes hands, in the order of asking
+                return
+        self._slots_taken -= 1
+
+    def _timed_out(self, pending: _Pending) -> None:
+        what = f"{pending.name.removesuffix('Request')} to {self.address} was not answered in time"
+        if not pending.future.done():
+            pending.future.set_exception(RequestTimedOut(what))
+        self._fail(ConnectionLost(f"connection to {self.address} was closed: {what}"))
+
+    # -- receiving: asyncio.BufferedProtocol ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return self._large[self._fill :]
+        return self._buffer[self._fill :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._fill += nbytes
+        try:
+            if self._large is None:
+                self._take_frames()
+            elif self._fill == len(self._large):
+                data, self._large, self._fill = self._large, None, 0
+                self._answer(data)
+        except Malformed as error:
+            self._fail(ConnectionLost(f"{self.address} sent what is not a response: {error}"))
+
+    def eof_received(self) -> bool:
+        self._fail(ConnectionLost(f"{self.address} closed the connection"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ConnectionLost(f"connection to {self.address} was lost: {exc or 'closed'}"))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _take_frames(self) -> None:
+        """Answer every whole frame in the buffer; move a cut one to the front, or to a buffer of its own."""
+        buffer, start, fill = self._buffer, self._start, self._fill
+        while fill - start >= 4:
+            (size,) = _SIZE.unpack_from(buffer, start)
+            if not 4 <= size <= self._response_bytes_max:
+                raise Malformed(f"a response of {size} bytes (this client takes up to {self._response_bytes_max})")
+            end = start + 4 + size
+            if end > fill:
+                if size + 4 > _BUFFER_BYTES:
+                    large = memoryview(bytearray(size))
+                    have = fill - start - 4
+                    large[:have] = buffer[start + 4 : fill]
+                    self._large, self._start, self._fill = large, 0, have
+                    return
+                break
+            # The buffer is used again, so what the response keeps must be its own.
+            self._answer(memoryview(bytes(buffer[start + 4 : end])))
+            start = end
+        left = fill - start
+        if start and left:
+            buffer[:left] = bytes(buffer[start:fill])
+        self._start, self._fill = 0, left
+
+    def _answer(self, data: memoryview) -> None:
+        if self._failure is not None:
+            return  # already given up; what was in the buffer is of no use to anybody
+        if not self._pending:
+            raise Malformed("a response that nothing asked for")
+        pending = self._pending[0]
+        response_type, version = pending.response_type, pending.version
+        correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
+        if correlation_id != pending.correlation_id:
+            raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
+        if not pending.future.cancelled():
+            if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
+                version = 0  # KIP-511: the broker does not know the version that it was asked in
+            response = codec.decode(response_type, data, version, offset)
+            pending.future.set_result(response)
+        self._pending.popleft()
+        if pending.timer is not None:
+            pending.timer.cancel()
+        self._release_slot()
+
+    def _fail(self, failure: ClientError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = failure
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            if request.timer is not None:
+                request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(_again(failure))
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(_again(failure))
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _again(failure: ClientError) -> ClientError:
+    """The same failure as an object of its own: each waiter adds its traceback to what it raises."""
+    return type(failure)(str(failure))
+
+
+#: Called on a fresh connection, with versions negotiated, before it is handed out: the SASL exchange.
+Authenticate = Callable[[Connection], Awaitable[None]]
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    client_id: str = "barnabas",
+    ssl_context: ssl.SSLContext | None = None,
+    authenticate: Authenticate | None = None,
+    connect_timeout_ms: int = 10_000,
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+    max_in_flight: int = 5,
+    response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX,
+    negotiate: bool = True,
+) -> Connection:
+    """Connect, agree on versions, authenticate. Raises `ConnectionLost` with the address and the reason.
+
+    `negotiate=False` leaves `versions` empty: every request must then name its version. Brokers of one cluster use it
+    where `inter.broker.protocol.version` has fixed them.
+    """
+    address = f"{host}:{port}"
+    loop = asyncio.get_running_loop()
+
+    def make() -> Connection:
+        return Connection(
+            address, client_id=client_id, max_in_flight=max_in_flight, response_bytes_max=response_bytes_max
+        )
+
+    try:
+        async with asyncio.timeout(connect_timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                make, host, port, ssl=ssl_context, server_hostname=host if ssl_context else None
+            )
+    except TimeoutError:
+        raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout_ms} ms") from None
+    except OSError as error:
+        raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
+    try:
+        if negotiate:
+            connection.versions = await _negotiate(connection, request_timeout_ms)
+        if authenticate is not None:
+            await authenticate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    return error.strerror or str(error)
+
+
+async def _negotiate(connection: Connection, timeout_ms: int) -> BrokerVersions:
+    """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
+    request = ApiVersionsRequest(
+        client_software_name=_SOFTWARE_NAME,
+        client_software_version=_SOFTWARE_VERSION,
+    )
+    version = ApiVersionsRequest.MAX_VERSION
+    response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        version = _fallback(response)
+        response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
+    check(response.error_code)
+    return broker_versions(response)
+
+
+def _fallback(response: ApiVersionsResponse) -> int:
+    for api in response.api_keys:
+        if api.api_key == ApiVersionsRequest.API_KEY:
+            return max(0, min(api.max_version, ApiVersionsRequest.MAX_VERSION))
+    return 0
+
+
+def broker_versions(response: ApiVersionsResponse) -> BrokerVersions:
+    return BrokerVersions(
+        apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
+        supported_features={f.name: (f.min_version, f.max_version) for f in response.supported_features},
+        finalized_features={f.name: (f.min_version_level, f.max_version_level) for f in response.finalized_features},
+    )

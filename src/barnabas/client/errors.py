@@ -1,0 +1,59 @@
+"""What can go wrong for a client, told apart by what the caller may do next."""
+
+from barnabas.core.errors import RETRIABLE, BarnabasError, ErrorCode
+
+
+class ClientError(BarnabasError):
+    """Base of the failures that a client meets."""
+
+    #: May the same thing be tried again, perhaps after new metadata?
+    retriable: bool = False
+
+
+class ConnectionLost(ClientError):
+    """The connection could not be made, or ended before the answer. The request may or may not have been carried out."""
+
+    retriable = True
+
+
+class RequestTimedOut(ClientError):
+    """No answer in time. The connection is closed with it, since answers come in order."""
+
+    retriable = True
+
+
+class DeadlineExceeded(ClientError):
+    """The whole operation, with its retries, ran out of time; the message says what stood in the way last."""
+
+
+class UnsupportedVersion(ClientError):
+    """The broker and this client share no version of an API (or the broker does not have it at all)."""
+
+
+class NotSupportedYet(ClientError):
+    """A setting that this client knows but cannot honour. It is refused rather than ignored."""
+
+
+class BrokerRefused(ClientError):
+    """The broker answered with one of Kafka's error codes."""
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        self.code = error_code(code)
+        #: The broker's own words, where the API has room for them.
+        self.message = message
+        self.retriable = self.code in RETRIABLE
+        super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+
+
+def error_code(code: int) -> ErrorCode:
+    """The code by name; one from a newer broker that we have no name for is an unknown server error."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise `BrokerRefused` unless the code says that all went well."""
+    if code:
+        raise BrokerRefused(code, message)

@@ -1,0 +1,94 @@
+"""What Metadata says of a cluster, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from barnabas.client.errors import error_code
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        """As Kafka's tools print a node."""
+        rack = f" rack: {self.rack}" if self.rack is not None else " rack: null"
+        return f"{self.host}:{self.port} (id: {self.id}{rack})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    index: int
+    #: -1 while there is none.
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: bytes
+    internal: bool
+    #: In the order of their index.
+    partitions: tuple[PartitionInfo, ...]
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Immutable: a refresh makes a new one."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    cluster_id: str | None = None
+    controller_id: int = -1
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """-1 where there is none, or none that we know."""
+        info = self.partition(partition)
+        return info.leader if info is not None and info.leader in self.brokers else -1
+
+    def partition(self, partition: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(partition.topic)
+        if topic is None:
+            return None
+        return next((info for info in topic.partitions if info.index == partition.partition), None)
+
+
+def image_of(response: MetadataResponse) -> ClusterImage:
+    return ClusterImage(
+        brokers={b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers},
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        topics={topic.name: _topic(topic.name, topic) for topic in response.topics if topic.name is not None},
+    )
+
+
+def _topic(name: str, topic: MetadataResponseTopic) -> TopicInfo:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return TopicInfo(
+        name=name,
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                index=p.partition_index,
+                leader=p.leader_id,
+                leader_epoch=p.leader_epoch,
+                replicas=tuple(p.replica_nodes),
+                isr=tuple(p.isr_nodes),
+                offline=tuple(p.offline_replicas),
+            )
+            for p in partitions
+        ),
+        error=error_code(topic.error_code),
+    )

@@ -1,0 +1,334 @@
+"""One connection against a broker that answers well, late, out of order, or not at all."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+from client_fake_broker import Call, FakeBroker
+
+from barnabas.client.connection import Connection, open_connection
+from barnabas.client.errors import ConnectionLost, RequestTimedOut, UnsupportedVersion
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol import frame
+from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+API_VERSIONS, FETCH, METADATA, HEARTBEAT = 18, 1, 3, 12
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(within())
+
+
+async def connect(broker: FakeBroker, **options: int) -> Connection:
+    return await open_connection(broker.host, broker.port, client_id="test", **options)  # type: ignore[arg-type]
+
+
+async def end(connection: Connection) -> None:
+    connection.close()
+    await connection.wait_closed()
+
+
+def test_request_uses_the_highest_version_that_both_sides_speak() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker(
+            handlers={METADATA: lambda call: call.reply(MetadataResponse(cluster_id="c", controller_id=7))}
+        )
+        broker.served[METADATA] = (0, 9)
+        async with broker:
+            connection = await connect(broker)
+            response = await connection.request(MetadataRequest(), MetadataResponse)
+            assert (response.cluster_id, response.controller_id) == ("c", 7)
+            assert broker.calls[-1].version == 9
+            await end(connection)
+
+    run(scenario)
+
+
+def test_response_class_is_found_when_it_is_not_given() -> None:
+    async def scenario() -> None:
+        async with FakeBroker(handlers={METADATA: lambda call: call.reply(MetadataResponse())}) as broker:
+            connection = await connect(broker)
+            assert isinstance(await connection.request(MetadataRequest()), MetadataResponse)
+            await end(connection)
+
+    run(scenario)
+
+
+def test_broker_that_lacks_our_api_versions_is_asked_again_in_a_version_that_it_has() -> None:
+    def old_broker(call: Call) -> None:
+        if call.version > 2:
+            refusal = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=2)],
+            )
+            call.reply_raw(frame.encode_response(refusal, 0, call.correlation_id))
+        else:
+            call.reply(ApiVersionsResponse(api_keys=[ApiVersion(api_key=METADATA, min_version=1, max_version=5)]))
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={API_VERSIONS: old_broker}) as broker:
+            connection = await connect(broker)
+            assert [call.version for call in broker.calls] == [4, 2]
+            assert connection.versions.pick(MetadataRequest) == 5
+            await end(connection)
+
+    run(scenario)
+
+
+def test_api_without_a_common_version_is_refused_before_anything_is_sent() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.served = {API_VERSIONS: (0, 4), METADATA: (90, 99)}
+        async with broker:
+            connection = await connect(broker)
+            sent = len(broker.calls)
+            with pytest.raises(UnsupportedVersion, match="serves versions 90 to 99"):
+                await connection.request(MetadataRequest(), MetadataResponse)
+            with pytest.raises(UnsupportedVersion, match="does not serve Fetch"):
+                await connection.request(FetchRequest(), FetchResponse)
+            assert len(broker.calls) == sent
+            assert connection.in_flight == 0
+            await end(connection)
+
+    run(scenario)
+
+
+def test_pipelined_requests_get_their_own_answers() -> None:
+    async def scenario() -> None:
+        held: list[Call] = []
+
+        def answer_all_at_once(call: Call) -> None:
+            held.append(call)
+            if len(held) == 5:
+                for waiting in held:
+                    assert isinstance(waiting.message, HeartbeatRequest)
+                    waiting.reply(HeartbeatResponse(error_code=waiting.message.generation_id))
+
+        async with FakeBroker(handlers={HEARTBEAT: answer_all_at_once}) as broker:
+            connection = await connect(broker)
+            answers = await asyncio.gather(
+                *(connection.request(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in range(5))
+            )
+            assert [answer.error_code for answer in answers] == [0, 1, 2, 3, 4]
+            await end(connection)
+
+    run(scenario)
+
+
+def test_no_more_than_max_in_flight_requests_are_unanswered() -> None:
+    async def scenario() -> None:
+        held: list[Call] = []
+        two_arrived = asyncio.Event()
+
+        def hold(call: Call) -> None:
+            held.append(call)
+            if len(held) == 2:
+                two_arrived.set()
+
+        async with FakeBroker(handlers={HEARTBEAT: hold}) as broker:
+            connection = await connect(broker, max_in_flight=2)
+            tasks = [
+                asyncio.ensure_future(connection.request(HeartbeatRequest(generation_id=n), HeartbeatResponse))
+                for n in range(4)
+            ]
+            await two_arrived.wait()
+            assert connection.in_flight == 2
+            while not all(task.done() for task in tasks):
+                if held:
+                    call = held.pop(0)
+                    assert isinstance(call.message, HeartbeatRequest)
+                    call.reply(HeartbeatResponse(error_code=call.message.generation_id))
+                assert connection.in_flight <= 2
+                await asyncio.sleep(0)
+            assert [task.result().error_code for task in tasks] == [0, 1, 2, 3]
+            await end(connection)
+
+    run(scenario)
+
+
+def test_records_of_a_large_response_are_views_of_the_buffer_it_was_received_in() -> None:
+    records = bytes(range(256)) * 4096
+
+    def fetch(call: Call) -> None:
+        part = PartitionData(partition_index=0, records=records)
+        call.reply(FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])]))
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={FETCH: fetch}) as broker:
+            connection = await connect(broker)
+            answers = [await connection.request(FetchRequest(), FetchResponse, version=11) for _ in range(3)]
+            for answer in answers:
+                view = answer.responses[0].partitions[0].records
+                assert isinstance(view, memoryview)
+                assert isinstance(view.obj, bytearray)
+                assert view == records
+            await end(connection)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [10, 65_000, 65_520, 65_536, 70_000, 200_000])
+def test_responses_of_any_size_arrive_whole_whatever_the_pieces(size: int) -> None:
+    """Around the size at which a response gets a buffer of its own, in pieces that cut frames anywhere."""
+
+    async def fetch(call: Call) -> None:
+        part = PartitionData(partition_index=0, records=b"r" * size)
+        response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+        data = frame.encode_response(response, call.version, call.correlation_id)
+        for at in range(0, len(data), 7919):
+            call.reply_raw(data[at : at + 7919])
+            await call.writer.drain()
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={FETCH: fetch}) as broker:
+            connection = await connect(broker)
+            answers = await asyncio.gather(
+                *(connection.request(FetchRequest(), FetchResponse, version=11) for _ in range(4))
+            )
+            assert all(answer.responses[0].partitions[0].records == b"r" * size for answer in answers)
+            await end(connection)
+
+    run(scenario)
+
+
+def test_wrong_correlation_id_ends_the_connection() -> None:
+    async def scenario() -> None:
+        async with FakeBroker(
+            handlers={METADATA: lambda call: call.reply(MetadataResponse(), correlation_id=4711)}
+        ) as broker:
+            connection = await connect(broker)
+            with pytest.raises(ConnectionLost, match="correlation id 4711 where 2 was due"):
+                await connection.request(MetadataRequest(), MetadataResponse)
+            assert connection.closed
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_response_past_the_size_limit_ends_the_connection_before_memory_is_taken() -> None:
+    async def scenario() -> None:
+        async with FakeBroker(
+            handlers={METADATA: lambda call: call.reply_raw(struct.pack(">i", 2_000_000) + b"x" * 100)}
+        ) as broker:
+            connection = await connect(broker, response_bytes_max=1_000_000)
+            with pytest.raises(ConnectionLost, match="a response of 2000000 bytes"):
+                await connection.request(MetadataRequest(), MetadataResponse)
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_garbage_in_a_response_is_an_error_of_that_request_and_ends_the_connection() -> None:
+    async def scenario() -> None:
+        def garbage(call: Call) -> None:
+            call.reply_raw(struct.pack(">ii", 9, call.correlation_id) + b"\0\xff\xff\xff\xff")
+
+        async with FakeBroker(handlers={METADATA: garbage}) as broker:
+            connection = await connect(broker)
+            with pytest.raises(ConnectionLost, match="sent what is not a response"):
+                await connection.request(MetadataRequest(), MetadataResponse)
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_request_that_times_out_closes_the_connection_and_fails_the_ones_behind_it() -> None:
+    async def scenario() -> None:
+        async with FakeBroker(handlers={HEARTBEAT: lambda call: None}) as broker:
+            connection = await connect(broker)
+            first = asyncio.ensure_future(connection.request(HeartbeatRequest(), HeartbeatResponse, timeout_ms=30))
+            behind = asyncio.ensure_future(connection.request(HeartbeatRequest(), HeartbeatResponse, timeout_ms=9_000))
+            with pytest.raises(RequestTimedOut, match="Heartbeat to 127"):
+                await first
+            with pytest.raises(ConnectionLost, match="was not answered in time"):
+                await behind
+            with pytest.raises(ConnectionLost):
+                await connection.request(HeartbeatRequest(), HeartbeatResponse)
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_waiting_for_a_slot_counts_against_the_time_out() -> None:
+    async def scenario() -> None:
+        async with FakeBroker(handlers={HEARTBEAT: lambda call: None}) as broker:
+            connection = await connect(broker, max_in_flight=1)
+            holder = asyncio.ensure_future(connection.request(HeartbeatRequest(), HeartbeatResponse))
+            await asyncio.sleep(0)  # it has taken the only slot
+            with pytest.raises(RequestTimedOut, match="1 requests before it were not answered"):
+                await connection.request(HeartbeatRequest(), HeartbeatResponse, timeout_ms=30)
+            assert not connection.closed
+            await end(connection)
+            with pytest.raises(ConnectionLost):
+                await holder
+
+    run(scenario)
+
+
+def test_peer_that_hangs_up_fails_what_was_unanswered() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            broker.handlers[HEARTBEAT] = lambda call: broker.drop_connections()
+            connection = await connect(broker)
+            with pytest.raises(ConnectionLost):
+                await connection.request(HeartbeatRequest(), HeartbeatResponse)
+            await connection.wait_closed()
+
+    run(scenario)
+
+
+def test_cancelled_request_gives_its_answer_up_and_its_slot_back() -> None:
+    async def scenario() -> None:
+        held: list[Call] = []
+        arrived = asyncio.Event()
+
+        def handler(call: Call) -> None:
+            held.append(call)
+            arrived.set()
+
+        async with FakeBroker(handlers={HEARTBEAT: handler}) as broker:
+            connection = await connect(broker, max_in_flight=1)
+            task = asyncio.ensure_future(connection.request(HeartbeatRequest(), HeartbeatResponse))
+            await arrived.wait()
+            task.cancel()
+            following = asyncio.ensure_future(connection.request(HeartbeatRequest(), HeartbeatResponse))
+            arrived.clear()
+            held[0].reply(HeartbeatResponse(error_code=1))
+            await arrived.wait()
+            held[1].reply(HeartbeatResponse(error_code=2))
+            assert (await following).error_code == 2
+            assert task.cancelled()
+            await end(connection)
+
+    run(scenario)
+
+
+def test_refused_connection_names_the_address_and_the_reason() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        with pytest.raises(ConnectionLost, match=f"cannot connect to 127.0.0.1:{port}: "):
+            await open_connection("127.0.0.1", port)
+
+    run(scenario)
+
+
+def test_failed_authentication_closes_the_connection() -> None:
+    async def refuse(connection: Connection) -> None:
+        raise ConnectionLost("no")
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            with pytest.raises(ConnectionLost, match="no"):
+                await open_connection(broker.host, broker.port, authenticate=refuse)
+
+    run(scenario)
