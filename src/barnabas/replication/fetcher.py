@@ -1,0 +1,386 @@
+"""Replica fetchers: tasks that copy partitions from their leaders.
+
+`num.replica.fetchers` tasks for each source broker, each with one connection, one long-poll Fetch in flight, and one
+`FetcherMachine`, which takes every decision. Appending is the partition's; records are not looked at here.
+
+Owner: the event loop. A fetcher ends by itself when its last partition is taken from it. Nothing polls: an idle fetcher
+waits for its leader's answer, for a back-off to end, or for a partition.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from barnabas.client.errors import ClientError
+from barnabas.core.clock import Clock
+from barnabas.core.errors import LogDirFault, Malformed, Refused
+from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.replication.fetcher_machine import (
+    Append,
+    AskEpochEnds,
+    AskOffsets,
+    Effect,
+    FetcherMachine,
+    GiveUp,
+    Idle,
+    LocalLog,
+    SendFetch,
+    Truncate,
+    TruncateFully,
+    TruncateTo,
+    never_throttled,
+)
+from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint
+
+_log = logging.getLogger(__name__)
+
+#: What goes wrong on the way to a leader; the fetcher tries again.
+_WIRE_FAILURES: Final = (ClientError, Malformed, OSError, EOFError)
+
+
+class FollowerPartition(LocalLog, Protocol):
+    """What a fetcher needs of a replica; `replication.partition.Partition` is one."""
+
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+        """Append whole batches (a cut one at the end is left out), then take the leader's high watermark and start.
+
+        Raises `Malformed` or `Refused` for bytes that are no batches, `LogDirFault` for a disk that failed.
+        """
+        ...
+
+    def truncate_to(self, offset: Offset) -> None: ...
+
+    def truncate_fully_and_start_at(self, offset: Offset) -> None: ...
+
+
+class Throttle(Protocol):
+    """The replication quota of the follower's side."""
+
+    def is_throttled(self, partition: TopicPartition) -> bool:
+        """In `follower.replication.throttled.replicas` while the rate is used up."""
+        ...
+
+    def record(self, partition: TopicPartition, size: int) -> None: ...
+
+
+class ReplicaFetcher:
+    """One task, one source broker, some of its partitions."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: LeaderEndpoint,
+        settings: FetcherSettings,
+        clock: Clock,
+        *,
+        throttle: Throttle | None = None,
+        on_give_up: Callable[[TopicPartition, str], None] = lambda partition, reason: None,
+    ) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._clock = clock
+        self._throttle = throttle
+        self._on_give_up = on_give_up
+        self._interrupt_every_ms = settings.replica_fetch_wait_max_ms
+        self._machine = FetcherMachine(
+            partition_bytes_max=settings.replica_fetch_max_bytes,
+            backoff_max_ms=settings.replica_fetch_backoff_ms,
+            is_throttled=never_throttled if throttle is None else throttle.is_throttled,
+        )
+        self._partitions: dict[TopicPartition, FollowerPartition] = {}
+        self._changed = asyncio.Event()
+        self._is_polling = False
+        self._was_interrupted = False
+        self._interrupted_ms = -self._interrupt_every_ms
+        self._stopping = False
+        #: True from the moment at which the task will do nothing more: give its partitions to another one.
+        self.ended = False
+        self.fetch_count = 0
+        self.fetched_bytes = 0
+
+    # --- partitions come and go ------------------------------------------------------------------------------------
+
+    def add(
+        self, partition: TopicPartition, replica: FollowerPartition, *, topic_id: TopicId, leader_epoch: LeaderEpoch
+    ) -> None:
+        self._partitions[partition] = replica
+        if self._machine.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch):
+            self._changed.set()
+            self._interrupt()
+
+    def remove(self, partition: TopicPartition) -> bool:
+        """Nothing is appended to it any more once this returns."""
+        self._partitions.pop(partition, None)
+        removed = self._machine.remove(partition)
+        self._changed.set()
+        return removed
+
+    def set_topic_id(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        self._machine.set_topic_id(partition, topic_id)
+
+    def log_start_moved(self, partition: TopicPartition) -> None:
+        self._machine.log_start_moved(partition)
+
+    def mark_for_truncation(self, partition: TopicPartition, offset: Offset) -> None:
+        self._machine.mark_for_truncation(partition, offset)
+        self._changed.set()
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        return self._partitions.keys()
+
+    @property
+    def max_lag(self) -> int:
+        """How many records the slowest partition is behind its leader's high watermark."""
+        states = (self._machine.state(partition) for partition in self._partitions)
+        return max((state.lag or 0 for state in states if state is not None), default=0)
+
+    def _interrupt(self) -> None:
+        """A long poll must not hold back a new partition: its leader's high watermark may wait for this follower.
+
+        The connection is given up, with the request; bounded to one in the time that a poll takes.
+        """
+        now_ms = self._now_ms()
+        if self._is_polling and now_ms - self._interrupted_ms >= self._interrupt_every_ms:
+            self._interrupted_ms = now_ms
+            self._was_interrupted = True
+            self._endpoint.close()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._changed.set()
+        self._endpoint.close()
+
+    # --- the task --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        try:
+            while not self._stopping:
+                step = self._machine.next_step(self._now_ms())
+                match step:
+                    case SendFetch():
+                        await self._fetch(step)
+                    case Truncate(effects):
+                        self._carry_out(effects)
+                    case AskEpochEnds() | AskOffsets():
+                        await self._ask(step)
+                    case Idle(until_ms):
+                        if not self._partitions:
+                            return
+                        await self._wait(until_ms)
+        finally:
+            self.ended = True
+            self._endpoint.close()
+
+    async def _fetch(self, step: SendFetch) -> None:
+        try:
+            truncates_on_fetch = await self._endpoint.prepare()
+            if truncates_on_fetch != self._machine.truncates_on_fetch:
+                self._machine.fetch_interrupted()
+                self._machine.set_truncates_on_fetch(truncates_on_fetch)
+                return
+            self._is_polling = True
+            answer = await self._endpoint.fetch(step.plan)
+        except _WIRE_FAILURES as error:
+            self._wire_failed("fetch", error)
+            return
+        finally:
+            self._is_polling = False
+            was_interrupted, self._was_interrupted = self._was_interrupted, False
+            if was_interrupted:
+                self._machine.fetch_interrupted()
+        if was_interrupted:
+            return
+        self.fetch_count += 1
+        self.fetched_bytes += answer.size
+        effects = self._machine.fetched(
+            step.plan,
+            error_code=answer.error_code,
+            session_id=answer.session_id,
+            partitions=answer.partitions,
+            now_ms=self._now_ms(),
+        )
+        self._carry_out(effects)
+
+    async def _ask(self, step: AskEpochEnds | AskOffsets) -> None:
+        effects: list[Effect]
+        try:
+            self._machine.set_truncates_on_fetch(await self._endpoint.prepare())
+            if isinstance(step, AskEpochEnds):
+                ends = await self._endpoint.epoch_ends(step.questions)
+                effects = self._machine.epoch_ends(step, ends, self._now_ms())
+            else:
+                offsets = await self._endpoint.list_offsets(step.current_leader_epochs)
+                effects = self._machine.offsets_listed(step, offsets, self._now_ms())
+        except _WIRE_FAILURES as error:
+            self._wire_failed("ask", error)
+            return
+        self._carry_out(effects)
+
+    def _wire_failed(self, doing: str, error: Exception) -> None:
+        self._endpoint.close()
+        if self._stopping or self._was_interrupted:
+            return
+        _log.info("%s: cannot %s: %s; will try again", self.name, doing, error)
+        self._machine.fetch_failed(self._now_ms())
+
+    async def _wait(self, until_ms: int | None) -> None:
+        self._changed.clear()
+        if until_ms is None:
+            await self._changed.wait()
+            return
+        try:
+            async with asyncio.timeout(max(0, until_ms - self._now_ms()) / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            replica = self._partitions.get(effect.partition)
+            if replica is None:
+                continue
+            try:
+                self._apply(effect, replica)
+            except (Malformed, Refused) as error:
+                # Bytes that broke on the way, or a leader in the middle of a truncation: the next fetch mends it.
+                _log.warning("%s: %s: %s; will fetch again", self.name, effect.partition, error)
+                self._machine.failed(effect.partition, is_retriable=True, reason=str(error), now_ms=self._now_ms())
+            except LogDirFault as fault:
+                self._give_up(
+                    self._machine.failed(effect.partition, is_retriable=False, reason=str(fault), now_ms=self._now_ms())
+                )
+
+    def _apply(self, effect: Effect, replica: FollowerPartition) -> None:
+        match effect:
+            case Append(partition, records, leader_high_watermark, leader_log_start):
+                replica.append_follower(records, leader_high_watermark, leader_log_start)
+                if self._throttle is not None and records:
+                    self._throttle.record(partition, len(records))
+                self._machine.appended(effect)
+            case TruncateTo(partition, offset):
+                if offset < replica.high_watermark:
+                    _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
+                if offset < replica.log_end:
+                    replica.truncate_to(offset)
+                self._machine.truncated(effect)
+            case TruncateFully(_, offset):
+                replica.truncate_fully_and_start_at(offset)
+                self._machine.truncated(effect)
+            case GiveUp():
+                self._give_up(effect)
+
+    def _give_up(self, effect: GiveUp | None) -> None:
+        if effect is not None:
+            _log.warning("%s: no longer fetching %s: %s", self.name, effect.partition, effect.reason)
+            self._partitions.pop(effect.partition, None)
+            self._on_give_up(effect.partition, effect.reason)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+
+class FetcherManager:
+    """All replica fetchers of a broker: who fetches which partition from whom."""
+
+    def __init__(
+        self,
+        settings: FetcherSettings,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        open_endpoint: Callable[[BrokerId], LeaderEndpoint],
+        *,
+        throttle: Throttle | None = None,
+    ) -> None:
+        """`open_endpoint(broker)` makes an endpoint that connects when it is first used; `tasks` is their parent."""
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = clock
+        self._open_endpoint = open_endpoint
+        self._throttle = throttle
+        self._fetcher_count = settings.num_replica_fetchers
+        self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
+        #: Which fetcher has a partition, with what `add` was told of it.
+        self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
+        #: Partitions that are fetched no more, and why; until they are added again.
+        self.failed: dict[TopicPartition, str] = {}
+
+    def add(
+        self,
+        partition: TopicPartition,
+        replica: FollowerPartition,
+        *,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        topic_id: TopicId,
+    ) -> None:
+        """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
+        self.failed.pop(partition, None)
+        fetcher = self._fetcher(leader, partition)
+        home = self._homes.get(partition)
+        if home is not None and home[0] is not fetcher:
+            home[0].remove(partition)
+        self._homes[partition] = (fetcher, leader, replica, topic_id, leader_epoch)
+        fetcher.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing is appended to them any more once this returns."""
+        for partition in partitions:
+            self.failed.pop(partition, None)
+            home = self._homes.pop(partition, None)
+            if home is not None:
+                home[0].remove(partition)
+
+    def fetcher_of(self, partition: TopicPartition) -> ReplicaFetcher | None:
+        home = self._homes.get(partition)
+        return None if home is None else home[0]
+
+    def resize(self, fetcher_count: int) -> None:
+        """`num.replica.fetchers` changed: partitions move to their new fetchers."""
+        self._fetcher_count = fetcher_count
+        for partition, (fetcher, leader, replica, topic_id, leader_epoch) in list(self._homes.items()):
+            if self._fetcher(leader, partition) is not fetcher:
+                self.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=topic_id)
+
+    @property
+    def max_lag(self) -> int:
+        return max((fetcher.max_lag for fetcher in self._live()), default=0)
+
+    @property
+    def fetcher_count(self) -> int:
+        return sum(1 for _ in self._live())
+
+    def stop(self) -> None:
+        """End all fetchers; their tasks are the parent's to await."""
+        for fetcher in self._live():
+            fetcher.stop()
+        self._fetchers.clear()
+        self._homes.clear()
+
+    def _live(self) -> Iterable[ReplicaFetcher]:
+        return (fetcher for fetcher in self._fetchers.values() if not fetcher.ended)
+
+    def _fetcher(self, leader: BrokerId, partition: TopicPartition) -> ReplicaFetcher:
+        number = (zlib.crc32(partition.topic.encode()) + partition.partition) % self._fetcher_count
+        key = (leader, number)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None or fetcher.ended:
+            name = f"replica-fetcher-{number}-from-{leader}"
+            fetcher = self._fetchers[key] = ReplicaFetcher(
+                name,
+                self._open_endpoint(leader),
+                self._settings,
+                self._clock,
+                throttle=self._throttle,
+                on_give_up=self._gave_up,
+            )
+            self._tasks.create_task(fetcher.run(), name=name)
+        return fetcher
+
+    def _gave_up(self, partition: TopicPartition, reason: str) -> None:
+        self._homes.pop(partition, None)
+        self.failed[partition] = reason

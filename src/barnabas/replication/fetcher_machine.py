@@ -1,0 +1,610 @@
+"""The fetcher machine: what a follower asks its leader next, and what it does with the answer. Pure.
+
+One machine follows one source broker, for any number of partitions. It reads the local logs through `LocalLog`, and says
+what to do to them by effects, which its driver (`replication.fetcher`) carries out at once and reports back:
+
+    step = machine.next_step(now_ms)        # AskEpochEnds | AskOffsets | SendFetch | Idle
+    effects = machine.fetched(plan, ...)    # Append | TruncateTo | TruncateFully | GiveUp
+    machine.appended(partition)             # after each Append that worked; append_failed(...) otherwise
+
+A partition's life, as in Kafka 3.9 (KIP-101, KIP-279, KIP-320, KIP-595's truncation on fetch):
+
+    add ──▶ TRUNCATING ──(epoch ends agreed)──▶ FETCHING ◀──────────┐
+     └───────(leader truncates on fetch)──────────▲  │ out of range  │
+                                                  │  ▼               │
+                                                  └─ RESETTING ──────┘      any of them ──(error)──▶ delayed, then back
+
+Owner: the event loop. Cost: a step costs what changed, not the number of partitions.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSession
+from barnabas.replication.state import IllegalTransition
+from barnabas.storage.epoch_cache import EpochEnd
+
+UNDEFINED: Final = -1
+#: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
+#: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
+FIRST_BACKOFF_MS: Final = 20
+
+
+class LocalLog(Protocol):
+    """What the machine reads of a replica."""
+
+    @property
+    def log_start(self) -> Offset: ...
+
+    @property
+    def log_end(self) -> Offset: ...
+
+    @property
+    def high_watermark(self) -> Offset: ...
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None: ...
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        """The largest epoch <= `epoch` that wrote here and where it ended; (-1, -1) where that is not known."""
+        ...
+
+
+class Phase(Enum):
+    #: It must ask where the leader's epochs ended before it may fetch.
+    TRUNCATING = "truncating"
+    FETCHING = "fetching"
+    #: The leader does not have its offset: it must ask where the leader's log starts and ends.
+    RESETTING = "resetting"
+
+
+#: Every legal step: (phase, event) -> phase. Anything else raises `IllegalTransition`.
+TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
+    (Phase.TRUNCATING, "truncated"): Phase.FETCHING,
+    (Phase.TRUNCATING, "truncated_in_part"): Phase.TRUNCATING,
+    (Phase.TRUNCATING, "mark_for_truncation"): Phase.TRUNCATING,
+    (Phase.FETCHING, "appended"): Phase.FETCHING,
+    (Phase.FETCHING, "truncated"): Phase.FETCHING,
+    (Phase.FETCHING, "truncated_in_part"): Phase.FETCHING,
+    (Phase.FETCHING, "out_of_range"): Phase.RESETTING,
+    (Phase.FETCHING, "mark_for_truncation"): Phase.TRUNCATING,
+    (Phase.RESETTING, "truncated"): Phase.FETCHING,
+    (Phase.RESETTING, "kept"): Phase.FETCHING,
+    (Phase.RESETTING, "mark_for_truncation"): Phase.TRUNCATING,
+}
+
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append these bytes (perhaps none) at the log end, then take the leader's high watermark and log start."""
+
+    partition: TopicPartition
+    records: memoryview
+    leader_high_watermark: int
+    leader_log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    partition: TopicPartition
+    offset: Offset
+    #: False: the leader must be asked again with the epoch that the log then ends in (KIP-279).
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateFully:
+    """Drop all records and start the log anew at `offset`: the leader has deleted everything that this replica has."""
+
+    partition: TopicPartition
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The partition is no longer fetched here, until the controller speaks again."""
+
+    partition: TopicPartition
+    reason: str
+
+
+Effect = Append | TruncateTo | TruncateFully | GiveUp
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+class EpochQuestion(NamedTuple):
+    current_leader_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AskEpochEnds:
+    """Send OffsetForLeaderEpoch; the answer goes to `epoch_ends`."""
+
+    questions: dict[TopicPartition, EpochQuestion]
+
+
+@dataclass(frozen=True, slots=True)
+class AskOffsets:
+    """Send ListOffsets for the latest, then for the earliest offset; the answers go to `offsets_listed`."""
+
+    current_leader_epochs: dict[TopicPartition, LeaderEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Nothing to ask: carry these out and report them."""
+
+    effects: tuple[TruncateTo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendFetch:
+    plan: FetchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to do until `until_ms`, or (None) until a partition is added."""
+
+    until_ms: int | None
+
+
+Step = AskEpochEnds | AskOffsets | Truncate | SendFetch | Idle
+
+
+class FetchedPartition(NamedTuple):
+    """One partition of a Fetch response."""
+
+    partition: TopicPartition
+    error_code: int
+    high_watermark: int = UNDEFINED
+    log_start: int = UNDEFINED
+    #: The leader's logs part from ours: its last epoch <= ours, and where that one ended.
+    diverging: EpochEnd | None = None
+    records: memoryview | bytes | None = None
+
+
+class EpochAnswer(NamedTuple):
+    error_code: int
+    end: EpochEnd
+
+
+class OffsetsAnswer(NamedTuple):
+    error_code: int
+    latest: int = UNDEFINED
+    earliest: int = UNDEFINED
+
+
+class FetchState:
+    """One partition on its way. `fetch_offset` equals the local log end whenever it is FETCHING."""
+
+    __slots__ = (
+        "backoff_ms",
+        "delayed_until_ms",
+        "fetch_offset",
+        "lag",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "log",
+        "phase",
+        "topic_id",
+    )
+
+    def __init__(
+        self, log: LocalLog, *, topic_id: TopicId, leader_epoch: LeaderEpoch, truncates_on_fetch: bool
+    ) -> None:
+        self.log = log
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        latest = log.latest_epoch
+        if truncates_on_fetch and latest is not None:
+            # The leader compares epochs at every fetch: nothing need be asked first.
+            self.phase = Phase.FETCHING
+            self.fetch_offset = log.log_end
+        else:
+            # Without an epoch in the log there is nothing to compare but the high watermark.
+            self.phase = Phase.TRUNCATING
+            self.fetch_offset = log.high_watermark
+        self.last_fetched_epoch: int = UNDEFINED if latest is None else latest
+        #: How far behind the leader's high watermark; None: not known yet.
+        self.lag: int | None = None
+        self.delayed_until_ms: int | None = None
+        self.backoff_ms = 0
+
+    def step(self, event: str) -> None:
+        target = TRANSITIONS.get((self.phase, event))
+        if target is None:
+            raise IllegalTransition(self.phase, event)
+        self.phase = target
+
+    @property
+    def is_ready(self) -> bool:
+        return self.phase is Phase.FETCHING and self.delayed_until_ms is None
+
+    @property
+    def is_in_sync(self) -> bool:
+        return self.lag is not None and self.lag <= 0
+
+
+def never_throttled(partition: TopicPartition) -> bool:
+    return False
+
+
+class FetcherMachine:
+    def __init__(
+        self,
+        *,
+        partition_bytes_max: int,
+        backoff_max_ms: int,
+        truncates_on_fetch: bool = True,
+        is_throttled: Callable[[TopicPartition], bool] = never_throttled,
+    ) -> None:
+        """`is_throttled(partition)`: in the throttled list while the replication quota is used up."""
+        self._partition_bytes_max = partition_bytes_max
+        self._backoff_max_ms = backoff_max_ms
+        self._truncates_on_fetch = truncates_on_fetch
+        self._is_throttled = is_throttled
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._session = FetchSession()
+        #: Partitions whose entry in the fetch session may be out of date. Bounded by the partitions.
+        self._dirty: dict[TopicPartition, None] = {}
+        #: Those not FETCHING: few, and looked at in every step.
+        self._unsettled: dict[TopicPartition, None] = {}
+        #: Held back by the quota; looked at again in every step.
+        self._held: dict[TopicPartition, None] = {}
+        self._delays: list[tuple[int, TopicPartition]] = []
+
+    # --- who is followed -------------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        return self._states.keys()
+
+    def state(self, partition: TopicPartition) -> FetchState | None:
+        return self._states.get(partition)
+
+    @property
+    def truncates_on_fetch(self) -> bool:
+        return self._truncates_on_fetch
+
+    def set_truncates_on_fetch(self, value: bool) -> None:
+        """Known only once the leader has told its versions (Fetch from 12 on): partitions begin anew if it changes."""
+        if value == self._truncates_on_fetch:
+            return
+        self._truncates_on_fetch = value
+        for partition, state in list(self._states.items()):
+            self._put(partition, state.log, state.topic_id, state.leader_epoch)
+
+    def add(self, partition: TopicPartition, log: LocalLog, *, topic_id: TopicId, leader_epoch: LeaderEpoch) -> bool:
+        """Follow a partition in a leader epoch. False: it is followed in that epoch already, and goes on."""
+        known = self._states.get(partition)
+        if known is not None and known.leader_epoch == leader_epoch and known.log is log:
+            return False
+        self._put(partition, log, topic_id, leader_epoch)
+        return True
+
+    def _put(self, partition: TopicPartition, log: LocalLog, topic_id: TopicId, leader_epoch: LeaderEpoch) -> None:
+        state = FetchState(
+            log, topic_id=topic_id, leader_epoch=leader_epoch, truncates_on_fetch=self._truncates_on_fetch
+        )
+        self._states[partition] = state
+        self._touch(partition, state)
+
+    def remove(self, partition: TopicPartition) -> bool:
+        if self._states.pop(partition, None) is None:
+            return False
+        self._unsettled.pop(partition, None)
+        self._held.pop(partition, None)
+        self._dirty[partition] = None
+        return True
+
+    def set_topic_id(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        state = self._states.get(partition)
+        if state is not None:
+            state.topic_id = topic_id
+            self._touch(partition, state)
+
+    def log_start_moved(self, partition: TopicPartition) -> None:
+        """The replica deleted records on its own: the leader should know."""
+        state = self._states.get(partition)
+        if state is not None:
+            self._touch(partition, state)
+
+    def mark_for_truncation(self, partition: TopicPartition, offset: Offset) -> None:
+        """For a future replica: the current one was truncated, so this one must be, too."""
+        state = self._states.get(partition)
+        if state is not None:
+            state.step("mark_for_truncation")
+            state.fetch_offset = min(offset, state.fetch_offset)
+            state.last_fetched_epoch = UNDEFINED
+            self._touch(partition, state)
+
+    def _touch(self, partition: TopicPartition, state: FetchState) -> None:
+        self._dirty[partition] = None
+        if state.phase is Phase.FETCHING:
+            self._unsettled.pop(partition, None)
+        else:
+            self._unsettled[partition] = None
+
+    # --- what to do next -------------------------------------------------------------------------------------------
+
+    def next_step(self, now_ms: int) -> Step:
+        self._wake(now_ms)
+        return self._settle() or self._plan(now_ms)
+
+    def _wake(self, now_ms: int) -> None:
+        while self._delays and self._delays[0][0] <= now_ms:
+            until_ms, partition = heappop(self._delays)
+            state = self._states.get(partition)
+            if state is not None and state.delayed_until_ms == until_ms:
+                state.delayed_until_ms = None
+                self._touch(partition, state)
+
+    def _settle(self) -> Step | None:
+        """Partitions that must not fetch yet: those that truncate, then those that lost their place."""
+        questions: dict[TopicPartition, EpochQuestion] = {}
+        to_high_watermark: list[TruncateTo] = []
+        resetting: dict[TopicPartition, LeaderEpoch] = {}
+        for partition in self._unsettled:
+            state = self._states[partition]
+            if state.delayed_until_ms is not None:
+                continue
+            if state.phase is Phase.RESETTING:
+                resetting[partition] = state.leader_epoch
+            elif (epoch := state.log.latest_epoch) is not None:
+                questions[partition] = EpochQuestion(state.leader_epoch, epoch)
+            else:
+                to_high_watermark.append(TruncateTo(partition, Offset(state.fetch_offset), True))
+        if to_high_watermark:
+            return Truncate(tuple(to_high_watermark))
+        if questions:
+            return AskEpochEnds(questions)
+        return AskOffsets(resetting) if resetting else None
+
+    def _plan(self, now_ms: int) -> SendFetch | Idle:
+        if self._held:
+            self._dirty.update(self._held)
+        session = self._session
+        if session.next_is_full:
+            entries, _ = self._entries(self._states)
+            self._dirty.clear()
+            if entries:
+                return SendFetch(session.plan_full(entries))
+        else:
+            changed, dropped = self._entries(self._dirty)
+            self._dirty.clear()
+            plan = session.plan_increment(changed, dropped)
+            if session.sent or plan.forgotten:
+                return SendFetch(plan)
+        return self._idle(now_ms)
+
+    def _entries(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, FetchEntry], list[TopicPartition]]:
+        entries: dict[TopicPartition, FetchEntry] = {}
+        dropped: list[TopicPartition] = []
+        for partition in partitions:
+            state = self._states.get(partition)
+            if state is None or not state.is_ready:
+                dropped.append(partition)
+            elif not state.is_in_sync and self._is_throttled(partition):
+                # A replica in sync is never throttled, or it would fall out of the ISR and come back for ever.
+                self._held[partition] = None
+                dropped.append(partition)
+            else:
+                self._held.pop(partition, None)
+                entries[partition] = FetchEntry(
+                    state.topic_id,
+                    state.fetch_offset,
+                    state.log.log_start,
+                    state.leader_epoch,
+                    state.last_fetched_epoch if self._truncates_on_fetch else UNDEFINED,
+                    self._partition_bytes_max,
+                )
+        return entries, dropped
+
+    def _idle(self, now_ms: int) -> Idle:
+        until_ms = self._delays[0][0] if self._delays else None
+        if self._held:
+            retry_ms = now_ms + self._backoff_max_ms
+            until_ms = retry_ms if until_ms is None else min(until_ms, retry_ms)
+        return Idle(until_ms)
+
+    # --- what the leader answered ----------------------------------------------------------------------------------
+
+    def fetched(
+        self,
+        plan: FetchPlan,
+        *,
+        error_code: int,
+        session_id: int,
+        partitions: Iterable[FetchedPartition],
+        now_ms: int,
+    ) -> list[Effect]:
+        """A Fetch response. The effects must be carried out and reported before the next step."""
+        if not self._session.answered(plan, error_code=error_code, session_id=session_id):
+            return []
+        effects: list[Effect] = []
+        sent = self._session.sent
+        for fetched in partitions:
+            state = self._states.get(fetched.partition)
+            asked = sent.get(fetched.partition)
+            if (
+                state is None
+                or asked is None
+                or not state.is_ready
+                or asked.fetch_offset != state.fetch_offset
+                or asked.current_leader_epoch != state.leader_epoch
+            ):
+                # It was removed, moved or truncated while the request was under way.
+                continue
+            if fetched.error_code != ErrorCode.NONE:
+                self._refused(state, fetched, now_ms, effects)
+            elif fetched.diverging is not None and self._truncates_on_fetch:
+                # Neither high watermark nor log start are taken from this answer: first the logs must agree.
+                effects.append(self._truncation(fetched.partition, state, fetched.diverging))
+            else:
+                effects.append(
+                    Append(
+                        fetched.partition,
+                        memoryview(fetched.records or b""),
+                        fetched.high_watermark,
+                        fetched.log_start,
+                    )
+                )
+        return effects
+
+    def fetch_failed(self, now_ms: int) -> None:
+        """No answer: the connection broke, or the leader answered nonsense. Everything waits a moment."""
+        self._session.broken()
+        for partition, state in self._states.items():
+            self._delay(partition, state, now_ms)
+
+    def fetch_interrupted(self) -> None:
+        """The driver gave a request up to send another one at once."""
+        self._session.broken()
+
+    def _refused(self, state: FetchState, fetched: FetchedPartition, now_ms: int, effects: list[Effect]) -> None:
+        code = fetched.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            state.step("out_of_range")
+            self._touch(fetched.partition, state)
+        elif code == ErrorCode.FENCED_LEADER_EPOCH:
+            effects.append(self._fenced(fetched.partition, state))
+        else:
+            # NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, ...: the leader does not know
+            # yet, or the controller's next word is under way.
+            self._delay(fetched.partition, state, now_ms)
+
+    def _fenced(self, partition: TopicPartition, state: FetchState) -> GiveUp:
+        epoch = state.leader_epoch
+        self.remove(partition)
+        return GiveUp(partition, f"leader epoch {epoch} is over; waiting for the controller to tell the next")
+
+    def epoch_ends(self, asked: AskEpochEnds, answers: dict[TopicPartition, EpochAnswer], now_ms: int) -> list[Effect]:
+        """The answer to OffsetForLeaderEpoch. A partition without an answer is asked for again after a pause."""
+        effects: list[Effect] = []
+        for partition, question in asked.questions.items():
+            state = self._states.get(partition)
+            if state is None or state.phase is not Phase.TRUNCATING or state.delayed_until_ms is not None:
+                continue
+            if state.leader_epoch != question.current_leader_epoch:
+                continue
+            answer = answers.get(partition)
+            if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
+                self._delay(partition, state, now_ms)
+            elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+                effects.append(self._fenced(partition, state))
+            else:
+                effects.append(self._truncation(partition, state, answer.end))
+        return effects
+
+    def offsets_listed(
+        self, asked: AskOffsets, answers: dict[TopicPartition, OffsetsAnswer], now_ms: int
+    ) -> list[Effect]:
+        """The answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
+        effects: list[Effect] = []
+        for partition, leader_epoch in asked.current_leader_epochs.items():
+            state = self._states.get(partition)
+            if state is None or state.phase is not Phase.RESETTING or state.leader_epoch != leader_epoch:
+                continue
+            answer = answers.get(partition)
+            if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
+                self._delay(partition, state, now_ms)
+            elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+                effects.append(self._fenced(partition, state))
+            elif answer.latest < state.log.log_end:
+                # An unclean election: the leader has less than this replica. What it has not got never counted.
+                effects.append(TruncateTo(partition, Offset(answer.latest), True))
+            elif answer.earliest > state.log.log_end:
+                # It was away for so long that the leader has deleted what would come next.
+                effects.append(TruncateFully(partition, Offset(answer.earliest)))
+            else:
+                # By now the leader has the offset.
+                state.step("kept")
+                self._resume(partition, state, max(0, answer.latest - state.log.log_end))
+        return effects
+
+    def _truncation(self, partition: TopicPartition, state: FetchState, leader: EpochEnd) -> TruncateTo:
+        """Where to cut, so that this log is a beginning of the leader's.
+
+        KIP-101: cutting at the own high watermark would lose records that are committed, where the leader's word of
+        that had not arrived yet, and keep others that differ. KIP-279: cut at the end of the last epoch that both know.
+        """
+        log = state.log
+        if leader.end_offset == UNDEFINED:
+            # The leader cannot tell: what is left is what is surely committed.
+            return TruncateTo(partition, Offset(min(log.high_watermark, log.log_end)), True)
+        if leader.epoch == UNDEFINED:
+            return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
+        ours = log.end_offset_for_epoch(leader.epoch)
+        if ours.end_offset == UNDEFINED:
+            return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
+        if ours.epoch != leader.epoch:
+            # The leader's last epoch below ours is one that we never had: cut what is above it, and ask again.
+            return TruncateTo(partition, min(ours.end_offset, log.log_end), False)
+        return TruncateTo(partition, min(ours.end_offset, leader.end_offset, log.log_end), True)
+
+    # --- what the driver did ---------------------------------------------------------------------------------------
+
+    def appended(self, effect: Append) -> None:
+        state = self._states.get(effect.partition)
+        if state is None:
+            return
+        state.step("appended")
+        log = state.log
+        if log.log_end != state.fetch_offset or state.lag is None:
+            state.fetch_offset = log.log_end
+            state.last_fetched_epoch = _or_undefined(log.latest_epoch)
+        state.lag = max(0, effect.leader_high_watermark - state.fetch_offset)
+        state.backoff_ms = 0
+        self._dirty[effect.partition] = None
+
+    def truncated(self, effect: TruncateTo | TruncateFully) -> None:
+        state = self._states.get(effect.partition)
+        if state is None:
+            return
+        # A leader that truncates on fetch compares again at the next one, so a truncation in part need not wait.
+        complete = not isinstance(effect, TruncateTo) or effect.is_complete or self._truncates_on_fetch
+        state.step("truncated" if complete else "truncated_in_part")
+        self._resume(effect.partition, state, state.lag)
+
+    def failed(self, partition: TopicPartition, *, is_retriable: bool, reason: str, now_ms: int) -> GiveUp | None:
+        """An effect did not work. Retriable: corrupt bytes on the way. Else: the log directory, or a bug."""
+        state = self._states.get(partition)
+        if state is None:
+            return None
+        if is_retriable:
+            self._delay(partition, state, now_ms)
+            return None
+        self.remove(partition)
+        return GiveUp(partition, reason)
+
+    def _resume(self, partition: TopicPartition, state: FetchState, lag: int | None) -> None:
+        state.fetch_offset = state.log.log_end
+        state.last_fetched_epoch = _or_undefined(state.log.latest_epoch)
+        state.lag = lag
+        self._touch(partition, state)
+
+    def _delay(self, partition: TopicPartition, state: FetchState, now_ms: int) -> None:
+        if state.delayed_until_ms is not None:
+            return
+        state.backoff_ms = min(self._backoff_max_ms, state.backoff_ms * 2 or FIRST_BACKOFF_MS)
+        state.delayed_until_ms = now_ms + state.backoff_ms
+        heappush(self._delays, (state.delayed_until_ms, partition))
+        self._dirty[partition] = None
+
+
+def _or_undefined(epoch: LeaderEpoch | None) -> int:
+    return UNDEFINED if epoch is None else epoch
