@@ -52,8 +52,14 @@ def encode_unsigned(value: int) -> bytes:
     return bytes(out)
 
 
+#: Lengths and deltas are nearly all of these.
+_SMALL = tuple(encode_unsigned(value << 1) for value in range(8192))
+
+
 def encode_varint(value: int) -> bytes:
     """A zig-zag varint; also serves for varlongs, which differ only in range."""
+    if 0 <= value < 8192:
+        return _SMALL[value]
     return encode_unsigned(value << 1 if value >= 0 else ((-value) << 1) - 1)
 
 

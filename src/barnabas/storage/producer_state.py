@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import MAX_SEQUENCE, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, decrement_sequence
+from barnabas.protocol.records import EndTxnMarker as EndTxnMarker
 
 #: What an idempotent producer may have in flight, and so what can come again.
 BATCHES_RETAINED: Final = 5
@@ -30,14 +31,6 @@ class AppendOrigin(Enum):
     #: The group or transaction coordinator of this broker, and transaction markers.
     COORDINATOR = "coordinator"
     CLIENT = "client"
-
-
-class EndTxnMarker(NamedTuple):
-    """What the one record of a transaction's control batch says."""
-
-    is_commit: bool
-    coordinator_epoch: int
-    timestamp: int
 
 
 class BatchMetadata(NamedTuple):

@@ -1,0 +1,174 @@
+"""`meta.properties`: whose log directory this is. Every directory of a broker must name the same broker and cluster.
+
+A Java properties file. Version 0 is ZooKeeper mode's (`broker.id`), version 1 KRaft's (`node.id`); both are read, and
+what is read is written back in the same version.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.core.ids import BrokerId, format_uuid, parse_uuid
+from barnabas.storage.checkpoints import CheckpointError, parse_integer, write_atomically
+
+_VERSION: Final = "version"
+_CLUSTER_ID: Final = "cluster.id"
+_BROKER_ID: Final = "broker.id"
+_NODE_ID: Final = "node.id"
+_DIRECTORY_ID: Final = "directory.id"
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class InconsistentMetaProperties(BarnabasError):
+    """A log directory that belongs to another broker or another cluster; the broker must not touch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    broker_id: BrokerId | None = None
+    cluster_id: str | None = None
+    #: 16 bytes; KIP-858 writes it also in ZooKeeper mode when a migration to KRaft is under way.
+    directory_id: bytes | None = None
+    version: int = 0
+
+
+def read(path: str) -> MetaProperties | None:
+    """None where there is no file: a new directory."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    # Java's Properties.load reads bytes as ISO-8859-1, with \\uXXXX for the rest: no bytes are invalid.
+    properties = parse_properties(path, data.decode("latin-1"))
+    version = _integer(path, properties, _VERSION, 0)
+    if version not in (0, 1):
+        raise CheckpointError(path, 0, f"version {version} is not known")
+    broker_id = _integer(path, properties, _BROKER_ID if version == 0 else _NODE_ID, None)
+    cluster_id = properties.get(_CLUSTER_ID)
+    if version == 1 and (broker_id is None or cluster_id is None):
+        raise CheckpointError(path, 0, f"{_NODE_ID} and {_CLUSTER_ID} are expected in version 1")
+    directory_id = None
+    if _DIRECTORY_ID in properties:
+        try:
+            directory_id = parse_uuid(properties[_DIRECTORY_ID])
+        except ValueError as error:
+            raise CheckpointError(path, 0, f"{_DIRECTORY_ID} cannot be read: {error}") from None
+    return MetaProperties(None if broker_id is None else BrokerId(broker_id), cluster_id, directory_id, version or 0)
+
+
+def write(path: str, meta: MetaProperties, *, now_ms: int) -> None:
+    """Atomically; `now_ms` goes into the comment that Java's Properties.store writes."""
+    write_atomically(path, encode(meta, now_ms=now_ms))
+
+
+def encode(meta: MetaProperties, *, now_ms: int) -> bytes:
+    fields: dict[str, str] = {}
+    if meta.broker_id is not None:
+        fields[_BROKER_ID if meta.version == 0 else _NODE_ID] = str(meta.broker_id)
+    fields[_VERSION] = str(meta.version)
+    if meta.cluster_id is not None:
+        fields[_CLUSTER_ID] = meta.cluster_id
+    if meta.directory_id is not None:
+        fields[_DIRECTORY_ID] = format_uuid(meta.directory_id)
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+    lines = ["#", f"#{moment:%a %b %d %H:%M:%S} UTC {moment:%Y}"]
+    lines += [f"{name}={_escape(value)}" for name, value in fields.items()]
+    return "".join(f"{line}\n" for line in lines).encode("latin-1")
+
+
+def check(
+    found: Mapping[str, MetaProperties | None], *, broker_id: int, cluster_id: str | None
+) -> dict[str, MetaProperties]:
+    """What each directory's file should say, or `InconsistentMetaProperties` that names the directory at fault.
+
+    `found` maps a log directory to what was read there. `cluster_id` None: not known yet. Directories whose file is
+    to be written are those whose answer differs from what was found.
+    """
+    clusters = {meta.cluster_id: log_dir for log_dir, meta in found.items() if meta and meta.cluster_id}
+    if len(clusters) > 1:
+        listed = ", ".join(f"{log_dir}: {cluster}" for cluster, log_dir in clusters.items())
+        raise InconsistentMetaProperties(f"log directories belong to different clusters ({listed})")
+    expected_cluster = cluster_id or next(iter(clusters), None)
+    answer = {}
+    for log_dir, meta in found.items():
+        if meta is None:
+            answer[log_dir] = MetaProperties(BrokerId(broker_id), expected_cluster)
+            continue
+        if meta.broker_id is not None and meta.broker_id != broker_id:
+            raise InconsistentMetaProperties(
+                f"{log_dir} belongs to broker {meta.broker_id}, this is broker {broker_id}: set broker.id to the stored "
+                "value, or use another directory"
+            )
+        if meta.cluster_id is not None and expected_cluster is not None and meta.cluster_id != expected_cluster:
+            raise InconsistentMetaProperties(
+                f"{log_dir} belongs to cluster {meta.cluster_id}, this broker joins {expected_cluster}: "
+                "check zookeeper.connect, or use another directory"
+            )
+        answer[log_dir] = MetaProperties(BrokerId(broker_id), expected_cluster, meta.directory_id, meta.version)
+    return answer
+
+
+def _integer(path: str, properties: Mapping[str, str], name: str, default: int | None) -> int | None:
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        return parse_integer(path, 0, text.strip(), _INT32_MAX)
+    except CheckpointError as error:
+        raise CheckpointError(path, 0, f"{name}: {error.why}") from None
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(path: str, text: str) -> dict[str, str]:
+    """Java's properties format: comments, `=`, `:` or white space between name and value, escapes, continued lines."""
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        name_end = 0
+        while name_end < len(line) and line[name_end] not in "=: \t\f":
+            name_end += 2 if line[name_end] == "\\" else 1
+        value = line[name_end:].lstrip(" \t\f")
+        if value[:1] in ("=", ":"):
+            value = value[1:].lstrip(" \t\f")
+        try:
+            properties[_unescape(line[:name_end])] = _unescape(value)
+        except Malformed as error:
+            raise CheckpointError(path, number, str(error)) from None
+    return properties
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    lines = re.split(r"\r\n|\n|\r", text)
+    number = 0
+    while number < len(lines):
+        first = number
+        line = lines[number].lstrip(" \t\f")
+        number += 1
+        if not line or line[0] in "#!":
+            continue
+        while (len(line) - len(line.rstrip("\\"))) % 2 and number < len(lines):
+            line = line[:-1] + lines[number].lstrip(" \t\f")
+            number += 1
+        yield first + 1, line
+
+
+def _unescape(text: str) -> str:
+    if "\\u" in text and re.search(r"(?<!\\)(?:\\\\)*\\u(?![0-9a-fA-F]{4})", text):
+        raise Malformed("malformed \\uxxxx encoding")
+
+    def replace(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _NAMED.get(escape, escape)
+
+    return _ESCAPE.sub(replace, text)
+
+
+def _escape(value: str) -> str:
+    out = "".join(f"\\{c}" if c in "=:#!\\" else c if " " <= c <= "~" else f"\\u{ord(c):04X}" for c in value)
+    return f"\\{out}" if out.startswith(" ") else out
