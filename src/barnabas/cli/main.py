@@ -26,7 +26,9 @@ COMMANDS: dict[str, _Entry] = {
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded coordinator."),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
-    "configs": _Entry("barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."),
+    "configs": _Entry(
+        "barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."
+    ),
     "consumer-groups": _Entry(
         "barnabas.cli.consumer_groups", "List, describe, delete groups; reset and delete offsets."
     ),

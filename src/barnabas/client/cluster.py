@@ -23,8 +23,12 @@ from barnabas.client.image import Broker, ClusterImage, TopicInfo, image_of
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.offset_commit import OffsetCommitRequest
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequest
+from barnabas.protocol.messages.produce import ProduceRequest
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")
@@ -45,6 +49,15 @@ _STALE_METADATA: Final = frozenset(
     }
 )
 _STALE_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+#: The last versions that name topics: from the next on there are only ids, which this client does not keep.
+_NAMES_UP_TO: Final = {
+    ProduceRequest.API_KEY: 12,
+    FetchRequest.API_KEY: 12,
+    OffsetCommitRequest.API_KEY: 9,
+    OffsetFetchRequest.API_KEY: 9,
+}
 
 
 class Cluster:
@@ -213,7 +226,10 @@ class Cluster:
     ) -> R:
         connection = await self.connection(broker_id)
         return await connection.request(
-            message, response_type, timeout_ms=timeout_ms if timeout_ms is not None else self.config.request_timeout_ms
+            message,
+            response_type,
+            version=usable_version(connection, message),
+            timeout_ms=timeout_ms if timeout_ms is not None else self.config.request_timeout_ms,
         )
 
     async def ask_any(self, message: ApiMessage, response_type: type[R]) -> R:
@@ -331,3 +347,9 @@ class Cluster:
 
 
 _BOOTSTRAP_TRIES: Final = 5
+
+
+def usable_version(connection: Connection, message: ApiMessage) -> int:
+    """The highest common version in which topics go by their names."""
+    version = connection.versions.pick(type(message))
+    return min(version, _NAMES_UP_TO.get(message.API_KEY, version))

@@ -9,6 +9,7 @@ connection. So does a request whose time is up: what comes after it could not be
 """
 
 import asyncio
+import os
 import ssl
 import struct
 from collections import deque
@@ -404,7 +405,7 @@ async def open_connection(
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
-    return error.strerror or str(error)
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 async def _negotiate(connection: Connection, timeout_ms: int) -> BrokerVersions:

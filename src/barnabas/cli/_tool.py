@@ -1,0 +1,142 @@
+"""What the tools share: options, a cluster to talk to, and ways to print.
+
+When stdout is a file or a pipe, a tool prints what Kafka's prints, to the byte where scripts may depend on it. On a terminal
+tables get a frame. `--json` prints one JSON document.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, TypeVar
+
+import typer
+
+from barnabas.cli._command import UsageError
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig, client_config, load_properties
+from barnabas.core.ids import TopicPartition
+
+__all__ = [
+    "Bootstrap",
+    "CommandConfig",
+    "Json",
+    "UsageError",
+    "exactly_one",
+    "matches",
+    "options",
+    "pairs",
+    "parse_number",
+    "run",
+    "say",
+    "say_json",
+    "table",
+]
+
+T = TypeVar("T")
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,…]",
+        envvar="BARNABAS_BOOTSTRAP_SERVER",
+        help="REQUIRED: the brokers to connect to first.",
+    ),
+]
+CommandConfig = Annotated[
+    str | None,
+    typer.Option("--command-config", metavar="FILE", help="Properties file with settings of the client."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Kafka's text.")]
+
+
+def options(bootstrap: str | None, command_config: str | None = None, **overrides: str) -> ClientConfig:
+    """The client's settings: the file's, then those of the command line."""
+    properties = load_properties(command_config) if command_config else {}
+    properties |= {name.replace("_", "."): value for name, value in overrides.items()}
+    if bootstrap is None and "bootstrap.servers" not in properties:
+        raise UsageError("--bootstrap-server must be specified, for example --bootstrap-server localhost:9092")
+    return client_config(bootstrap, properties, client_id="barnabas-tool")
+
+
+def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Carry out `body` on a cluster, and leave nothing behind."""
+
+    async def main() -> T:
+        async with Cluster(config) as cluster:
+            return await body(cluster)
+
+    try:
+        return asyncio.run(main())
+    finally:
+        sys.stdout.flush()
+
+
+def say(line: str = "") -> None:
+    sys.stdout.write(line + "\n")
+
+
+def say_json(document: object) -> None:
+    say(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None]) -> None:
+    """A framed table on a terminal, `plain()` elsewhere."""
+    if not sys.stdout.isatty():
+        plain()
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    framed = Table(header_style="bold")
+    for header in headers:
+        framed.add_column(header, overflow="fold")
+    for row in rows:
+        framed.add_row(*row)
+    Console().print(framed)
+
+
+def exactly_one(what: str, **given: bool) -> str:
+    """The name of the one action that was asked for."""
+    chosen = [name for name, wanted in given.items() if wanted]
+    if len(chosen) != 1:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{what} must include exactly one action: {names}")
+    return chosen[0]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Kafka's include list: a regular expression that must match whole names; a comma means "or"."""
+    expression = re.sub(r"^[\"']+|[\"']+$", "", pattern.strip().replace(",", "|").replace(" ", ""))
+    try:
+        return re.fullmatch(expression, name) is not None
+    except re.error as error:
+        raise UsageError(f"{expression} is an invalid regex: {error}") from None
+
+
+def pairs(items: Iterable[str], *, option: str) -> dict[str, str]:
+    """`key=value` arguments."""
+    found: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option} {item}: it must be in the format key=value")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def parse_number(text: str, *, what: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{what}: {text!r} is not a number") from None
+
+
+def parse_topic_partition(text: str) -> TopicPartition:
+    """`topic-3`, as the name of a partition's folder."""
+    topic, dash, index = text.rpartition("-")
+    if not dash or not topic or not index.isdigit():
+        raise UsageError(f"{text!r} is not a partition; write topic-number")
+    return TopicPartition(topic, int(index))

@@ -1,0 +1,312 @@
+"""Consumer groups: list, describe, offsets, delete."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from barnabas.client.admin.partitions import by_topic
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check, error_code
+from barnabas.core.errors import RETRIABLE, ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol import codec
+from barnabas.protocol.messages import consumer_group_describe as modern
+from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from barnabas.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from barnabas.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from barnabas.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from barnabas.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from barnabas.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+CLASSIC = "Classic"
+CONSUMER = "Consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    protocol_type: str
+    #: Empty where the broker is too old to say.
+    state: str
+    #: `Classic`, `Consumer`, …
+    type: str
+
+
+async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+    """Of every broker, since each knows the groups that it coordinates; by id."""
+    found: dict[str, GroupListing] = {}
+    for broker_id in sorted(await cluster.brokers()):
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+        async def once(broker_id: int = broker_id, request: ListGroupsRequest = request) -> ListGroupsResponse:
+            response = await cluster.ask(broker_id, request, ListGroupsResponse)
+            check(response.error_code)
+            return response
+
+        for group in (await cluster.retrying("ListGroups", once)).groups:
+            kind = group.group_type[:1].upper() + group.group_type[1:] if group.group_type else CLASSIC
+            found[group.group_id] = GroupListing(group.group_id, group.protocol_type, group.group_state, kind)
+    return [found[name] for name in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group_id: str
+    #: As Kafka's tools print it: `Stable`, `Empty`, `Dead`, `PreparingRebalance`, …
+    state: str
+    type: str
+    protocol_type: str
+    assignor: str
+    members: tuple[GroupMember, ...]
+    coordinator_id: int
+    #: The id belongs to no group at all.
+    missing: bool = False
+
+
+async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
+    """Either kind of group: a KIP-848 group answers ConsumerGroupDescribe, a classic one DescribeGroups."""
+    try:
+        described = await cluster.ask_coordinator(
+            group_id,
+            modern.ConsumerGroupDescribeRequest(group_ids=[group_id]),
+            modern.ConsumerGroupDescribeResponse,
+            error_of=lambda response: response.groups[0].error_code,
+        )
+    except UnsupportedVersion:
+        return await _describe_classic(cluster, group_id)
+    group = described.groups[0]
+    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return await _describe_classic(cluster, group_id)
+    check(group.error_code, group.error_message)
+    return GroupDescription(
+        group_id=group_id,
+        state=group.group_state,
+        type=CONSUMER,
+        protocol_type="consumer",
+        assignor=group.assignor_name,
+        members=tuple(_modern_member(member) for member in group.members),
+        coordinator_id=await cluster.coordinator(group_id),
+    )
+
+
+def _modern_member(member: modern.Member) -> GroupMember:
+    return GroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=tuple(
+            TopicPartition(topic.topic_name, index)
+            for topic in member.assignment.topic_partitions
+            for index in topic.partitions
+        ),
+    )
+
+
+async def _describe_classic(cluster: Cluster, group_id: str) -> GroupDescription:
+    response = await cluster.ask_coordinator(
+        group_id,
+        DescribeGroupsRequest(groups=[group_id]),
+        DescribeGroupsResponse,
+        error_of=lambda answer: answer.groups[0].error_code,
+    )
+    group = response.groups[0]
+    # From version 6 on a group that does not exist is an error; before, and in 3.9, it is a dead group.
+    missing = group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    if not missing:
+        check(group.error_code, group.error_message)
+    return GroupDescription(
+        group_id=group_id,
+        state="Dead" if missing else group.group_state,
+        type=CLASSIC,
+        protocol_type=group.protocol_type,
+        assignor=group.protocol_data,
+        members=_classic_members(group),
+        coordinator_id=await cluster.coordinator(group_id),
+        missing=missing or group.group_state == "Dead",
+    )
+
+
+def _classic_members(group: DescribedGroup) -> tuple[GroupMember, ...]:
+    return tuple(
+        GroupMember(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            assignment=decode_assignment(member.member_assignment) if group.protocol_type == "consumer" else (),
+        )
+        for member in group.members
+    )
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Of a member of a classic group; empty while the group rebalances."""
+    if not data:
+        return ()
+    assignment, _ = codec.decode_versioned(ConsumerProtocolAssignment, data, newest_known=True)
+    return tuple(
+        TopicPartition(topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions
+    )
+
+
+# -- offsets ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+async def committed_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+) -> dict[TopicPartition, CommittedOffset]:
+    """What the group has committed, for some partitions or all; those without an offset are left out."""
+    wanted = None if partitions is None else by_topic(partitions)
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=None
+        if wanted is None
+        else [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in wanted.items()],
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group_id,
+                topics=None
+                if wanted is None
+                else [
+                    OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()
+                ],
+            )
+        ],
+        require_stable=require_stable,
+    )
+
+    def error_of(response: OffsetFetchResponse) -> int:
+        return response.groups[0].error_code if response.groups else response.error_code
+
+    async def once() -> dict[TopicPartition, CommittedOffset]:
+        response = await cluster.ask_coordinator(group_id, request, OffsetFetchResponse, error_of=error_of)
+        check(error_of(response))
+        return _committed(response)
+
+    return await cluster.retrying("OffsetFetch", once)
+
+
+def _committed(response: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for topic in response.groups[0].topics if response.groups else response.topics:
+        for part in topic.partitions:
+            if part.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                raise BrokerRefused(part.error_code, f"{topic.name}-{part.partition_index}")
+            if not part.error_code and part.committed_offset >= 0:
+                key = TopicPartition(topic.name, part.partition_index)
+                found[key] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+    return found
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+    instance_id: str | None = None,
+) -> dict[TopicPartition, ErrorCode]:
+    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=(entry := offsets[TopicPartition(topic, index)]).offset,
+                        committed_leader_epoch=entry.leader_epoch,
+                        committed_metadata=entry.metadata,
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(offsets).items()
+        ],
+    )
+
+    def first_error(response: OffsetCommitResponse) -> int:
+        codes = [part.error_code for topic in response.topics for part in topic.partitions]
+        return next((code for code in codes if code and error_code(code) in RETRIABLE), 0)
+
+    response = await cluster.ask_coordinator(group_id, request, OffsetCommitResponse, error_of=first_error)
+    return {
+        TopicPartition(topic.name, part.partition_index): error_code(part.error_code)
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def delete_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
+) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+    """The outcome as a whole, and by partition."""
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ],
+    )
+    response = await cluster.ask_coordinator(
+        group_id, request, OffsetDeleteResponse, error_of=lambda answer: answer.error_code
+    )
+    return error_code(response.error_code), {
+        TopicPartition(topic.name, part.partition_index): error_code(part.error_code)
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def delete_group(cluster: Cluster, group_id: str) -> ErrorCode:
+    response = await cluster.ask_coordinator(
+        group_id,
+        DeleteGroupsRequest(groups_names=[group_id]),
+        DeleteGroupsResponse,
+        error_of=lambda answer: answer.results[0].error_code,
+    )
+    return error_code(response.results[0].error_code)
