@@ -2,6 +2,7 @@
 
 TIERED = "tiered storage is not built"
 KRAFT = "only KRaft mode reads it; brokers here run with ZooKeeper"
+REFUSED = "KRaft mode is refused; a value that leaves it off is accepted"
 JAVA = "it names something of the Java runtime"
 LOOP = "one event loop serves all connections and requests"
 CLEANER_PROCESS = "compaction runs in one worker process"

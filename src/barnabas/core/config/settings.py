@@ -1,0 +1,285 @@
+"""The settings that take effect, as typed attributes: what `BrokerConfig` has.
+
+An attribute is named by the setting in snake case. Where several settings stand for one thing, or text has a structure,
+the attribute holds what comes out of them, as its comment says. A setting without effect has no attribute here: it is
+read by nobody. Tests hold this list against the table of settings.
+"""
+
+from collections.abc import Mapping
+
+from barnabas.core.config.definition import Password
+from barnabas.core.config.listeners import Listener, SecurityProtocol
+
+
+class BrokerSettings:
+    # The broker.
+    broker_id_generation_enable: bool
+    reserved_broker_max_id: int
+    #: -1: to be generated.
+    broker_id: int
+    #: One per log directory where it is not set.
+    num_replica_alter_log_dirs_threads: int
+    background_threads: int
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    authorizer_class_name: str
+    broker_rack: str | None
+    controlled_shutdown_max_retries: int
+    controlled_shutdown_retry_backoff_ms: int
+    controlled_shutdown_enable: bool
+    delete_topic_enable: bool
+    max_incremental_fetch_session_cache_slots: int
+    fetch_max_bytes: int
+    max_request_partition_size_limit: int
+
+    # Network.
+    #: Names are unique, and ports but for 0.
+    listeners: tuple[Listener, ...]
+    #: The listeners where it is not set. A subset of them by name.
+    advertised_listeners: tuple[Listener, ...]
+    #: By listener name in upper case.
+    listener_security_protocol_map: Mapping[str, SecurityProtocol]
+    control_plane_listener_name: str | None
+    socket_send_buffer_bytes: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_listen_backlog_size: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    max_connections: int
+    max_connection_creation_rate: int
+    connections_max_idle_ms: int
+    connection_failed_authentication_delay_ms: int
+    queued_max_requests: int
+    queued_max_request_bytes: int
+
+    # ZooKeeper.
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    #: zookeeper.session.timeout.ms where it is not set.
+    zookeeper_connection_timeout_ms: int
+    zookeeper_set_acl: bool
+    zookeeper_max_in_flight_requests: int
+    zookeeper_ssl_client_enable: bool
+    zookeeper_ssl_keystore_location: str | None
+    zookeeper_ssl_keystore_password: Password | None
+    zookeeper_ssl_keystore_type: str | None
+    zookeeper_ssl_truststore_location: str | None
+    zookeeper_ssl_truststore_password: Password | None
+    zookeeper_ssl_truststore_type: str | None
+    zookeeper_ssl_protocol: str
+    zookeeper_ssl_enabled_protocols: tuple[str, ...] | None
+    zookeeper_ssl_cipher_suites: tuple[str, ...] | None
+    zookeeper_ssl_endpoint_identification_algorithm: str
+
+    # Log.
+    num_partitions: int
+    log_dir: str
+    #: From log.dirs, or log.dir. Never empty.
+    log_dirs: tuple[str, ...]
+    log_segment_bytes: int
+    #: From log.roll.ms, or log.roll.hours.
+    log_roll_ms: int
+    log_roll_hours: int
+    #: From log.roll.jitter.ms, or log.roll.jitter.hours.
+    log_roll_jitter_ms: int
+    log_roll_jitter_hours: int
+    #: From log.retention.ms, .minutes or .hours; -1 for no limit.
+    log_retention_ms: int
+    log_retention_minutes: int | None
+    log_retention_hours: int
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_cleanup_policy: tuple[str, ...]
+    log_index_size_max_bytes: int
+    log_index_interval_bytes: int
+    log_flush_interval_messages: int
+    log_segment_delete_delay_ms: int
+    log_flush_scheduler_interval_ms: int
+    #: From log.flush.interval.ms, or log.flush.scheduler.interval.ms.
+    log_flush_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_preallocate: bool
+    num_recovery_threads_per_data_dir: int
+    auto_create_topics_enable: bool
+    min_insync_replicas: int
+    log_message_timestamp_type: str
+    log_message_timestamp_difference_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_after_max_ms: int
+    log_initial_task_delay_ms: int
+    message_max_bytes: int
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_backoff_ms: int
+    log_cleaner_min_cleanable_ratio: float
+    log_cleaner_enable: bool
+    log_cleaner_delete_retention_ms: int
+    log_cleaner_min_compaction_lag_ms: int
+    log_cleaner_max_compaction_lag_ms: int
+
+    # Replication.
+    controller_socket_timeout_ms: int
+    default_replication_factor: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
+    replica_socket_receive_buffer_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    num_replica_fetchers: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_per_broker_percentage: int
+    leader_imbalance_check_interval_seconds: int
+    unclean_leader_election_enable: bool
+    #: Of the listener inter_broker_listener_name.
+    security_inter_broker_protocol: SecurityProtocol
+    #: Upper case; named by security.inter.broker.protocol where it is not set.
+    inter_broker_listener_name: str
+    replica_selector_class: str | None
+
+    # Groups and offsets.
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
+    offset_metadata_max_bytes: int
+    offsets_load_buffer_size: int
+    offsets_topic_replication_factor: int
+    offsets_topic_num_partitions: int
+    offsets_topic_segment_bytes: int
+    offsets_topic_compression_codec: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offsets_commit_timeout_ms: int
+    offsets_commit_required_acks: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_migration_policy: str
+    group_share_session_timeout_ms: int
+    group_share_min_session_timeout_ms: int
+    group_share_max_session_timeout_ms: int
+    group_share_heartbeat_interval_ms: int
+    group_share_min_heartbeat_interval_ms: int
+    group_share_max_heartbeat_interval_ms: int
+    group_share_max_size: int
+    group_share_enable: bool
+    group_share_delivery_count_limit: int
+    group_share_record_lock_duration_ms: int
+    group_share_min_record_lock_duration_ms: int
+    group_share_max_record_lock_duration_ms: int
+    group_share_max_groups: int
+    group_share_partition_max_record_locks: int
+
+    # Transactions.
+    transaction_state_log_min_isr: int
+    transaction_state_log_load_buffer_size: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_segment_bytes: int
+    transaction_partition_verification_enable: bool
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+    transactional_id_expiration_ms: int
+    transaction_max_timeout_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+
+    # Quotas.
+    quota_window_num: int
+    quota_window_size_seconds: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
+    alter_log_dirs_replication_quota_window_num: int
+    alter_log_dirs_replication_quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
+
+    # TLS.
+    ssl_client_auth: str
+    ssl_principal_mapping_rules: str
+    ssl_allow_dn_changes: bool
+    ssl_allow_san_changes: bool
+    ssl_protocol: str
+    ssl_enabled_protocols: tuple[str, ...]
+    ssl_keystore_type: str
+    ssl_keystore_location: str | None
+    ssl_keystore_password: Password | None
+    ssl_key_password: Password | None
+    ssl_keystore_key: Password | None
+    ssl_keystore_certificate_chain: Password | None
+    ssl_truststore_type: str
+    ssl_truststore_location: str | None
+    ssl_truststore_password: Password | None
+    ssl_truststore_certificates: Password | None
+    ssl_endpoint_identification_algorithm: str
+    ssl_cipher_suites: tuple[str, ...]
+
+    # SASL, tokens and passwords.
+    connections_max_reauth_ms: int
+    sasl_server_max_receive_size: int
+    sasl_mechanism_inter_broker_protocol: str
+    sasl_enabled_mechanisms: tuple[str, ...]
+    sasl_jaas_config: Password | None
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_buffer_seconds: int
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_retry_backoff_max_ms: int
+    sasl_login_retry_backoff_ms: int
+    sasl_oauthbearer_scope_claim_name: str
+    sasl_oauthbearer_sub_claim_name: str
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_jwks_endpoint_url: str | None
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int
+    sasl_oauthbearer_clock_skew_seconds: int
+    sasl_oauthbearer_expected_audience: tuple[str, ...] | None
+    sasl_oauthbearer_expected_issuer: str | None
+    delegation_token_master_key: Password | None
+    #: Or the deprecated delegation.token.master.key.
+    delegation_token_secret_key: Password | None
+    delegation_token_max_lifetime_ms: int
+    delegation_token_expiry_time_ms: int
+    delegation_token_expiry_check_interval_ms: int
+    password_encoder_secret: Password | None
+    password_encoder_old_secret: Password | None
+    password_encoder_keyfactory_algorithm: str | None
+    password_encoder_cipher_algorithm: str
+    password_encoder_key_length: int
+    password_encoder_iterations: int
+
+    # KRaft.
+    node_id: int
+
+    # Authorizer, and barnabas's own.
+    super_users: frozenset[str]
+    allow_everyone_if_no_acl_found: bool
+    barnabas_metrics_host: str
+    barnabas_metrics_port: int
+
+    # Limits that exist only dynamically.
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int

@@ -1,0 +1,115 @@
+"""A topic's settings: its own, over the broker's defaults."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.catalog import TOPIC_SETTINGS, UNIT_SYNONYMS
+from barnabas.core.config.definition import LONG_MAX, Value, attribute_name
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.core.errors import ConfigError, ErrorCode, Refused
+
+_ATTRIBUTES: Final = {name: attribute_name(name) for name in TOPIC_SETTINGS}
+_LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+
+
+def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
+    """What a topic without settings of its own has on this broker, by topic setting."""
+    defaults: dict[str, Value] = {}
+    for name, setting in TOPIC_SETTINGS.items():
+        if setting.server_default is None:
+            defaults[name] = setting.default
+        elif name in UNIT_SYNONYMS:
+            resolved = getattr(config, attribute_name(setting.server_default))
+            assert isinstance(resolved, int), setting.server_default
+            defaults[name] = resolved
+        else:
+            defaults[name] = config.values[setting.server_default]
+    # Kafka ignores the broker's message format, since 3.0, whatever it says.
+    defaults["message.format.version"] = TOPIC_SETTINGS["message.format.version"].default
+    _fold_timestamp_difference(defaults)
+    return defaults
+
+
+def topic_values(config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Every topic setting's value, by name. Names that are not topic settings are passed over.
+
+    :raises ConfigError: for a value that cannot be used.
+    """
+    values = topic_defaults(config)
+    for name, raw in overrides.items():
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is not None:
+            values[name] = setting.parse(raw)
+    return values
+
+
+def log_config(config: BrokerConfig, overrides: Mapping[str, str] | None = None) -> LogConfig:
+    """:raises ConfigError: for a value that cannot be used."""
+    overrides = overrides or {}
+    values = topic_values(config, overrides)
+    _fold_timestamp_difference(values)
+    policy = values.pop("cleanup.policy")
+    assert isinstance(policy, tuple)
+    # The table of settings gives each field its type; a test holds the two against each other.
+    return LogConfig(
+        **{_ATTRIBUTES[name]: value for name, value in values.items()},  # type: ignore[arg-type]
+        cleanup_policy=frozenset(policy),
+        overridden=frozenset(name for name in overrides if name in TOPIC_SETTINGS),
+    )
+
+
+def _fold_timestamp_difference(values: dict[str, Value]) -> None:
+    """The deprecated limit counts in both directions where the newer ones are not set."""
+    difference = values["message.timestamp.difference.max.ms"]
+    for name in _LIMITS:
+        if values[name] == LONG_MAX:
+            values[name] = difference
+
+
+def validate_topic_config(
+    config: BrokerConfig, proposed: Mapping[str, str], existing: Mapping[str, str] | None = None
+) -> None:
+    """Refuses, as CreateTopics and AlterConfigs do, settings that a topic cannot have. `existing` are its present ones.
+
+    :raises Refused: INVALID_CONFIG, for a name that is not a topic setting and for settings that contradict each other.
+    :raises ConfigError: for a value that cannot be used; clients see INVALID_CONFIG.
+    """
+    for name in proposed:
+        if name not in TOPIC_SETTINGS:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    values = topic_values(config, proposed)
+    shortest, longest = _integer(values, "min.compaction.lag.ms"), _integer(values, "max.compaction.lag.ms")
+    if shortest > longest:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
+        )
+    _validate_remote(config, values, existing or {})
+
+
+def _validate_remote(config: BrokerConfig, values: Mapping[str, Value], existing: Mapping[str, str]) -> None:
+    if values["remote.log.delete.on.disable"] or values["remote.log.copy.disable"]:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            "It is invalid to set `remote.log.delete.on.disable` or `remote.log.copy.disable` under Zookeeper's mode.",
+        )
+    if not values["remote.storage.enable"]:
+        if existing.get("remote.storage.enable", "").strip().lower() == "true":
+            raise Refused(
+                ErrorCode.INVALID_CONFIG, "It is invalid to disable remote storage without deleting remote data."
+            )
+        return
+    if not config.values["remote.log.storage.system.enable"]:
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
+    policy = values["cleanup.policy"]
+    if isinstance(policy, tuple) and CLEANUP_COMPACT in policy:
+        raise ConfigError("Remote log storage is unsupported for the compacted topics")
+
+
+def _integer(values: Mapping[str, Value], name: str) -> int:
+    value = values[name]
+    assert isinstance(value, int), name
+    return value

@@ -1,0 +1,67 @@
+"""What the user should know of the settings given: those without effect, and names that nobody knows."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from barnabas.core.config.catalog import (
+    BROKER_SETTINGS,
+    DYNAMIC_ONLY_SETTINGS,
+    TOPIC_SETTINGS,
+    broker_setting,
+    listener_base_name,
+)
+from barnabas.core.config.definition import Setting
+from barnabas.core.config.properties import PROVIDERS
+
+
+def without_effect(settings: Mapping[str, Setting]) -> list[Setting]:
+    return [setting for setting in settings.values() if not setting.is_effective]
+
+
+class Notices:
+    """Says each thing once in the life of a process."""
+
+    def __init__(self) -> None:
+        self._said: Final[set[tuple[str, str]]] = set()
+
+    def of_broker(self, names: Iterable[str]) -> list[str]:
+        """One line for each name that was set and is unknown or without effect, and was not named before."""
+        return [line for name in names if (line := _broker_notice(name)) and self._first_time("broker", name)]
+
+    def of_topic(self, names: Iterable[str]) -> list[str]:
+        """As `of_broker`, for topic settings; unknown ones are refused, so there are none."""
+        lines: list[str] = []
+        for name in names:
+            setting = TOPIC_SETTINGS.get(name)
+            if setting is not None and setting.no_effect and self._first_time("topic", name):
+                lines.append(f"topic setting {name} has no effect: {setting.no_effect}")
+        return lines
+
+    def _first_time(self, kind: str, name: str) -> bool:
+        if (kind, name) in self._said:
+            return False
+        self._said.add((kind, name))
+        return True
+
+
+def _broker_notice(name: str) -> str | None:
+    if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
+        return None
+    if name in DYNAMIC_ONLY_SETTINGS:
+        return f"{name} has no effect in a file: it is set dynamically only"
+    setting = broker_setting(name)
+    if setting is None:
+        meant = closest(name)
+        return f"{name} is not a known setting and is ignored" + (f"; did you mean {meant}?" if meant else "")
+    if setting.no_effect:
+        return f"{name} has no effect: {setting.no_effect}"
+    return None
+
+
+def closest(name: str) -> str | None:
+    """The known broker setting that `name` may have meant, for a message."""
+    import difflib  # only where somebody made a mistake
+
+    plain = listener_base_name(name) or name
+    found = difflib.get_close_matches(plain, BROKER_SETTINGS, n=1, cutoff=0.8)
+    return found[0] if found else None
