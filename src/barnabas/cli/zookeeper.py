@@ -124,9 +124,9 @@ async def _main(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -
 
     server = EmbeddedZooKeeper(folder, host, port, config=config)
     loop = asyncio.get_running_loop()
-    stopped = loop.create_future()
+    stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stopped.done() or stopped.set_result(None))
+        loop.add_signal_handler(number, stopped.set)
     try:
         await server.start()
     except OSError as error:
@@ -134,7 +134,8 @@ async def _main(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -
         raise StartFailed(f"can't use {where}: {error.strerror or error}") from error
     typer.echo(f"ready zookeeper={server.connect_string}")
     assert server.failed is not None, "start sets it"
-    await asyncio.wait([stopped, server.failed], return_when=asyncio.FIRST_COMPLETED)
+    server.failed.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
     await server.stop()
     if server.failed.done():
         raise StartFailed(f"the transaction log can't be written: {server.failed.exception()}")

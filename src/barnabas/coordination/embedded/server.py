@@ -1,0 +1,186 @@
+"""The embedded coordinator, put together: directory, machine, commit, listener, and what the clock drives.
+
+Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others embed.
+"""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from barnabas.coordination.embedded import snapshot
+from barnabas.coordination.embedded.commit import GroupCommit
+from barnabas.coordination.embedded.config import ZooKeeperConfig
+from barnabas.coordination.embedded.listener import Connection
+from barnabas.coordination.embedded.machine import Machine
+from barnabas.coordination.embedded.service import Service
+from barnabas.coordination.embedded.store import Store
+from barnabas.core.clock import Clock, SystemClock
+
+_log = logging.getLogger(__name__)
+
+#: How long a client may take to leave once the server stops.
+_STOP_TIMEOUT_S = 5.0
+
+
+def _no_sync(_fd: int) -> None:
+    """forceSync=no: the page cache is enough."""
+
+
+class EmbeddedZooKeeper:
+    """A standalone ZooKeeper server in this process.
+
+    `await start()` returns when clients can connect, at `host`:`port` (the real one, if 0 was given). `await stop()` closes
+    all connections, leaves sessions alive for the next start, and makes everything durable. `failed` is done with an
+    exception when the disk fails: nothing is acknowledged from then on, and the owner should stop.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        config: ZooKeeperConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.config = config or ZooKeeperConfig()
+        self._clock: Clock = clock or SystemClock()
+        self._store = Store(
+            Path(data_dir), tick_ms=self.config.tick_time_ms, snapshots_kept=self.config.snap_retain_count
+        )
+        self._service: Service | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._txns_since_snapshot = 0
+        self.failed: asyncio.Future[None] | None = None
+
+    @property
+    def connect_string(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def service(self) -> Service:
+        assert self._service is not None, "not started"
+        return self._service
+
+    async def start(self) -> None:
+        """Recover and listen. Raises `StoreFault` or OSError, with nothing left running."""
+        loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
+        # Nobody has to wait for it.
+        self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._store.open()
+        try:
+            machine = self._store.recover()
+            machine.sessions.restart_timers(now_ms=self._clock.now_ms())
+            self._txns_since_snapshot = self._store.replayed
+            service = self._service = self._compose(loop, machine)
+            self._server = await loop.create_server(
+                lambda: Connection(service), self.host, self.port, backlog=1024, reuse_address=True
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        self.port = service.port = self._server.sockets[0].getsockname()[1]
+        service.commit.start(machine.last_zxid)
+        self._tasks = [
+            loop.create_task(self._tick(service), name="zookeeper-tick"),
+            loop.create_task(self._look_after_containers(service), name="zookeeper-containers"),
+        ]
+
+    def _compose(self, loop: asyncio.AbstractEventLoop, machine: Machine) -> Service:
+        commit = GroupCommit(
+            self._store.writer(sync=os.fdatasync if self.config.force_sync else _no_sync),
+            loop=loop,
+            on_released=lambda: service.released(),
+            on_failure=self._on_failure,
+        )
+        service = Service(
+            self.config,
+            self._clock,
+            machine,
+            commit,
+            self._store,
+            secret=self._store.secret(),
+            call_soon=loop.call_soon,
+            on_txn=self._on_txn,
+        )
+        return service
+
+    def _on_failure(self, error: OSError) -> None:
+        _log.critical("the transaction log can't be written: %s", error)
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+        for connection in list(self.service.connections):
+            connection.abort()
+
+    # ---- what the clock drives ----------------------------------------------------------------------------------------
+
+    async def _tick(self, service: Service) -> None:
+        """Sessions expire on multiples of the tick; looking twice a tick keeps that exact to half of one."""
+        interval_s = self.config.tick_time_ms / 2000
+        while True:
+            await asyncio.sleep(interval_s)
+            service.expire_sessions()
+            service.drop_idle()
+
+    async def _look_after_containers(self, service: Service) -> None:
+        while True:
+            await asyncio.sleep(self.config.container_check_interval_ms / 1000)
+            service.delete_containers()
+
+    # ---- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _on_txn(self) -> None:
+        self._txns_since_snapshot += 1
+        if self._txns_since_snapshot >= self.config.snap_count and self._snapshot_task is None:
+            self._txns_since_snapshot = 0
+            loop = asyncio.get_running_loop()
+            self._snapshot_task = loop.create_task(self.take_snapshot(), name="zookeeper-snapshot")
+            self._snapshot_task.add_done_callback(self._snapshot_done)
+
+    def _snapshot_done(self, task: asyncio.Task[None]) -> None:
+        self._snapshot_task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The log is whole, so nothing is lost; the next one may succeed.
+            _log.error("no snapshot could be taken: %s", error)
+
+    async def take_snapshot(self) -> None:
+        """Write a snapshot of the machine as it is now, in slices between which clients are served."""
+        service = self.service
+        machine = service.machine
+        loop = asyncio.get_running_loop()
+        service.commit.roll()
+        writer = self._store.begin_snapshot(machine.last_zxid)
+        try:
+            for piece in snapshot.slices(machine):
+                await loop.run_in_executor(None, writer.write, piece)
+            # Being fuzzy it may hold effects that are not in the log yet: they must be, before it counts.
+            await service.commit.synced(machine.last_zxid)
+            path = await loop.run_in_executor(None, writer.finish)
+        except BaseException:
+            writer.abandon()
+            raise
+        await loop.run_in_executor(None, self._store.purge)
+        _log.info("took %s", path)
+
+    async def stop(self) -> None:
+        """Close connections, flush, and let the directory go. Sessions stay, for the next start."""
+        service, server = self._service, self._server
+        if service is None or server is None:
+            return
+        self._service = self._server = None
+        server.close()
+        for task in (*self._tasks, *([self._snapshot_task] if self._snapshot_task else [])):
+            task.cancel()
+        await asyncio.gather(
+            *self._tasks, *([self._snapshot_task] if self._snapshot_task else []), return_exceptions=True
+        )
+        for connection in list(service.connections):
+            connection.abort()
+        await service.commit.stop()
+        self._store.close()

@@ -1,0 +1,98 @@
+"""Sessions: which there are, and when each expires. Pure: time comes in as an argument.
+
+Expiry is bucketed by `tick_ms`, as in ZooKeeper: a session lives at least its time-out and at most one tick longer, and
+touching it costs a dictionary move only when it changes bucket.
+"""
+
+
+class Session:
+    __slots__ = ("bucket_ms", "closing", "timeout_ms")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        #: When it expires; a multiple of the tick.
+        self.bucket_ms = 0
+        #: Set once its end has been decided: from then on it can't be touched or resumed.
+        self.closing = False
+
+
+class SessionTable:
+    """Invariant: every session that is not closing is in exactly the bucket that it names."""
+
+    def __init__(self, *, tick_ms: int) -> None:
+        self._tick_ms = tick_ms
+        self.by_id: dict[int, Session] = {}
+        self._buckets: dict[int, dict[int, None]] = {}
+
+    def add(self, session_id: int, timeout_ms: int, *, now_ms: int) -> None:
+        """Idempotent, for replay over a snapshot that knows the session already."""
+        session = self.by_id.get(session_id)
+        if session is None:
+            session = self.by_id[session_id] = Session(timeout_ms)
+        session.timeout_ms = timeout_ms
+        self._move(session_id, session, now_ms + timeout_ms)
+
+    def touch(self, session_id: int, *, now_ms: int, timeout_ms: int | None = None) -> bool:
+        """The client lives. False when there is no such session, or it is closing."""
+        session = self.by_id.get(session_id)
+        if session is None or session.closing:
+            return False
+        changed = timeout_ms is not None and timeout_ms != session.timeout_ms
+        if timeout_ms is not None:
+            session.timeout_ms = timeout_ms
+        expires_ms = now_ms + session.timeout_ms
+        if changed or expires_ms >= session.bucket_ms:
+            self._move(session_id, session, expires_ms)
+        return True
+
+    def _move(self, session_id: int, session: Session, expires_ms: int) -> None:
+        bucket_ms = (expires_ms // self._tick_ms + 1) * self._tick_ms
+        if bucket_ms == session.bucket_ms:
+            return
+        self._leave(session_id, session)
+        session.bucket_ms = bucket_ms
+        self._buckets.setdefault(bucket_ms, {})[session_id] = None
+
+    def _leave(self, session_id: int, session: Session) -> None:
+        bucket = self._buckets.get(session.bucket_ms)
+        if bucket is not None:
+            bucket.pop(session_id, None)
+            if not bucket:
+                del self._buckets[session.bucket_ms]
+
+    def restart_timers(self, *, now_ms: int) -> None:
+        """After a restart every session has its whole time-out again: its client could not reach us meanwhile."""
+        for session_id, session in self.by_id.items():
+            self._move(session_id, session, now_ms + session.timeout_ms)
+
+    def expired(self, *, now_ms: int) -> list[int]:
+        """Sessions whose time has come, now closing; each is reported once."""
+        due = [bucket_ms for bucket_ms in self._buckets if bucket_ms <= now_ms]
+        gone: list[int] = []
+        for bucket_ms in sorted(due):
+            for session_id in self._buckets.pop(bucket_ms):
+                self.by_id[session_id].closing = True
+                gone.append(session_id)
+        return gone
+
+    def begin_close(self, session_id: int) -> None:
+        session = self.by_id.get(session_id)
+        if session is not None:
+            session.closing = True
+            self._leave(session_id, session)
+
+    def remove(self, session_id: int) -> None:
+        session = self.by_id.pop(session_id, None)
+        if session is not None:
+            self._leave(session_id, session)
+
+    def buckets(self) -> dict[int, list[int]]:
+        return {bucket_ms: list(ids) for bucket_ms, ids in sorted(self._buckets.items())}
+
+
+def first_session_id(*, server_id: int, now_ms: int) -> int:
+    """ZooKeeper's scheme: the server id in the top byte, then the time, then a counter of 16 bits.
+
+    From the wall clock, so that a restart never hands out an id that an earlier life of the server gave away.
+    """
+    return server_id << 56 | ((now_ms << 24) & 0xFFFFFFFFFFFFFFFF) >> 8

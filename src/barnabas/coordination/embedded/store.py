@@ -1,0 +1,162 @@
+"""The data directory: recovery, snapshots, purging. Files are ZooKeeper's, under `version-2/`.
+
+Recovery: the newest snapshot that is whole, then every logged transaction after it, in order and without a gap.
+"""
+
+import fcntl
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from barnabas.coordination.embedded import snapshot, txnlog
+from barnabas.coordination.embedded.machine import Machine
+from barnabas.coordination.embedded.txnlog import LogReader, StoreFault
+from barnabas.core.errors import Malformed
+
+_log = logging.getLogger(__name__)
+
+_SECRET_BYTES = 32
+
+
+class Store:
+    """Owner: the event loop until the log thread takes the writer over."""
+
+    def __init__(self, data_dir: Path, *, tick_ms: int, snapshots_kept: int) -> None:
+        self._data_dir = data_dir
+        self.folder = data_dir / "version-2"
+        self._tick_ms = tick_ms
+        self._snapshots_kept = snapshots_kept
+        self._lock_fd = -1
+        #: Transactions replayed at start-up.
+        self.replayed = 0
+
+    def open(self) -> None:
+        """Take the directory for this process. Raises `StoreFault`, or OSError for a directory that can't be used."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._data_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise StoreFault(f"{self._data_dir} is in use by another server") from error
+        self._lock_fd = fd
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def secret(self) -> bytes:
+        """What session passwords are made from: it lives as long as the sessions do, on disk."""
+        path = self._data_dir / "session.secret"
+        if path.exists():
+            secret = path.read_bytes()
+            if len(secret) == _SECRET_BYTES:
+                return secret
+            _log.warning("%s is damaged: clients that reconnect will get new sessions", path)
+        secret = os.urandom(_SECRET_BYTES)
+        tmp = path.with_suffix(".tmp")
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, secret)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        tmp.replace(path)
+        txnlog.fsync_dir(self._data_dir)
+        return secret
+
+    # ---- recovery -----------------------------------------------------------------------------------------------------
+
+    def recover(self) -> Machine:
+        """The machine as it was: all that was acknowledged, and nothing that was not logged."""
+        for leftover in self.folder.glob("*.tmp"):
+            leftover.unlink()
+        machine = self._load_snapshot()
+        logs = txnlog.sorted_files(self.folder, "log")
+        self._check_reach(machine, logs)
+        # Start in the last file that begins at or before what the snapshot lacks.
+        first = max((i for i, (zxid, _) in enumerate(logs) if zxid <= machine.last_zxid + 1), default=0)
+        for index in range(first, len(logs)):
+            self._replay(logs[index][1], machine, is_last=index == len(logs) - 1)
+        return machine
+
+    def _load_snapshot(self) -> Machine:
+        snapshots = txnlog.sorted_files(self.folder, "snapshot")
+        for zxid, path in reversed(snapshots):
+            machine = Machine(tick_ms=self._tick_ms)
+            try:
+                snapshot.load(path, zxid, machine)
+            except Malformed as error:
+                _log.warning("%s can't be used: %s", path, error)
+                continue
+            return machine
+        machine = Machine(tick_ms=self._tick_ms)
+        if not snapshots and not txnlog.sorted_files(self.folder, "log"):
+            # As ZooKeeper does: its own server refuses a directory with logs but without a snapshot.
+            writer = snapshot.SnapshotWriter(self.folder, 0)
+            for piece in snapshot.slices(machine):
+                writer.write(piece)
+            writer.finish()
+        return machine
+
+    def _check_reach(self, machine: Machine, logs: list[tuple[int, Path]]) -> None:
+        if machine.last_zxid > 0 or not logs:
+            if not logs and machine.last_zxid == 0 and len(txnlog.sorted_files(self.folder, "snapshot")) > 1:
+                raise StoreFault(f"no snapshot in {self.folder} can be read, and there is no log")
+            return
+        if logs[0][0] > 1:
+            raise StoreFault(
+                f"no snapshot in {self.folder} can be read, and its logs begin at zxid 0x{logs[0][0]:x}:"
+                " what came before is lost. Restore a snapshot from a backup."
+            )
+
+    def _replay(self, path: Path, machine: Machine, *, is_last: bool) -> None:
+        reader = LogReader(path)
+        records = 0
+        for header, txn in reader:
+            records += 1
+            if header.zxid <= machine.last_zxid:
+                continue
+            # An ensemble starts each epoch, the upper half of a zxid, anew; within one there is no gap.
+            if header.zxid != machine.last_zxid + 1 and header.zxid >> 32 == machine.last_zxid >> 32:
+                raise StoreFault(
+                    f"{path}: zxid 0x{header.zxid:x} follows 0x{machine.last_zxid:x}, transactions are missing"
+                )
+            machine.replay(header, txn)
+            self.replayed += 1
+        if reader.end.torn:
+            if not is_last:
+                raise StoreFault(f"{path} is damaged at byte {reader.end.offset}, and later logs exist")
+            _log.warning("%s: dropped a write that was cut short at byte %d", path, reader.end.offset)
+            txnlog.cut(path, reader.end.offset)
+        if records == 0 and is_last:
+            # Its name is the next zxid, which the next write will want.
+            path.unlink()
+
+    # ---- snapshots ----------------------------------------------------------------------------------------------------
+
+    def begin_snapshot(self, zxid: int) -> snapshot.SnapshotWriter:
+        return snapshot.SnapshotWriter(self.folder, zxid)
+
+    def writer(self, *, sync: Callable[[int], None] = os.fdatasync) -> txnlog.LogWriter:
+        return txnlog.LogWriter(self.folder, sync=sync)
+
+    def purge(self) -> None:
+        """Keep the newest snapshots, and every log that the oldest of them needs."""
+        snapshots = txnlog.sorted_files(self.folder, "snapshot")
+        kept = snapshots[-self._snapshots_kept :]
+        if not kept:
+            return
+        oldest_zxid = kept[0][0]
+        for _zxid, path in snapshots[: -len(kept)]:
+            path.unlink(missing_ok=True)
+        logs = txnlog.sorted_files(self.folder, "log")
+        for (_, path), (next_zxid, _) in itertools.pairwise(logs):
+            if next_zxid <= oldest_zxid + 1:
+                path.unlink(missing_ok=True)
+
+    def size_bytes(self, prefix: str) -> int:
+        return sum(path.stat().st_size for _, path in txnlog.sorted_files(self.folder, prefix))

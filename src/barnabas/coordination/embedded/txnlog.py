@@ -1,0 +1,213 @@
+"""The transaction log, in ZooKeeper's own format: `version-2/log.<zxid>`, see docs/formats/zookeeper-txnlog.md.
+
+Writing: zeros are written ahead of the records, so that a flush touches blocks that exist (about a third faster than
+growing the file), and a reader takes a zero length for the end. Reading: a bad record at the very end is a write that
+a crash cut short, and is dropped; one with a good record behind it is damage, and refused.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from barnabas.coordination.embedded import txns
+from barnabas.coordination.embedded.txns import Txn, TxnHeader
+from barnabas.core.errors import BarnabasError, Malformed
+
+FILE_HEADER = struct.Struct(">4siq")
+MAGIC = b"ZKLG"
+VERSION = 2
+#: checksum, length
+RECORD_HEADER = struct.Struct(">qi")
+END_OF_RECORD = b"B"
+
+_PAD_BYTES_MIN = 64 << 10
+_PAD_BYTES_MAX = 4 << 20
+
+
+class StoreFault(BarnabasError):
+    """The data directory can't be used; the message says which file, why, and what to do."""
+
+
+def file_name(zxid: int) -> str:
+    return f"log.{zxid:x}"
+
+
+def zxid_of(name: str, prefix: str) -> int | None:
+    head, dot, tail = name.partition(".")
+    if head != prefix or not dot:
+        return None
+    try:
+        return int(tail, 16)
+    except ValueError:
+        return None
+
+
+def sorted_files(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """(zxid, path) of the files `prefix.<zxid>`, oldest first."""
+    found = []
+    for path in folder.iterdir():
+        zxid = zxid_of(path.name, prefix)
+        if zxid is not None:
+            found.append((zxid, path))
+    return sorted(found)
+
+
+def fsync_dir(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def frame(payload: bytes) -> bytes:
+    return RECORD_HEADER.pack(zlib.adler32(payload), len(payload)) + payload + END_OF_RECORD
+
+
+class LogWriter:
+    """Appends to the current log file. Owner: the log thread, once the server runs.
+
+    Invariant: bytes up to `_at` are records; from there to `_allocated` they are zeros.
+    """
+
+    def __init__(self, folder: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
+        self._folder = folder
+        self._sync = sync
+        self._fd = -1
+        self._at = 0
+        self._allocated = 0
+
+    def append(self, first_zxid: int, records: bytes) -> None:
+        """Write framed records and make them durable. Any OSError leaves the writer unusable: the caller must stop."""
+        opened = self._fd < 0
+        if opened:
+            self._open(first_zxid)
+        self._write(records)
+        self._sync(self._fd)
+        if opened:
+            fsync_dir(self._folder)
+
+    def _open(self, first_zxid: int) -> None:
+        path = self._folder / file_name(first_zxid)
+        # Recovery has removed a file of this name that holds no record; anything else is a bug, and O_EXCL says so.
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._at = self._allocated = 0
+        self._write(FILE_HEADER.pack(MAGIC, VERSION, 0))
+
+    def _write(self, data: bytes) -> None:
+        end = self._at + len(data)
+        if end > self._allocated:
+            pad = min(max(self._allocated, _PAD_BYTES_MIN), _PAD_BYTES_MAX)
+            target = end + pad
+            os.pwrite(self._fd, bytes(target - end), end)
+            self._allocated = target
+        view = memoryview(data)
+        at = self._at
+        while view:
+            written = os.pwrite(self._fd, view, at)
+            view = view[written:]
+            at += written
+        self._at = end
+
+    def roll(self) -> None:
+        """The next record starts a new file."""
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.ftruncate(fd, self._at)
+            os.close(fd)
+
+
+class LogEnd(NamedTuple):
+    #: Where the last good record ends.
+    offset: int
+    #: True when something other than zeros follows.
+    torn: bool
+
+
+class LogReader:
+    """Reads one log file; after iteration `end` says how it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.end = LogEnd(0, torn=False)
+
+    def __iter__(self) -> Iterator[tuple[TxnHeader, Txn]]:
+        with self._path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(FILE_HEADER.size)
+            if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head)[:2] != (MAGIC, VERSION):
+                # A crash right after the file was made leaves it short or all zero; anything else is not a log.
+                if len(head) == FILE_HEADER.size and head.strip(b"\0"):
+                    raise StoreFault(f"{self._path} is not a ZooKeeper transaction log")
+                self.end = LogEnd(0, torn=True)
+                return
+            at = FILE_HEADER.size
+            while True:
+                payload, after = _next_record(file, at, size)
+                if payload is None:
+                    break
+                try:
+                    header, txn = txns.decode(payload)
+                except Malformed as error:
+                    raise StoreFault(f"{self._path} at byte {at}: {error}, though its checksum is right") from error
+                yield header, txn
+                at = after
+            self.end = self._judge_tail(file, at, size)
+
+    def _judge_tail(self, file: BinaryIO, at: int, size: int) -> LogEnd:
+        if _only_zeros(file, at):
+            return LogEnd(at, torn=False)
+        # Does a good record start where the bad one says it ends? Then this is no torn tail.
+        file.seek(at)
+        head = file.read(RECORD_HEADER.size)
+        if len(head) == RECORD_HEADER.size:
+            _checksum, length = RECORD_HEADER.unpack(head)
+            behind = at + RECORD_HEADER.size + length + 1
+            if length > 0 and behind < size and _next_record(file, behind, size)[0] is not None:
+                raise StoreFault(
+                    f"{self._path} is damaged at byte {at}: good records follow, so this is no write that a crash cut"
+                    " short. Restore the file, or move it and all later logs away to go on from the last snapshot."
+                )
+        return LogEnd(at, torn=True)
+
+
+def _next_record(file: BinaryIO, at: int, size: int) -> tuple[bytes | None, int]:
+    """The payload of the record at `at` and where it ends, or None when there is no good one."""
+    file.seek(at)
+    head = file.read(RECORD_HEADER.size)
+    if len(head) < RECORD_HEADER.size:
+        return None, at
+    checksum, length = RECORD_HEADER.unpack(head)
+    if length <= 0 or at + RECORD_HEADER.size + length + 1 > size:
+        return None, at
+    payload = file.read(length + 1)
+    if len(payload) <= length or payload[length:] != END_OF_RECORD:
+        return None, at
+    payload = payload[:length]
+    if zlib.adler32(payload) != checksum:
+        return None, at
+    return payload, at + RECORD_HEADER.size + length + 1
+
+
+def _only_zeros(file: BinaryIO, at: int) -> bool:
+    file.seek(at)
+    while chunk := file.read(1 << 16):
+        if chunk.strip(b"\0"):
+            return False
+    return True
+
+
+def cut(path: Path, offset: int) -> None:
+    """Drop what follows `offset`, durably."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
