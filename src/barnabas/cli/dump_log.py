@@ -1,0 +1,87 @@
+"""`barnabas dump-log`: the flags and the output of kafka-dump-log.sh. Reads files; needs no broker."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from barnabas.cli._command import UsageError
+from barnabas.storage.dump.decoders import (
+    OffsetsDecoder,
+    PlainDecoder,
+    RecordDecoder,
+    TransactionLogDecoder,
+    decoder_of_class,
+)
+from barnabas.storage.dump.dumper import DumpOptions, dump_files
+from barnabas.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
+from barnabas.storage.dump.report import Report
+from barnabas.storage.dump.segment import MAX_BYTES
+
+#: Given without a value, these mean Kafka's default, the StringDecoder.
+OPTIONAL_VALUES = ("--value-decoder-class", "--key-decoder-class")
+NO_VALUE = "org.apache.kafka.tools.api.StringDecoder"
+
+
+def command(
+    files: Annotated[str, typer.Option(help="The comma-separated list of data and index log files to be dumped.")],
+    print_data_log: Annotated[
+        bool, typer.Option("--print-data-log", help="Print keys and values. Set by any decoder option.")
+    ] = False,
+    deep_iteration: Annotated[
+        bool, typer.Option("--deep-iteration", help="Print records, not only batches. Set by --print-data-log.")
+    ] = False,
+    index_sanity_check: Annotated[
+        bool,
+        typer.Option("--index-sanity-check", help="Only make the check that a broker makes at start on an index."),
+    ] = False,
+    verify_index_only: Annotated[
+        bool, typer.Option("--verify-index-only", help="Verify indexes against the log without printing entries.")
+    ] = False,
+    max_message_size: Annotated[int, typer.Option(help="Size of the largest message.")] = DEFAULT_MAX_MESSAGE_SIZE,
+    max_bytes: Annotated[int, typer.Option(help="Read no more than this of a log file.")] = MAX_BYTES,
+    offsets_decoder: Annotated[
+        bool, typer.Option("--offsets-decoder", help="Parse records as those of __consumer_offsets.")
+    ] = False,
+    transaction_log_decoder: Annotated[
+        bool, typer.Option("--transaction-log-decoder", help="Parse records as those of __transaction_state.")
+    ] = False,
+    value_decoder_class: Annotated[
+        str | None,
+        typer.Option(help="How to show values: Kafka's StringDecoder, DefaultDecoder, Integer-, LongDecoder."),
+    ] = None,
+    key_decoder_class: Annotated[str | None, typer.Option(help="How to show keys, likewise.")] = None,
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="Print no offset, time and sizes of records.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")] = False,
+    cluster_metadata_decoder: Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)] = False,
+    remote_log_metadata_decoder: Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)] = False,
+) -> None:
+    """Print what log segments, indexes, transaction indexes and producer snapshots hold, and check them."""
+    if cluster_metadata_decoder or remote_log_metadata_decoder:
+        raise UsageError("there are no metadata logs of KRaft or tiered storage here: coordination is ZooKeeper's")
+    decoder: RecordDecoder | None = None
+    if offsets_decoder:
+        decoder = OffsetsDecoder()
+    elif transaction_log_decoder:
+        decoder = TransactionLogDecoder()
+    elif print_data_log or value_decoder_class is not None or key_decoder_class is not None:
+        decoder = PlainDecoder(
+            decoder_of_class(key_decoder_class or NO_VALUE), decoder_of_class(value_decoder_class or NO_VALUE)
+        )
+    report = Report(sys.stdout, sys.stderr, as_json=json)
+    options = DumpOptions(
+        decoder=decoder,
+        deep_iteration=deep_iteration,
+        skip_record_metadata=skip_record_metadata,
+        index_sanity_check=index_sanity_check,
+        verify_index_only=verify_index_only,
+        max_message_size=max_message_size,
+        max_bytes=max_bytes,
+    )
+    paths = [os.path.normpath(path) for path in files.split(",") if path]
+    if not paths:
+        raise UsageError("--files needs at least one file")
+    dump_files(paths, report, options)

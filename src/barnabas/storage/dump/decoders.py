@@ -1,0 +1,223 @@
+"""How keys and values are shown: as text, or as the records of the internal topics.
+
+A decoder turns a record into (key, payload), each None where there is nothing to print. It never fails on a record:
+what cannot be decoded is said in place of it, as Kafka's tool does.
+"""
+
+import struct
+from typing import Final, Protocol
+
+from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.protocol.codec import decode, decode_versioned
+from barnabas.protocol.messages import base, consumer_group_records, offsets_topic, share_group_records
+from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
+from barnabas.protocol.records import Record
+from barnabas.storage.dump.json_form import Json, compact, message_to_json
+
+
+class UnknownDecoder(BarnabasError):
+    """A decoder class that is not one of ours: Java classes cannot be loaded here."""
+
+
+class RecordDecoder(Protocol):
+    def decode(self, record: Record) -> tuple[str | None, str | None]: ...
+
+
+class ValueDecoder(Protocol):
+    def __call__(self, data: bytes) -> str: ...
+
+
+def decode_string(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def decode_default(data: bytes) -> str:
+    """The bytes themselves. Java's tool prints an array's identity here, which helps nobody."""
+    return "0x" + data.hex()
+
+
+def decode_integer(data: bytes) -> str:
+    return str(int.from_bytes(data, "big", signed=True)) if len(data) == 4 else decode_default(data)
+
+
+def decode_long(data: bytes) -> str:
+    return str(int.from_bytes(data, "big", signed=True)) if len(data) == 8 else decode_default(data)
+
+
+_BY_CLASS: Final[dict[str, ValueDecoder]] = {
+    "StringDecoder": decode_string,
+    "DefaultDecoder": decode_default,
+    "IntegerDecoder": decode_integer,
+    "LongDecoder": decode_long,
+}
+_PACKAGES: Final = ("", "kafka.serializer.", "org.apache.kafka.tools.api.")
+
+
+def decoder_of_class(name: str) -> ValueDecoder:
+    """The decoder that stands for one of Kafka's own decoder classes."""
+    package, _, simple = name.rpartition(".")
+    if simple in _BY_CLASS and f"{package}." in (*_PACKAGES, "."):
+        return _BY_CLASS[simple]
+    known = ", ".join(f"{_PACKAGES[-1]}{simple}" for simple in _BY_CLASS)
+    raise UnknownDecoder(f"decoder class {name} cannot be loaded, there is no JVM here; known are {known}")
+
+
+class PlainDecoder:
+    """Keys and values by a decoder each."""
+
+    def __init__(self, key: ValueDecoder = decode_string, value: ValueDecoder = decode_string) -> None:
+        self._key = key
+        self._value = value
+
+    def decode(self, record: Record) -> tuple[str | None, str | None]:
+        key = None if record.key is None else self._key(record.key)
+        return key, None if record.value is None else self._value(record.value)
+
+
+#: Key and value classes of `__consumer_offsets`; the key's version is the type of the record.
+_OFFSETS_RECORDS: Final[tuple[tuple[type[base.Record], type[base.Record]], ...]] = (
+    (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
+    (offsets_topic.GroupMetadataKey, offsets_topic.GroupMetadataValue),
+    (consumer_group_records.ConsumerGroupMetadataKey, consumer_group_records.ConsumerGroupMetadataValue),
+    (
+        consumer_group_records.ConsumerGroupPartitionMetadataKey,
+        consumer_group_records.ConsumerGroupPartitionMetadataValue,
+    ),
+    (consumer_group_records.ConsumerGroupMemberMetadataKey, consumer_group_records.ConsumerGroupMemberMetadataValue),
+    (
+        consumer_group_records.ConsumerGroupTargetAssignmentMetadataKey,
+        consumer_group_records.ConsumerGroupTargetAssignmentMetadataValue,
+    ),
+    (
+        consumer_group_records.ConsumerGroupTargetAssignmentMemberKey,
+        consumer_group_records.ConsumerGroupTargetAssignmentMemberValue,
+    ),
+    (
+        consumer_group_records.ConsumerGroupCurrentMemberAssignmentKey,
+        consumer_group_records.ConsumerGroupCurrentMemberAssignmentValue,
+    ),
+    (
+        consumer_group_records.ConsumerGroupRegularExpressionKey,
+        consumer_group_records.ConsumerGroupRegularExpressionValue,
+    ),
+    (share_group_records.ShareGroupPartitionMetadataKey, share_group_records.ShareGroupPartitionMetadataValue),
+    (share_group_records.ShareGroupMemberMetadataKey, share_group_records.ShareGroupMemberMetadataValue),
+    (share_group_records.ShareGroupMetadataKey, share_group_records.ShareGroupMetadataValue),
+    (
+        share_group_records.ShareGroupTargetAssignmentMetadataKey,
+        share_group_records.ShareGroupTargetAssignmentMetadataValue,
+    ),
+    (
+        share_group_records.ShareGroupTargetAssignmentMemberKey,
+        share_group_records.ShareGroupTargetAssignmentMemberValue,
+    ),
+    (
+        share_group_records.ShareGroupCurrentMemberAssignmentKey,
+        share_group_records.ShareGroupCurrentMemberAssignmentValue,
+    ),
+    (
+        share_group_records.ShareGroupStatePartitionMetadataKey,
+        share_group_records.ShareGroupStatePartitionMetadataValue,
+    ),
+)
+_BY_TYPE: Final = {
+    version: (key, value) for key, value in _OFFSETS_RECORDS for version in range(key.MIN_VERSION, key.MAX_VERSION + 1)
+}
+_INT16: Final = struct.Struct(">h")
+_DELETED: Final = "<DELETE>"
+
+
+class OffsetsDecoder:
+    """`--offsets-decoder`: records of `__consumer_offsets` as JSON."""
+
+    def decode(self, record: Record) -> tuple[str | None, str | None]:
+        if record.key is None:
+            return f"Error at offset {record.offset}, skipping. The record has no key.", None
+        try:
+            if len(record.key) < 2:
+                raise Malformed("Could not read version from key's buffer.")
+            record_type: int = _INT16.unpack_from(record.key)[0]
+            if record_type not in _BY_TYPE:
+                return f"Unknown record type {record_type} at offset {record.offset}, skipping.", None
+            key_class, value_class = _BY_TYPE[record_type]
+            key = decode(key_class, record.key, record_type, 2, allow_trailing=True)
+            shown_key = compact({"type": str(record_type), "data": message_to_json(key, record_type)})
+            if record.value is None:
+                return shown_key, _DELETED
+            value, version = decode_versioned(value_class, record.value)
+            return shown_key, compact({"version": str(version), "data": self._value(value, version)})
+        except Malformed as error:
+            return f"Error at offset {record.offset}, skipping. {error}", None
+
+    def _value(self, value: base.Record, version: int) -> Json:
+        shown = message_to_json(value, version)
+        if isinstance(value, offsets_topic.GroupMetadataValue) and value.protocol_type == "consumer":
+            members: list[Json] = []
+            for member in value.members:
+                fields = message_to_json(member, version)
+                _unpack(fields, "subscription", ConsumerProtocolSubscription, member.subscription)
+                _unpack(fields, "assignment", ConsumerProtocolAssignment, member.assignment)
+                members.append(fields)
+            shown["members"] = members
+        return shown
+
+
+def _unpack(fields: dict[str, Json], name: str, kind: type[base.Record], data: bytes) -> None:
+    """Show what the members of a consumer group tell each other; bytes that are something else stay bytes."""
+    try:
+        message, version = decode_versioned(kind, data)
+    except Malformed:
+        return
+    fields[name] = message_to_json(message, version)
+
+
+#: By the number that a record has for them.
+_TXN_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+class TransactionLogDecoder:
+    """`--transaction-log-decoder`: records of `__transaction_state`."""
+
+    def decode(self, record: Record) -> tuple[str | None, str | None]:
+        if record.key is None:
+            return f"Error at offset {record.offset}, skipping. The record has no key.", None
+        try:
+            if len(record.key) < 2:
+                raise Malformed("Could not read version from key's buffer.")
+            version: int = _INT16.unpack_from(record.key)[0]
+            if not TransactionLogKey.MIN_VERSION <= version <= TransactionLogKey.MAX_VERSION:
+                return f"unknown::version={version}", None
+            key = decode(TransactionLogKey, record.key, version, 2, allow_trailing=True)
+            shown_key = f"transaction_metadata::transactionalId={key.transactional_id}"
+            if record.value is None:
+                return shown_key, _DELETED
+            value, _ = decode_versioned(TransactionLogValue, record.value)
+        except Malformed as error:
+            return f"Error at offset {record.offset}, skipping. {error}", None
+        return shown_key, self._value(value)
+
+    def _value(self, value: TransactionLogValue) -> str:
+        status = value.transaction_status
+        state = _TXN_STATES[status] if 0 <= status < len(_TXN_STATES) else f"Unknown({status})"
+        partitions = [
+            f"{topic.topic}-{partition}"
+            for topic in value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ]
+        return (
+            f"producerId:{value.producer_id},producerEpoch:{value.producer_epoch},state={state},"
+            f"partitions=[{','.join(partitions)}],"
+            f"txnLastUpdateTimestamp={value.transaction_last_update_timestamp_ms},"
+            f"txnTimeoutMs={value.transaction_timeout_ms}"
+        )

@@ -1,0 +1,69 @@
+"""One file after another: which kind it is, and what of it is to be printed."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from barnabas.core.errors import Malformed
+from barnabas.storage import names
+from barnabas.storage.dump.decoders import RecordDecoder
+from barnabas.storage.dump.indexes import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    dump_offset_index,
+    dump_snapshot,
+    dump_time_index,
+    dump_txn_index,
+)
+from barnabas.storage.dump.report import Report
+from barnabas.storage.dump.segment import MAX_BYTES, dump_segment
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    #: Set: keys and values are printed, by it.
+    decoder: RecordDecoder | None = None
+    deep_iteration: bool = False
+    skip_record_metadata: bool = False
+    index_sanity_check: bool = False
+    verify_index_only: bool = False
+    max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
+    max_bytes: int = MAX_BYTES
+
+
+def dump_files(paths: Iterable[str], report: Report, options: DumpOptions) -> None:
+    """Dump each file. One that cannot be read is a finding, and the next one is dumped."""
+    for path in paths:
+        report.line(f"Dumping {path}", "file", {"file": path})
+        try:
+            _dump(path, report, options)
+        except (Malformed, OSError) as error:
+            report.finding(f"{path} cannot be dumped: {error}")
+
+
+def _dump(path: str, report: Report, options: DumpOptions) -> None:
+    suffix = os.path.splitext(path)[1]  # noqa: PTH122
+    if suffix == names.LOG_SUFFIX:
+        dump_segment(
+            path,
+            report,
+            options.decoder,
+            deep=options.deep_iteration or options.decoder is not None,
+            skip_record_metadata=options.skip_record_metadata,
+            max_bytes=options.max_bytes,
+        )
+    elif suffix == names.INDEX_SUFFIX:
+        dump_offset_index(
+            path,
+            report,
+            sanity_only=options.index_sanity_check,
+            verify_only=options.verify_index_only,
+            max_message_size=options.max_message_size,
+        )
+    elif suffix == names.TIME_INDEX_SUFFIX:
+        dump_time_index(path, report, sanity_only=options.index_sanity_check, verify_only=options.verify_index_only)
+    elif suffix == names.SNAPSHOT_SUFFIX:
+        dump_snapshot(path, report)
+    elif suffix == names.TXN_INDEX_SUFFIX:
+        dump_txn_index(path, report)
+    else:
+        report.finding(f"Ignoring unknown file {path}")
