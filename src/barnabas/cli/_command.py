@@ -3,7 +3,7 @@
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -39,19 +39,27 @@ def failing_well(function: Callable[P, T]) -> Callable[P, T]:
     return command
 
 
-def command_class(*, optional_values: Sequence[str], no_value: str) -> type[TyperCommand]:
+def command_class(
+    *, optional_values: Sequence[str], no_value: str, rewrites: Mapping[str, Sequence[str]]
+) -> type[TyperCommand]:
     """A command that takes options as Kafka's tools do: unique abbreviations, and values that may be left out."""
 
     class KafkaCommand(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
-            return list(super().parse_args(ctx, normalise(args, known, optional_values, no_value)))
+            return list(super().parse_args(ctx, normalise(args, known, optional_values, no_value, rewrites)))
 
     return KafkaCommand
 
 
-def normalise(args: Sequence[str], known: set[str], optional_values: Sequence[str], no_value: str) -> list[str]:
-    """Abbreviated options in full; `no_value` after an option that may go without a value and does."""
+def normalise(
+    args: Sequence[str],
+    known: set[str],
+    optional_values: Sequence[str],
+    no_value: str,
+    rewrites: Mapping[str, Sequence[str]] | None = None,
+) -> list[str]:
+    """Abbreviated options in full; `no_value` after an option that may go without a value and does; `rewrites` carried out."""
     out: list[str] = []
     for index, arg in enumerate(args):
         if arg == "--":
@@ -64,6 +72,9 @@ def normalise(args: Sequence[str], known: set[str], optional_values: Sequence[st
             candidates = [option for option in known if option.startswith(name)]
             if len(candidates) == 1:
                 name = candidates[0]
+        if rewrites and name in rewrites:
+            out.extend(rewrites[name])
+            continue
         out.append(name + equals + value)
         if name in optional_values and not equals:
             following = args[index + 1] if index + 1 < len(args) else "--"

@@ -2,7 +2,7 @@
 
 A sub-command is a module with a function `command` that typer can turn into a command: annotated parameters, a docstring.
 It may also have `OPTIONAL_VALUES`, the names of options whose value may be left out (`--state`), and `NO_VALUE`,
-what stands for the value then.
+what stands for the value then; and `REWRITES`, options that stand for other arguments.
 """
 
 import importlib
@@ -84,7 +84,9 @@ def load(name: str, module: "ModuleType") -> Any:
     one.command(
         name,
         cls=_command.command_class(
-            optional_values=getattr(module, "OPTIONAL_VALUES", ()), no_value=getattr(module, "NO_VALUE", "")
+            optional_values=getattr(module, "OPTIONAL_VALUES", ()),
+            no_value=getattr(module, "NO_VALUE", ""),
+            rewrites=getattr(module, "REWRITES", {}),
         ),
         help=module.command.__doc__,
     )(_command.failing_well(module.command))

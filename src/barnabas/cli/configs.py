@@ -1,0 +1,415 @@
+"""`barnabas configs`: kafka-configs.sh, over the protocol only (no --zookeeper)."""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
+from barnabas.client.admin import configs as admin
+from barnabas.client.admin.configs import ConfigEntry, ConfigSource, Operation, ResourceType, ScramMechanism
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import load_properties
+
+#: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
+REWRITES: Final = {"--entity-default": ("--entity-name", "")}
+
+TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
+    "topics",
+    "brokers",
+    "broker-loggers",
+    "users",
+    "clients",
+    "ips",
+    "groups",
+)
+CLIENT_METRICS = "client-metrics"
+#: In the order in which Kafka names them.
+ENTITY_TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, CLIENT_METRICS, GROUPS)
+
+_RESOURCES: Final = {
+    TOPICS: (ResourceType.TOPIC, ConfigSource.DYNAMIC_TOPIC_CONFIG),
+    BROKERS: (ResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
+    LOGGERS: (ResourceType.BROKER_LOGGER, None),
+    GROUPS: (ResourceType.GROUP, ConfigSource.DYNAMIC_GROUP_CONFIG),
+}
+_QUOTA_TYPES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
+_QUOTA_LABELS: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
+_QUOTAS: Final = frozenset(
+    {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
+)
+_IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
+_SCRAM: Final = {mechanism.kafka_name: mechanism for mechanism in ScramMechanism}
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What is described or altered: one type, or users with clients. A name of "" is the default."""
+
+    types: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def type(self) -> str:
+        return self.types[0]
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    alter: Annotated[bool, typer.Option("--alter", help="Alter the settings of the entity.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="List the settings of the entity.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="List all settings, static ones and defaults too.")] = False,
+    entity_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entity-type", metavar="TYPE", help="topics, clients, users, brokers, broker-loggers, ips, groups"
+        ),
+    ] = None,
+    entity_name: Annotated[
+        list[str] | None, typer.Option("--entity-name", metavar="NAME", help="Name of the entity.")
+    ] = None,
+    entity_default: Annotated[
+        bool, typer.Option("--entity-default", help="The default of clients, users, brokers or ips.")
+    ] = False,
+    add_config: Annotated[
+        str | None,
+        typer.Option("--add-config", metavar="K1=V1,K2=[V1,V2]", help="Settings to add; [] groups values with commas."),
+    ] = None,
+    add_config_file: Annotated[
+        str | None, typer.Option("--add-config-file", metavar="FILE", help="Properties file with settings to add.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="K1,K2", help="Settings to remove.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Suppress console prompts.")] = False,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic's name.")] = None,
+    client: Annotated[str | None, typer.Option("--client", help="The client's id.")] = None,
+    client_defaults: Annotated[bool, typer.Option("--client-defaults", help="The defaults of all clients.")] = False,
+    user: Annotated[str | None, typer.Option("--user", help="The user's principal name.")] = None,
+    user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The defaults of all users.")] = False,
+    broker: Annotated[str | None, typer.Option("--broker", help="The broker's id.")] = None,
+    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="The defaults of all brokers.")] = False,
+    broker_logger: Annotated[
+        str | None, typer.Option("--broker-logger", help="The broker id, for its loggers.")
+    ] = None,
+    ip: Annotated[str | None, typer.Option("--ip", help="The IP address.")] = None,
+    ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="The defaults of all IPs.")] = False,
+    group: Annotated[str | None, typer.Option("--group", help="The group's id.")] = None,
+    client_metrics: Annotated[str | None, typer.Option("--client-metrics", hidden=True)] = None,
+    json: Json = False,
+) -> None:
+    """Describe and alter settings of topics, brokers, users, clients, IPs and groups."""
+    action = exactly_one("Command", describe=describe, alter=alter)
+    if describe and (add_config or add_config_file or delete_config):
+        raise UsageError('Option "[describe]" can\'t be used with option(s) "[add-config]","[delete-config]"')
+    flags: list[tuple[str, str | None]] = [
+        (TOPICS, topic),
+        (CLIENTS, client),
+        (USERS, user),
+        (BROKERS, broker),
+        (LOGGERS, broker_logger),
+        (IPS, ip),
+        (CLIENT_METRICS, client_metrics),
+        (GROUPS, group),
+        (CLIENTS, "" if client_defaults else None),
+        (USERS, "" if user_defaults else None),
+        (BROKERS, "" if broker_defaults else None),
+        (IPS, "" if ip_defaults else None),
+    ]
+    entity = choose_entity(entity_type or [], entity_name or [], flags, alter=alter)
+    config = options(bootstrap_server, command_config)
+    if action == "describe":
+        run(config, lambda cluster: _describe(cluster, entity, all_, json))
+        return
+    additions = load_properties(add_config_file) if add_config_file else {}
+    additions |= parse_additions(add_config) if add_config else {}
+    deletions = [name.strip() for value in delete_config or () for name in value.split(",")]
+    if not additions and not deletions:
+        raise UsageError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+    for name in additions:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
+            raise UsageError(f"Invalid character found for config key: {name}")
+    run(config, lambda cluster: _alter(cluster, entity, additions, deletions))
+
+
+def choose_entity(
+    types: Sequence[str], names: Sequence[str], flags: Sequence[tuple[str, str | None]], *, alter: bool
+) -> Entity:
+    """Kafka has two ways to name an entity, `--entity-type … --entity-name …` and `--topic …`, which do not mix."""
+    given = [(kind, name) for kind, name in flags if name is not None]
+    if given and (types or names):
+        raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    entity = Entity(
+        (*types, *(kind for kind, _ in given)),
+        (*names, *(name for _, name in given)),
+    )
+    if not entity.types:
+        raise UsageError("At least one entity type must be specified, for example --entity-type topics")
+    for kind in entity.types:
+        if kind == CLIENT_METRICS:
+            raise UsageError("client-metrics are not supported: there is no telemetry plug-in to configure (KIP-714)")
+        if kind not in ENTITY_TYPES:
+            raise UsageError(f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)}")
+    if len(set(entity.types)) < len(entity.types):
+        raise UsageError(f"Duplicate entity type(s) specified: {','.join(entity.types)}")
+    if len(entity.types) > 1 and set(entity.types) != {USERS, CLIENTS}:
+        raise UsageError(f"Only '{USERS}' and '{CLIENTS}' entity types may be specified together")
+    if len(entity.names) > len(entity.types):
+        raise UsageError("More entity names specified than entity types")
+    if alter and len(entity.names) != len(entity.types):
+        raise UsageError("An entity name must be specified for every entity type")
+    _check_names(entity, alter)
+    return entity
+
+
+def _check_names(entity: Entity, alter: bool) -> None:
+    kind = entity.type
+    for name in entity.names:
+        if name and kind in (BROKERS, LOGGERS) and not re.fullmatch(r"-?\d+", name):
+            raise UsageError(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
+        if name and kind == IPS and not _resolves(name):
+            raise UsageError(f"The entity name for {kind} must be a valid IP or resolvable host, but it is: {name}")
+        if not name and kind in (TOPICS, LOGGERS, GROUPS):
+            raise UsageError(
+                f"--entity-default must not be specified with --{'alter' if alter else 'describe'} of {kind}"
+            )
+    if kind == LOGGERS and not entity.names:
+        raise UsageError(f"An entity name must be specified with --describe of {kind}")
+
+
+def _resolves(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError:
+            return False
+    return True
+
+
+def parse_additions(text: str) -> dict[str, str]:
+    """`k1=v1,k2=[v2,v3]`: commas and equal signs inside brackets belong to the value."""
+    outside = r"(?=[^\]]*(?:\[|$))"
+    found: dict[str, str] = {}
+    for part in re.split("," + outside, text):
+        pair = re.split(r"\s*=\s*" + outside, part)
+        if len(pair) != 2:
+            raise UsageError('Invalid entity config: all configs to be added must be in the format "key=val".')
+        found[pair[0].strip()] = re.sub(r"\[?\]?", "", pair[1]).strip()
+    return found
+
+
+# -- alter --------------------------------------------------------------------------------------------------------------
+
+
+async def _alter(cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]) -> None:
+    if entity.type in _RESOURCES:
+        await _alter_resource(cluster, entity, additions, deletions)
+    elif entity.type == IPS:
+        unknown = [name for name in (*additions, *deletions) if name not in _IP_QUOTAS]
+        if unknown:
+            raise UsageError(
+                f"Only connection quota configs can be added for '{IPS}'. Unexpected config names: {','.join(unknown)}"
+            )
+        await _alter_quotas(cluster, entity, additions, deletions)
+    else:
+        await _alter_user_or_client(cluster, entity, additions, deletions)
+    name = entity.names[0]
+    if name:
+        say(f"Completed updating config for {entity.type[:-1]} {name}.")
+    else:
+        say(f"Completed updating default config for {entity.type} in the cluster.")
+
+
+async def _alter_resource(
+    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
+    name = entity.names[0]
+    kind, _ = _RESOURCES[entity.type]
+    existing = {entry.name for entry in await _resource_configs(cluster, entity.type, name, everything=False)}
+    unknown = [setting for setting in deletions if setting not in existing]
+    if entity.type == LOGGERS:
+        unknown += [setting for setting in additions if setting not in existing]
+    if unknown:
+        what = "broker logger(s)" if entity.type == LOGGERS else "config(s)"
+        raise UsageError(f"Invalid {what}: {','.join(unknown)}")
+    changes: dict[str, tuple[Operation, str | None]] = {
+        setting: (Operation.SET, value) for setting, value in additions.items()
+    }
+    changes |= dict.fromkeys(deletions, (Operation.DELETE, ""))
+    await admin.alter_configs(cluster, kind, name, changes)
+
+
+async def _alter_user_or_client(
+    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
+    names = [*additions, *deletions]
+    scram = [name for name in names if name in _SCRAM]
+    unknown = [name for name in names if name not in _SCRAM and name not in _QUOTAS]
+    if CLIENTS in entity.types:
+        if unknown or scram:
+            raise UsageError(
+                f"Only quota configs can be added for '{CLIENTS}'. Unexpected config names: {','.join(unknown + scram)}"
+            )
+    elif unknown:
+        raise UsageError(
+            f"Only quota and SCRAM credential configs can be added for '{USERS}'. "
+            f"Unexpected config names: {','.join(unknown)}"
+        )
+    if not scram:
+        await _alter_quotas(cluster, entity, additions, deletions)
+        return
+    if "" in entity.names:
+        raise UsageError("The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials.")
+    if len(scram) < len(names):
+        raise UsageError(f"Cannot alter both quota and SCRAM credential configs simultaneously for '{USERS}'.")
+    await admin.alter_scram(
+        cluster,
+        entity.names[0],
+        upserts=[parse_scram(name, value) for name, value in additions.items()],
+        deletions=[_SCRAM[name] for name in deletions],
+    )
+
+
+def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:
+    """`[iterations=8192,password=secret]`, without its brackets."""
+    match = re.fullmatch(r"(?:iterations=(-?[0-9]*),)?password=(.*)", text)
+    if match is None:
+        raise UsageError(f"Invalid credential property {mechanism}=…; write {mechanism}=[iterations=8192,password=…]")
+    given = match.group(1)
+    iterations = int(given) if given and given != "-1" else admin.SCRAM_ITERATIONS_DEFAULT
+    if iterations < admin.SCRAM_ITERATIONS_DEFAULT:
+        raise UsageError(
+            f"Iterations {iterations} is less than the minimum {admin.SCRAM_ITERATIONS_DEFAULT} required for {mechanism}"
+        )
+    return admin.ScramUpsert(_SCRAM[mechanism], iterations, match.group(2))
+
+
+async def _alter_quotas(
+    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
+    target = {_QUOTA_TYPES[kind]: name or None for kind, name in zip(entity.types, entity.names, strict=True)}
+    existing = await admin.describe_quotas(cluster, target)
+    have = existing[0][1] if existing else {}
+    missing = [name for name in deletions if name not in have]
+    if missing:
+        raise UsageError(f"Invalid config(s): {','.join(missing)}")
+    changes: dict[str, float | None] = {}
+    for name, value in additions.items():
+        try:
+            changes[name] = float(value)
+        except ValueError:
+            raise UsageError(f"Cannot parse quota configuration value for {name}: {value}") from None
+    changes |= dict.fromkeys(deletions)
+    await admin.alter_quotas(cluster, target, changes)
+
+
+# -- describe -----------------------------------------------------------------------------------------------------------
+
+
+async def _describe(cluster: Cluster, entity: Entity, everything: bool, json: bool) -> None:
+    if entity.type in _RESOURCES:
+        await _describe_resources(cluster, entity, everything, json)
+    else:
+        await _describe_quotas(cluster, entity, json)
+
+
+async def _resource_configs(cluster: Cluster, kind: str, name: str, *, everything: bool) -> list[ConfigEntry]:
+    resource, dynamic = _RESOURCES[kind]
+    if kind == BROKERS and not name:
+        dynamic = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    found = await admin.describe_configs(cluster, [(resource, name)], synonyms=True)
+    entries = sorted(found[resource, name], key=lambda entry: entry.name)
+    return [entry for entry in entries if everything or dynamic is None or entry.source is dynamic]
+
+
+async def _describe_resources(cluster: Cluster, entity: Entity, everything: bool, json: bool) -> None:
+    kind = entity.type
+    if entity.names:
+        names = [entity.names[0]]
+    elif kind == TOPICS:
+        names = sorted(await cluster.all_topics())
+    elif kind == GROUPS:
+        from barnabas.client.admin.groups import list_groups
+
+        names = [group.group_id for group in await list_groups(cluster)]
+    else:
+        names = [*(str(broker) for broker in sorted(await cluster.brokers())), ""]
+    document = []
+    for name in names:
+        entries = await _resource_configs(cluster, kind, name, everything=everything)
+        if json:
+            document.append(
+                {"entityType": kind, "entityName": name or None, "configs": [_entry_json(entry) for entry in entries]}
+            )
+            continue
+        if name:
+            say(f"{'All' if everything else 'Dynamic'} configs for {kind[:-1]} {name} are:")
+        else:
+            say(f"Default configs for {kind} in the cluster are:")
+        for entry in entries:
+            synonyms = ", ".join(f"{s.source.name}:{s.name}={_null(s.value)}" for s in entry.synonyms)
+            say(f"  {entry.name}={_null(entry.value)} sensitive={str(entry.sensitive).lower()} synonyms={{{synonyms}}}")
+    if json:
+        say_json(document)
+
+
+def _entry_json(entry: ConfigEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name,
+        "sensitive": entry.sensitive,
+        "readOnly": entry.read_only,
+        "synonyms": [{"name": s.name, "value": s.value, "source": s.source.name} for s in entry.synonyms],
+    }
+
+
+async def _describe_quotas(cluster: Cluster, entity: Entity, json: bool) -> None:
+    named = dict(zip(entity.types, entity.names, strict=False))
+    target = {_QUOTA_TYPES[kind]: name or None for kind, name in named.items()}
+    others = [_QUOTA_TYPES[kind] for kind in entity.types if kind not in named]
+    quotas = await admin.describe_quotas(cluster, target, any_name=others)
+    scram: dict[str, list[tuple[ScramMechanism, int]]] = {}
+    if USERS in entity.types and CLIENTS not in entity.types and "" not in entity.names:
+        scram = await admin.describe_scram(cluster, list(entity.names) or None)
+    if json:
+        say_json(
+            {
+                "quotas": [{"entity": whom, "values": values} for whom, values in quotas],
+                "scram": {user: {m.kafka_name: n for m, n in infos} for user, infos in scram.items()},
+            }
+        )
+        return
+    for whom, values in quotas:
+        parts = [
+            f"{label} '{whom[kind]}'" if whom[kind] is not None else f"the default {label}"
+            for kind, label in _QUOTA_LABELS.items()
+            if kind in whom
+        ]
+        settings = ", ".join(f"{name}={java_double(value)}" for name, value in values.items())
+        say(f"Quota configs for {', '.join(parts)} are {settings}")
+    for user, infos in scram.items():
+        text = ", ".join(f"{mechanism.kafka_name}=iterations={count}" for mechanism, count in infos)
+        say(f"SCRAM credential configs for user-principal '{user}' are {text}")
+
+
+def _null(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def java_double(value: float) -> str:
+    """As Java prints a double: `1024.0`, `1.0E7`."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    digits = repr(value / 10 ** int(exponent))
+    return f"{digits if '.' in digits else mantissa}E{int(exponent)}"
