@@ -212,7 +212,7 @@ def collect(message: MessageOverVersions, cls: type, version: int) -> None:
         is_struct = is_dataclass(inner)
         if is_struct:
             collect(message, inner, version)
-        kafka_type = entry.metadata.get("kafka_type")
+        kafka_type: str = entry.metadata.get("kafka_type", "")
         type_ = inner.__name__ if is_struct else PRIMITIVES[kafka_type]
         # kio avoids the names of builtins (`type_`), and takes KRaft for two words.
         name = entry.name.removesuffix("_").replace("k_raft_", "kraft_")

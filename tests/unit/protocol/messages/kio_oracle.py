@@ -5,7 +5,7 @@ import io
 import random
 import types
 import uuid
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from typing import Any, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
@@ -75,7 +75,9 @@ def random_field(chance: random.Random, field: Field[Any]) -> object:
         return None
 
     def one() -> object:
-        return random_entity(chance, inner) if is_dataclass(inner) else random_primitive(chance, str(kafka_type))
+        if kafka_type is None:  # a struct
+            return random_entity(chance, inner)
+        return random_primitive(chance, kafka_type)
 
     if is_array:
         return tuple(one() for _ in range(chance.choice((0, 1, 1, 2, 3))))
