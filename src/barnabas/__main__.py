@@ -1,6 +1,6 @@
 """`python -m barnabas` is the command `barnabas`."""
 
-from barnabas.cli.main import main
+from barnabas.cli.entry import main
 
 if __name__ == "__main__":
     main()

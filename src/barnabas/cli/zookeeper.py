@@ -1,13 +1,17 @@
-"""`barnabas zookeeper`: the embedded coordinator as a process of its own."""
+"""`barnabas zookeeper`: the embedded coordinator as a process of its own.
 
+`OPTIONS` is the one list of its options: `main` parses them without typer, which takes longer to load than the server;
+`command`, made from the same list when typer asks for it, gives help and completion.
+"""
+
+import argparse
 import contextlib
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from barnabas.core.errors import BarnabasError
 
@@ -16,86 +20,133 @@ if TYPE_CHECKING:
 
 
 class StartFailed(BarnabasError):
-    """The server can't start; the message says why, in one line."""
+    """The server can't start or go on; the message says why, in one line."""
 
 
-def command(
-    properties: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A zoo.cfg or zookeeper.properties; options win over it.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one. Default 2181.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Directory for logs and snapshots. Without it, a temporary one goes with the process."),
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. Default 127.0.0.1.")] = None,
-    tick_time: Annotated[
-        int | None, typer.Option(help="tickTime in ms: the unit of session expiry. Default 2000.")
-    ] = None,
-    min_session_timeout: Annotated[int | None, typer.Option(help="In ms. Default two ticks.")] = None,
-    max_session_timeout: Annotated[int | None, typer.Option(help="In ms. Default twenty ticks.")] = None,
-    max_client_cnxns: Annotated[
-        int | None, typer.Option(help="Connections from one address, 0 for no limit. Default 60.")
-    ] = None,
-    jute_maxbuffer: Annotated[int | None, typer.Option(help="Bytes of the longest request. Default 1048575.")] = None,
-    snap_count: Annotated[int | None, typer.Option(help="Transactions between snapshots. Default 100000.")] = None,
-    whitelist: Annotated[
-        str | None, typer.Option("--4lw-commands-whitelist", help="Four-letter words that are served. Default *.")
-    ] = None,
-    force_sync: Annotated[
-        bool | None,
-        typer.Option("--force-sync/--no-force-sync", help="Wait for the disk before answering a write. Default yes."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option(help="Log what happens to stderr.")] = False,
-) -> None:
-    """Run the embedded coordinator: a durable, standalone server of the ZooKeeper 3.8 protocol.
+class Option(NamedTuple):
+    flag: str
+    type: type[int] | type[str] | type[bool] | type[Path]
+    help: str
+    #: The field of `ZooKeeperConfig` that it sets, if it is one.
+    field: str | None = None
 
-    Prints `ready zookeeper=HOST:PORT` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
-    """
+    @property
+    def name(self) -> str:
+        return self.field or self.flag.removeprefix("--").replace("-", "_")
+
+
+OPTIONS = (
+    Option("--port", int, "Port to listen on; 0 picks a free one. Default 2181."),
+    Option("--data", Path, "Directory of logs and snapshots. Without it, a temporary one that goes with the process."),
+    Option("--host", str, "Address to listen on. Default 127.0.0.1."),
+    Option("--tick-time", int, "Unit of session expiry, in ms. Default 2000.", "tick_time_ms"),
+    Option("--min-session-timeout", int, "In ms. Default two ticks.", "min_session_timeout_ms"),
+    Option("--max-session-timeout", int, "In ms. Default twenty ticks.", "max_session_timeout_ms"),
+    Option("--max-client-cnxns", int, "Connections from one address, 0: no limit. Default 60.", "max_client_cnxns"),
+    Option("--jute-maxbuffer", int, "Bytes of the longest request. Default 1048575.", "jute_max_buffer"),
+    Option("--snap-count", int, "Transactions between snapshots. Default 100000.", "snap_count"),
+    Option("--4lw-commands-whitelist", str, "Four-letter words to serve. Default *.", "four_letter_whitelist"),
+    Option("--no-force-sync", bool, "Do not wait for the disk: fast, and loses data when the machine fails."),
+    Option("--verbose", bool, "Log to stderr what happens."),
+)
+
+_HELP = """Run the embedded coordinator: a durable, standalone server of the ZooKeeper 3.8 protocol.
+
+Prints `ready zookeeper=HOST:PORT` when clients can connect. SIGTERM or Ctrl-C stops it cleanly."""
+
+_FILE_HELP = "A zoo.cfg or zookeeper.properties; options win over it."
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Parse, run, exit: 0 when it was told to stop, 1 with one line on stderr when it could not go on."""
+    parser = argparse.ArgumentParser(prog="barnabas zookeeper", description=_HELP)
+    parser.add_argument("file", nargs="?", type=Path, help=_FILE_HELP)
+    for option in OPTIONS:
+        if option.type is bool:
+            parser.add_argument(option.flag, action="store_true", dest=option.name)
+        else:
+            parser.add_argument(option.flag, type=option.type, dest=option.name)
+    try:
+        run(vars(parser.parse_args(arguments)))
+    except BarnabasError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _typer_command() -> Callable[..., None]:
+    """What `barnabas --help` and completion see."""
+    import inspect
+
+    import typer
+
+    def command(**values: object) -> None:
+        run(values)
+
+    def parameter(name: str, kind: object, default: object) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+    parameters = [parameter("file", Path | None, typer.Argument(None, metavar="[FILE]", help=_FILE_HELP))]
+    for option in OPTIONS:
+        if option.type is bool:
+            parameters.append(parameter(option.name, bool, typer.Option(False, option.flag, help=option.help)))
+        else:
+            info = typer.Option(None, option.flag, help=option.help)
+            parameters.append(parameter(option.name, option.type | None, info))
+    command.__doc__ = _HELP
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return command
+
+
+def __getattr__(name: str) -> object:
+    if name == "command":
+        return _typer_command()
+    raise AttributeError(name)
+
+
+def run(values: dict[str, object]) -> None:
+    """Serve until a signal comes. `values` are the options by name; None is not given."""
+    import logging
+
     from barnabas.runtime.parent import die_with_parent
 
     die_with_parent()
-    changes: dict[str, object] = {
-        "tick_time_ms": tick_time,
-        "min_session_timeout_ms": min_session_timeout,
-        "max_session_timeout_ms": max_session_timeout,
-        "max_client_cnxns": max_client_cnxns,
-        "jute_max_buffer": jute_maxbuffer,
-        "snap_count": snap_count,
-        "four_letter_whitelist": whitelist,
-        "force_sync": force_sync,
-    }
-    _run(properties, port, data, host, {key: value for key, value in changes.items() if value is not None}, verbose)
-
-
-def _run(
-    properties: Path | None,
-    port: int | None,
-    data: Path | None,
-    host: str | None,
-    changes: dict[str, object],
-    verbose: bool,
-) -> None:
-    import logging
-
-    from barnabas.coordination.embedded.config import ZooKeeperConfig, read_config
-
     logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=logging.INFO if values["verbose"] else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    config = ZooKeeperConfig()
-    if properties is not None:
-        try:
-            file = read_config(properties)
-        except OSError as error:
-            raise StartFailed(f"can't read {properties}: {error.strerror}") from error
-        config = file.config
-        data, host, port = data or file.data_dir, host or file.host, port if port is not None else file.port
+    host, port, data, config = _settings(values)
+    with _data_dir(data) as folder:
+        import uvloop
+
+        uvloop.run(_serve(folder, host, port, config))
+
+
+def _settings(values: dict[str, object]) -> "tuple[str, int, Path | None, ZooKeeperConfig]":
     from dataclasses import replace
 
-    config = replace(config, **changes)  # type: ignore[arg-type]
-    with _data_dir(data) as folder:
-        _serve(folder, host or "127.0.0.1", 2181 if port is None else port, config)
+    from barnabas.coordination.embedded.config import ConfigFile, ZooKeeperConfig, read_config
+
+    path = values["file"]
+    file = ConfigFile(config=ZooKeeperConfig(), data_dir=None, host=None, port=None)
+    if isinstance(path, Path):
+        try:
+            file = read_config(path)
+        except OSError as error:
+            raise StartFailed(f"can't read {path}: {error.strerror}") from error
+    changes = {
+        option.field: values[option.field] for option in OPTIONS if option.field and values[option.field] is not None
+    }
+    if values["no_force_sync"]:
+        changes["force_sync"] = False
+    host, port, data = values["host"], values["port"], values["data"]
+    return (
+        str(host or file.host or "127.0.0.1"),
+        port if isinstance(port, int) else 2181 if file.port is None else file.port,
+        data if isinstance(data, Path) else file.data_dir,
+        replace(file.config, **changes),  # type: ignore[arg-type]
+    )
 
 
 @contextlib.contextmanager
@@ -110,13 +161,7 @@ def _data_dir(data: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -> None:
-    import uvloop
-
-    uvloop.run(_main(folder, host, port, config))
-
-
-async def _main(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -> None:
+async def _serve(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -> None:
     import asyncio
     import signal
 
@@ -132,9 +177,9 @@ async def _main(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -
     except OSError as error:
         where = f"the directory {error.filename}" if error.filename else f"{host}:{port}"
         raise StartFailed(f"can't use {where}: {error.strerror or error}") from error
-    typer.echo(f"ready zookeeper={server.connect_string}")
     assert server.failed is not None, "start sets it"
     server.failed.add_done_callback(lambda _: stopped.set())
+    print(f"ready zookeeper={server.connect_string}", flush=True)  # noqa: T201
     await stopped.wait()
     await server.stop()
     if server.failed.done():

@@ -1,0 +1,20 @@
+"""Where `barnabas` begins: long-running processes start at once, everything else goes through typer.
+
+typer and pydantic take 200 ms and 15 MB. A process that other programs start by the dozen, and that stays, does without them:
+its module has `main(arguments)` next to the `command` that shows its help.
+"""
+
+import importlib
+import sys
+
+DIRECT = {"zookeeper": "barnabas.cli.zookeeper"}
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in DIRECT and "--help" not in arguments:
+        importlib.import_module(DIRECT[arguments[0]]).main(arguments[1:])
+        return
+    from barnabas.cli.main import main as typer_main
+
+    typer_main()
