@@ -1,27 +1,13 @@
 """One request on its way through the broker: who sent it, when it went where, and how it is answered."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.security.principal import Principal
 from barnabas.server.ranges import Part
 
 if TYPE_CHECKING:
     from barnabas.server.pipeline import ApiHandler
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who is on the other side, as Kafka writes it: `User:alice`."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
-
-
-ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
 class Channel(Protocol):
@@ -53,6 +39,7 @@ class Call:
         "client_id",
         "correlation_id",
         "local_done_s",
+        "on_abandoned",
         "parts",
         "received_s",
         "started_s",
@@ -79,6 +66,8 @@ class Call:
         self.local_done_s = 0.0
         self.answered_s = 0.0
         self.throttle_ms = 0
+        #: Set by a handler that waits: called when the client goes away before the answer.
+        self.on_abandoned: Callable[[], None] | None = None
         #: What goes to the peer; None until answered; empty for acks=0.
         self.parts: Sequence[Part] | None = None
 

@@ -16,7 +16,8 @@ from concurrent.futures import Executor
 from typing import Protocol, cast
 
 from barnabas.core.errors import Malformed
-from barnabas.server.call import ANONYMOUS, Call, Principal
+from barnabas.security.principal import ANONYMOUS, Principal
+from barnabas.server.call import Call
 from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
@@ -291,6 +292,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._writer is not None:
             self._writer.close()
         for call in self._in_flight:
+            if call.parts is None and call.on_abandoned is not None:
+                call.on_abandoned()
             self._release(call)
         self._in_flight.clear()
         self._on_close(self)

@@ -8,24 +8,20 @@ until the answers before it have gone out.
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from struct import Struct
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.metrics.registry import Counter, Histogram, Registry
 from barnabas.protocol import codec
 from barnabas.protocol.codec import RecordsRef
-from barnabas.protocol.frame import parse_request_header, response_header_is_flexible
+from barnabas.protocol.frame import encode_response, encode_response_parts, parse_request_header
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.ranges import Part
 
 log = logging.getLogger(__name__)
-
-API_VERSIONS_KEY = 18
-_SIZE_AND_CORRELATION = Struct(">ii")
-_SIZE = Struct(">i")
 
 #: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
 HandlerResult = ApiMessage | Awaitable[ApiMessage] | None
@@ -36,64 +32,39 @@ class ApiHandler:
 
     def __init__(
         self,
-        *,
-        api_key: int,
-        name: str,
-        min_version: int,
-        max_version: int,
-        request_class: Callable[[], type[ApiMessage]],
+        api: Api,
         execute: Callable[[Call, Any], HandlerResult],
         refuse: Callable[[Any, ErrorCode, str | None], ApiMessage],
-        min_advertised: int | None = None,
-        advertised: bool = True,
+        *,
+        min_version: int | None = None,
+        sends_files: bool = False,
     ) -> None:
-        self.api_key = api_key
-        self.name = name
-        self.min_version = min_version
-        self.max_version = max_version
-        #: Lower than `min_version` only for Produce: older librdkafka needs to see v0, and never sends it (KAFKA-18659).
-        self.min_advertised = min_version if min_advertised is None else min_advertised
-        self.advertised = advertised
-        self._load_request_class = request_class
-        self._request_class: type[ApiMessage] | None = None
+        self.api = api
+        self.api_key = api.key
+        self.name = api.name
+        #: Higher than what is advertised only for Produce: older librdkafka needs to see v0, and never sends it.
+        self.min_version = api.min_version if min_version is None else min_version
+        self.max_version = api.max_version
         self.execute = execute
         #: The API's own way to say no: a response with the error in the places that the request asked about.
         self.refuse = refuse
+        #: Its responses carry file ranges in a records field.
+        self.sends_files = sends_files
 
-    @property
-    def request_class(self) -> type[ApiMessage]:
-        """Loaded when the first request comes: most brokers never see most APIs."""
-        if self._request_class is None:
-            self._request_class = self._load_request_class()
-        return self._request_class
-
-    def encode(self, call: Call, response: Any) -> Sequence[Part]:
+    def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
         """The whole frame. File ranges in a records field become parts of their own."""
         version = call.api_version
-        if self.api_key == API_VERSIONS_KEY and not self.min_version <= version <= self.max_version:
+        if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
             version = 0  # KIP-511: a client newer than we are learns in v0 what we have
-        out = bytearray(_SIZE_AND_CORRELATION.pack(0, call.correlation_id))
-        if response_header_is_flexible(self.api_key, version):
-            out.append(0)
-        if not response.HAS_RECORDS:
-            codec.writer(type(response), version)(response, out)
-            _SIZE.pack_into(out, 0, len(out) - 4)
-            return (out,)
-        return _with_ranges(codec.encode_parts(response, version, head=bytes(out)))
-
-
-def _with_ranges(pieces: list[bytes | RecordsRef]) -> Sequence[Part]:
-    size_bytes = -4
-    parts: list[Part] = []
-    for piece in pieces:
-        if isinstance(piece, RecordsRef):
-            size_bytes += piece.size
-            parts.extend(piece.payload)
-        else:
-            size_bytes += len(piece)
-            parts.append(piece)
-    parts[0] = _SIZE.pack(size_bytes) + pieces[0][4:]  # type: ignore[index]
-    return parts
+        if not self.sends_files:
+            return (encode_response(response, version, call.correlation_id),)
+        parts: list[Part] = []
+        for piece in encode_response_parts(response, version, call.correlation_id):
+            if isinstance(piece, RecordsRef):
+                parts.extend(cast(Sequence[Part], piece.payload))
+            else:
+                parts.append(piece)
+        return parts
 
 
 class RequestMetrics:
@@ -167,8 +138,8 @@ class Pipeline:
         call.started_s = now_s
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
-            request = codec.decode(api.request_class, frame, header.api_version, header.body_offset)
-        elif header.api_key != API_VERSIONS_KEY:
+            request = codec.decode(api.api.request_class, frame, header.api_version, header.body_offset)
+        elif header.api_key != API_VERSIONS:
             raise Malformed(
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
             )

@@ -1,0 +1,41 @@
+"""ApiVersions, v0 to v4: what this broker serves (KIP-35, KIP-511) and which features it has (KIP-584).
+
+A version that we do not know is answered in v0 with UNSUPPORTED_VERSION and the list, so that the client can fall back.
+"""
+
+import re
+from collections.abc import Callable
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.versions import VersionRange
+from barnabas.server.call import Call
+from barnabas.server.pipeline import HandlerResult
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsApi:
+    def __init__(self, advertised: Callable[[], dict[int, VersionRange]]) -> None:
+        self._advertised = advertised
+
+    def handle(self, call: Call, request: ApiVersionsRequest | None) -> HandlerResult:
+        if request is None:
+            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._keys())
+        if call.api_version >= 3:
+            software = (request.client_software_name, request.client_software_version)
+            if not all(map(_SOFTWARE.fullmatch, software)):
+                raise Refused(ErrorCode.INVALID_REQUEST, "client software name and version must be plain words")
+            call.channel.client_software = software
+        return ApiVersionsResponse(api_keys=self._keys())
+
+    def _keys(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
+            for key, served in self._advertised().items()
+        ]
+
+
+def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ApiVersionsResponse(error_code=code)

@@ -1,0 +1,186 @@
+"""Fetch, v4 to v18: sessions (KIP-227), epochs (KIP-320), reading from followers (KIP-392), truncation on fetch (KIP-595),
+topic ids (v13, KIP-516), replica state (v15, KIP-903), where the leader has moved (v16, KIP-951).
+
+Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored.
+"""
+
+from collections.abc import Sequence
+
+from barnabas.api.leader_hint import MOVED, leader_hint
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.protocol.codec import RecordsRef
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
+from barnabas.replication.partition import FetchParams, PartitionRead
+from barnabas.security.authorizer import Operation
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import HandlerResult
+
+_EMPTY = b""
+Wanted = Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
+
+
+class FetchApi:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def handle(self, call: Call, request: FetchRequest) -> HandlerResult:
+        context = self._context
+        replica_id, replica_epoch = request.replica_id, -1
+        if request.replica_state is not None:
+            replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+        is_follower = replica_id >= 0
+        if is_follower:
+            context.require_cluster(call, Operation.CLUSTER_ACTION)
+        by_id = call.api_version >= 13
+        fetched = context.fetch_sessions.begin(
+            request.session_id,
+            request.session_epoch,
+            wanted=_wanted(request, by_id),
+            forgotten=[
+                FetchKey(topic.topic_id if by_id else topic.topic, partition)
+                for topic in request.forgotten_topics_data
+                for partition in topic.partitions
+            ],
+            is_follower=is_follower,
+            uses_topic_ids=by_id,
+            now_s=context.clock.monotonic_s(),
+        )
+        wanted = [(want, self._resolve(call, want.key, is_follower)) for want in fetched.partitions]
+        params = FetchParams(
+            replica_id=replica_id,
+            replica_epoch=replica_epoch,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            isolation_level=request.isolation_level,
+            client_rack=request.rack_id,
+            may_read_from_follower=call.api_version >= 11,
+        )
+        waiting = context.replicas.fetch(
+            params, wanted, lambda reads: self._answer(call, fetched, params, wanted, reads)
+        )
+        if waiting is not None:
+            call.on_abandoned = waiting.cancel
+        return None
+
+    def _resolve(self, call: Call, key: FetchKey, is_follower: bool) -> TopicPartition | ErrorCode:
+        topic = key.topic
+        if not isinstance(topic, str):
+            name = self._context.metadata.topic_name(TopicId(topic))
+            if name is None:
+                # A follower may hear of a topic before this broker does: it tries again.
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            topic = name
+        if not is_follower and not self._context.allows_topic(call, Operation.READ, topic):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return TopicPartition(topic, key.partition)
+
+    def _answer(
+        self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted, reads: list[PartitionRead]
+    ) -> None:
+        session = fetched.session
+        response = FetchResponse(session_id=session.id if session is not None else 0)
+        topic: FetchableTopicResponse | None = None
+        topic_name: str | bytes | None = None
+        served: list[FetchKey] = []
+        for (want, tp), read in zip(wanted, reads, strict=True):
+            key = want.key
+            if session is not None:
+                must_tell = want.must_tell(
+                    error=read.error,
+                    high_watermark=read.high_watermark,
+                    log_start=read.log_start_offset,
+                    has_more=bool(read.size_bytes)
+                    or read.preferred_read_replica >= 0
+                    or read.diverging_epoch is not None,
+                )
+                if fetched.incremental and not must_tell:
+                    continue
+            if topic is None or key.topic != topic_name:
+                topic_name = key.topic
+                topic = FetchableTopicResponse()
+                if isinstance(key.topic, str):
+                    topic.topic = key.topic
+                else:
+                    topic.topic_id = key.topic
+                response.responses.append(topic)
+            topic.partitions.append(self._partition(call, response, key, tp, read))
+            if read.size_bytes:
+                served.append(key)
+                if not params.is_from_follower and not isinstance(tp, ErrorCode):
+                    self._context.replicas.counters(tp.topic).bytes_out.value += read.size_bytes
+        if session is not None and served:
+            session.to_the_back(served)
+        call.reply(response)
+
+    def _partition(
+        self, call: Call, response: FetchResponse, key: FetchKey, tp: TopicPartition | ErrorCode, read: PartitionRead
+    ) -> PartitionData:
+        data = PartitionData(
+            partition_index=key.partition,
+            error_code=read.error,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.last_stable_offset,
+            log_start_offset=read.log_start_offset,
+            aborted_transactions=None,
+            preferred_read_replica=read.preferred_read_replica,
+            records=RecordsRef(read.size_bytes, read.ranges) if read.size_bytes else _EMPTY,
+        )
+        if read.aborted_transactions is not None:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
+                for txn in read.aborted_transactions
+            ]
+        if read.diverging_epoch is not None:
+            data.diverging_epoch = EpochEndOffset(
+                epoch=read.diverging_epoch.epoch, end_offset=read.diverging_epoch.end_offset
+            )
+        if read.error in MOVED and call.api_version >= 16 and not isinstance(tp, ErrorCode):
+            self._tell_leader(call, response, data, tp)
+        return data
+
+    def _tell_leader(self, call: Call, response: FetchResponse, data: PartitionData, tp: TopicPartition) -> None:
+        hint = leader_hint(self._context, call, tp)
+        if hint is None:
+            return
+        data.current_leader = LeaderIdAndEpoch(leader_id=hint.leader_id, leader_epoch=hint.leader_epoch)
+        if hint.broker is None or hint.endpoint is None:
+            return
+        if all(node.node_id != hint.leader_id for node in response.node_endpoints):
+            node = NodeEndpoint(
+                node_id=hint.leader_id, host=hint.endpoint.host, port=hint.endpoint.port, rack=hint.broker.rack
+            )
+            response.node_endpoints.append(node)
+
+
+def _wanted(request: FetchRequest, by_id: bool) -> list[FetchedPartition]:
+    return [
+        FetchedPartition(
+            FetchKey(topic.topic_id if by_id else topic.topic, partition.partition),
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+            partition.log_start_offset,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    """From v7 on the whole response carries the error."""
+    return FetchResponse(error_code=code)

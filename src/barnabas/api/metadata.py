@@ -1,0 +1,317 @@
+"""Metadata, v0 to v13; DescribeCluster, v0 to v2; DescribeTopicPartitions, v0 (KIP-966).
+
+Answered by any broker, from its cache. A topic that is not there may be created (`auto.create.topics.enable`); unlike
+Kafka, the answer waits for the new topic's leaders, up to `AUTO_CREATION_WAIT_S`, so that the client need not ask again.
+Eligible leader replicas are KRaft's and always null here.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from barnabas.coordination.metadata_cache import MetadataChange, PartitionMetadata, TopicImage
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
+from barnabas.core.topics import InvalidTopicName, check_topic_name, is_internal
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from barnabas.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ResponseCursor,
+)
+from barnabas.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import HandlerResult
+
+AUTO_CREATION_WAIT_S = 2.0
+
+
+class MetadataApi:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    # -- Metadata -----------------------------------------------------------------------------------------------------
+
+    def handle(self, call: Call, request: MetadataRequest) -> HandlerResult:
+        missing = self._to_create(call, request)
+        if missing:
+            return self._create_then_answer(call, request, missing)
+        return self._answer(call, request, {})
+
+    def _to_create(self, call: Call, request: MetadataRequest) -> list[str]:
+        if (
+            not request.topics
+            or not request.allow_auto_topic_creation
+            or not self._context.config.auto_create_topics_enable
+        ):
+            return []
+        return [
+            topic.name
+            for topic in request.topics
+            if topic.name is not None
+            and self._context.metadata.topic(topic.name) is None
+            and self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+        ]
+
+    async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:
+        errors: dict[str, ErrorCode] = {}
+        valid: list[str] = []
+        for name in missing:
+            try:
+                check_topic_name(name)
+            except InvalidTopicName:
+                errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+                continue
+            may_create = self._context.allows(
+                call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
+            ) or self._context.allows_topic(call, Operation.CREATE, name)
+            if may_create:
+                valid.append(name)
+            else:
+                errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if valid:
+            errors.update(await self._context.auto_create(valid))
+            await self._wait_for_leaders(name for name in valid if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE)
+        return self._answer(call, request, errors)
+
+    async def _wait_for_leaders(self, names: Iterable[str]) -> None:
+        metadata = self._context.metadata
+        waiting = {name for name in names if not self._is_ready(name)}
+        if not waiting:
+            return
+        ready = asyncio.Event()
+
+        def changed(change: MetadataChange) -> None:
+            waiting.difference_update([name for name in waiting if self._is_ready(name)])
+            if not waiting:
+                ready.set()
+
+        unsubscribe = metadata.subscribe(changed)
+        try:
+            async with asyncio.timeout(AUTO_CREATION_WAIT_S):
+                await ready.wait()
+        except TimeoutError:
+            return  # the client sees LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and asks again
+        finally:
+            unsubscribe()
+
+    def _is_ready(self, name: str) -> bool:
+        image = self._context.metadata.topic(name)
+        return image is not None and self._context.metadata.has_all_leaders(name, image.partitions)
+
+    def _answer(self, call: Call, request: MetadataRequest, errors: dict[str, ErrorCode]) -> MetadataResponse:
+        context = self._context
+        listener = call.channel.listener_name
+        response = MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+                for broker, endpoint in context.metadata.alive_endpoints(listener)
+            ],
+            cluster_id=context.cluster_id,
+            controller_id=context.metadata.controller_id if context.metadata.controller_id is not None else -1,
+        )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = context.authorized_operations(
+                call, ResourceType.CLUSTER, CLUSTER_NAME
+            )
+        with_operations = request.include_topic_authorized_operations
+        if request.topics is None or (call.api_version == 0 and not request.topics):
+            response.topics = [
+                self._topic(call, image, with_operations)
+                for image in context.metadata.topics.values()
+                if context.allows_topic(call, Operation.DESCRIBE, image.name)
+            ]
+            return response
+        for wanted in request.topics:
+            if wanted.name is None:
+                response.topics.append(self._topic_by_id(call, TopicId(wanted.topic_id), with_operations))
+            else:
+                error = errors.get(wanted.name, ErrorCode.NONE)
+                response.topics.append(self._topic_by_name(call, wanted.name, error, with_operations))
+        return response
+
+    def _topic_by_id(self, call: Call, topic_id: TopicId, with_operations: bool) -> MetadataResponseTopic:
+        name = self._context.metadata.topic_name(topic_id) if topic_id != ZERO_TOPIC_ID else None
+        if name is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic_id, name=None)
+        if not self._context.allows_topic(call, Operation.DESCRIBE, name):
+            # The name stays hidden from those who may not see the topic.
+            return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic_id=topic_id, name=None)
+        image = self._context.metadata.topic(name)
+        assert image is not None
+        return self._topic(call, image, with_operations)
+
+    def _topic_by_name(self, call: Call, name: str, error: ErrorCode, with_operations: bool) -> MetadataResponseTopic:
+        if not self._context.allows_topic(call, Operation.DESCRIBE, name):
+            return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+        image = self._context.metadata.topic(name)
+        if image is not None:
+            return self._topic(call, image, with_operations)
+        if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            # Created a moment ago, but this broker has not heard of it: the client asks again.
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            try:
+                check_topic_name(name)
+            except InvalidTopicName:
+                error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
+
+    def _topic(self, call: Call, image: TopicImage, with_operations: bool) -> MetadataResponseTopic:
+        listener = call.channel.listener_name
+        metadata = self._context.metadata
+        topic = MetadataResponseTopic(name=image.name, topic_id=image.id, is_internal=is_internal(image.name))
+        for number, state in image.partitions.items():
+            error = metadata.leader_error(state, listener)
+            topic.partitions.append(
+                MetadataResponsePartition(
+                    error_code=error,
+                    partition_index=number,
+                    leader_id=state.leader if error is ErrorCode.NONE else -1,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=state.replicas,
+                    isr_nodes=state.isr,
+                    offline_replicas=self._offline(state),
+                )
+            )
+        if with_operations:
+            topic.topic_authorized_operations = self._context.authorized_operations(
+                call, ResourceType.TOPIC, image.name
+            )
+        return topic
+
+    def _offline(self, state: PartitionMetadata) -> list[int]:
+        """Replicas whose directory failed, and those whose broker is gone."""
+        brokers = self._context.metadata.brokers
+        return [r for r in state.replicas if r in state.offline_replicas or BrokerId(r) not in brokers]
+
+    # -- DescribeCluster ----------------------------------------------------------------------------------------------
+
+    def describe_cluster(self, call: Call, request: DescribeClusterRequest) -> HandlerResult:
+        if request.endpoint_type != 1:
+            raise Refused(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == 2
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                f"this is a broker (endpoint type 1), not an endpoint of type {request.endpoint_type}",
+            )
+        context = self._context
+        controller_id = context.metadata.controller_id
+        response = DescribeClusterResponse(
+            cluster_id=context.cluster_id, controller_id=controller_id if controller_id is not None else -1
+        )
+        if request.include_cluster_authorized_operations:
+            may_describe = context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+            response.cluster_authorized_operations = (
+                context.authorized_operations(call, ResourceType.CLUSTER, CLUSTER_NAME) if may_describe else 0
+            )
+        response.brokers = [
+            DescribeClusterBroker(broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker, endpoint in context.metadata.alive_endpoints(call.channel.listener_name)
+        ]
+        return response
+
+    # -- DescribeTopicPartitions --------------------------------------------------------------------------------------
+
+    def describe_topic_partitions(self, call: Call, request: DescribeTopicPartitionsRequest) -> HandlerResult:
+        context = self._context
+        cursor = request.cursor
+        if cursor is not None and cursor.partition_index < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST, "DescribeTopicPartitionsRequest cursor partition must be valid")
+        first = cursor.topic_name if cursor is not None else ""
+        named = [topic.name for topic in request.topics]
+        names = sorted(set(named)) if named else sorted(context.metadata.topics)
+        limit = max(1, min(context.config.max_request_partition_size_limit, request.response_partition_limit))
+        response = DescribeTopicPartitionsResponse()
+        for name in names:
+            if name < first:
+                continue
+            if not context.allows_topic(call, Operation.DESCRIBE, name):
+                if named:
+                    response.topics.append(
+                        DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+                    )
+                continue
+            image = context.metadata.topic(name)
+            if image is None:
+                if named:
+                    response.topics.append(_unknown_topic(name))
+                continue
+            start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+            if limit <= 0:
+                response.next_cursor = ResponseCursor(topic_name=name, partition_index=0)
+                break
+            numbers = [number for number in sorted(image.partitions) if number >= start]
+            response.topics.append(self._topic_partitions(call, image, numbers[:limit]))
+            if len(numbers) > limit:
+                response.next_cursor = ResponseCursor(topic_name=name, partition_index=numbers[limit])
+                break
+            limit -= len(numbers)
+        return response
+
+    def _topic_partitions(
+        self, call: Call, image: TopicImage, numbers: list[int]
+    ) -> DescribeTopicPartitionsResponseTopic:
+        listener = call.channel.listener_name
+        topic = DescribeTopicPartitionsResponseTopic(
+            name=image.name,
+            topic_id=image.id,
+            is_internal=is_internal(image.name),
+            topic_authorized_operations=self._context.authorized_operations(call, ResourceType.TOPIC, image.name),
+        )
+        for number in numbers:
+            state = image.partitions[number]
+            error = self._context.metadata.leader_error(state, listener)
+            topic.partitions.append(
+                DescribeTopicPartitionsResponsePartition(
+                    error_code=error,
+                    partition_index=number,
+                    leader_id=state.leader if error is ErrorCode.NONE else -1,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=state.replicas,
+                    isr_nodes=state.isr,
+                    offline_replicas=self._offline(state),
+                )
+            )
+        return topic
+
+
+def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal(name)
+    )
+
+
+def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return MetadataResponse(
+        error_code=code,
+        topics=[
+            MetadataResponseTopic(error_code=code, name=topic.name, topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def refuse_describe_cluster(request: DescribeClusterRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeClusterResponse(error_code=code, error_message=message)
+
+
+def refuse_describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
+) -> ApiMessage:
+    return DescribeTopicPartitionsResponse(
+        topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
+    )

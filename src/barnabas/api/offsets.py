@@ -1,0 +1,140 @@
+"""ListOffsets, v1 to v11 (all special timestamps; tiered ones answer "unknown": there is no tiered storage here), and
+OffsetForLeaderEpoch, v2 to v4 (KIP-101, KIP-320).
+"""
+
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from barnabas.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import HandlerResult
+
+CONSUMER_REPLICA_ID = -1
+#: A tool that wants an answer from whichever replica it asked.
+DEBUGGING_REPLICA_ID = -2
+
+
+class OffsetsApi:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def list_offsets(self, call: Call, request: ListOffsetsRequest) -> HandlerResult:
+        response = ListOffsetsResponse()
+        seen: set[TopicPartition] = set()
+        twice: set[TopicPartition] = set()
+        for topic in request.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                (twice if tp in seen else seen).add(tp)
+        for topic in request.topics:
+            answers = ListOffsetsTopicResponse(name=topic.name)
+            response.topics.append(answers)
+            allowed = self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
+                answers.partitions.append(answer)
+                if not allowed:
+                    answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                elif tp in twice:
+                    answer.error_code = ErrorCode.INVALID_REQUEST
+                else:
+                    self._find(request, partition, tp, answer)
+        return response
+
+    def _find(
+        self,
+        request: ListOffsetsRequest,
+        wanted: ListOffsetsPartition,
+        tp: TopicPartition,
+        answer: ListOffsetsPartitionResponse,
+    ) -> None:
+        try:
+            partition = self._context.replicas.require(tp)
+            if request.replica_id != DEBUGGING_REPLICA_ID:
+                partition.leader_log(wanted.current_leader_epoch)
+            found = partition.offset_for(
+                wanted.timestamp,
+                isolation_level=request.isolation_level,
+                is_from_client=request.replica_id == CONSUMER_REPLICA_ID,
+            )
+        except Refused as refusal:
+            answer.error_code = refusal.code
+            return
+        except LogDirFault:
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return
+        if found is not None:
+            answer.timestamp = found.timestamp
+            answer.offset = found.offset
+            answer.leader_epoch = found.leader_epoch if found.leader_epoch is not None else -1
+
+    def offset_for_leader_epoch(self, call: Call, request: OffsetForLeaderEpochRequest) -> HandlerResult:
+        response = OffsetForLeaderEpochResponse()
+        is_broker = self._context.allows(call, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        for topic in request.topics:
+            answers = OffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(answers)
+            allowed = is_broker or self._context.allows_topic(call, Operation.DESCRIBE, topic.topic)
+            for partition in topic.partitions:
+                answer = EpochEndOffset(partition=partition.partition)
+                answers.partitions.append(answer)
+                if allowed:
+                    self._find_epoch_end(TopicPartition(topic.topic, partition.partition), partition, answer)
+                else:
+                    answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return response
+
+    def _find_epoch_end(self, tp: TopicPartition, wanted: OffsetForLeaderPartition, answer: EpochEndOffset) -> None:
+        try:
+            log = self._context.replicas.require(tp).leader_log(wanted.current_leader_epoch)
+            end = log.end_offset_for_epoch(wanted.leader_epoch)
+        except Refused as refusal:
+            answer.error_code = refusal.code
+            return
+        answer.leader_epoch = end.epoch
+        answer.end_offset = end.end_offset
+
+
+def refuse_list_offsets(request: ListOffsetsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str | None
+) -> ApiMessage:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[EpochEndOffset(partition=p.partition, error_code=code) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )

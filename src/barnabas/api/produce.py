@@ -1,0 +1,148 @@
+"""Produce, v3 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), where the leader
+has moved (KIP-951), topic ids (v13, KIP-516).
+
+v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of older librdkafka (KAFKA-18659), refused.
+"""
+
+from barnabas.api.leader_hint import MOVED, leader_hint
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from barnabas.replication.manager import AppendOutcome
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import HandlerResult
+from barnabas.storage.log_types import Origin
+
+
+class ProduceApi:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
+        if request.acks not in (0, 1, -1):
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; 0, 1 and -1 (all) are possible")
+        context = self._context
+        if request.transactional_id is not None and not context.allows(
+            call, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+        ):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        response = ProduceResponse()
+        entries: list[tuple[TopicPartition, memoryview | bytearray]] = []
+        answers: list[PartitionProduceResponse] = []
+        for topic_data in request.topic_data:
+            topic, error = self._resolve(call, topic_data)
+            topic_response = TopicProduceResponse(name=topic, topic_id=topic_data.topic_id)
+            response.responses.append(topic_response)
+            for data in topic_data.partition_data:
+                answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+                topic_response.partition_responses.append(answer)
+                if error is not ErrorCode.NONE:
+                    answer.error_code = error
+                elif not isinstance(data.records, memoryview):
+                    answer.error_code = ErrorCode.INVALID_RECORD
+                    answer.error_message = "the request has no records for this partition"
+                else:
+                    entries.append((TopicPartition(topic, data.index), data.records))
+                    answers.append(answer)
+
+        def done(outcomes: list[AppendOutcome]) -> None:
+            for answer, outcome, (tp, _) in zip(answers, outcomes, entries, strict=True):
+                self._fill(call, response, answer, outcome, tp)
+            self._answer(call, request, response)
+
+        context.replicas.append(
+            entries,
+            required_acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            origin=Origin.CLIENT,
+            on_done=done,
+        )
+        return None
+
+    def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
+        """The topic's name, and what is wrong with it."""
+        name = data.name
+        if call.api_version >= 13:
+            found = self._context.metadata.topic_name(TopicId(data.topic_id))
+            if found is None:
+                return "", ErrorCode.UNKNOWN_TOPIC_ID
+            name = found
+        if not self._context.allows_topic(call, Operation.WRITE, name):
+            return name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return name, ErrorCode.NONE
+
+    def _fill(
+        self,
+        call: Call,
+        response: ProduceResponse,
+        answer: PartitionProduceResponse,
+        outcome: AppendOutcome,
+        tp: TopicPartition,
+    ) -> None:
+        if outcome.error is ErrorCode.NONE:
+            answer.base_offset = outcome.base_offset
+            answer.log_append_time_ms = outcome.log_append_time_ms
+            answer.log_start_offset = outcome.log_start_offset
+            return
+        answer.error_code = outcome.error
+        answer.error_message = outcome.message
+        for error in outcome.record_errors:
+            answer.record_errors.append(
+                BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
+            )
+        if call.api_version >= 10 and outcome.error in MOVED:
+            self._tell_leader(call, response, answer, tp)
+
+    def _tell_leader(
+        self, call: Call, response: ProduceResponse, answer: PartitionProduceResponse, tp: TopicPartition
+    ) -> None:
+        hint = leader_hint(self._context, call, tp)
+        if hint is None:
+            return
+        answer.current_leader = LeaderIdAndEpoch(leader_id=hint.leader_id, leader_epoch=hint.leader_epoch)
+        if hint.broker is None or hint.endpoint is None:
+            return
+        if all(node.node_id != hint.leader_id for node in response.node_endpoints):
+            node = NodeEndpoint(
+                node_id=hint.leader_id, host=hint.endpoint.host, port=hint.endpoint.port, rack=hint.broker.rack
+            )
+            response.node_endpoints.append(node)
+
+    @staticmethod
+    def _answer(call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
+        if request.acks != 0:
+            call.reply(response)
+            return
+        # acks=0 has no response in which to tell of an error: Kafka closes the connection, so that the client notices.
+        failed = [a.error_code for t in response.responses for a in t.partition_responses if a.error_code]
+        if failed:
+            call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")
+        call.reply_nothing()
+
+
+def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

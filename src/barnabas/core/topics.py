@@ -1,0 +1,43 @@
+"""What a topic may be called, and which topics are the broker's own."""
+
+import re
+from typing import Final
+
+from barnabas.core.errors import BarnabasError
+
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+
+#: Room for the partition number and the suffixes of a directory name.
+NAME_LENGTH_MAX: Final = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class InvalidTopicName(BarnabasError):
+    """The message says what is wrong with the name."""
+
+
+def is_internal(topic: str) -> bool:
+    return topic in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    if not name:
+        raise InvalidTopicName("Topic name is invalid: the empty string is not allowed")
+    if name in (".", ".."):
+        raise InvalidTopicName(f"Topic name is invalid: '{name}' is not allowed")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopicName(
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+        )
+    if not _LEGAL.fullmatch(name):
+        raise InvalidTopicName(
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+
+
+def collides(one: str, other: str) -> bool:
+    """Metric names turn '.' into '_': Kafka refuses a topic whose metrics could not be told from another's."""
+    return one.replace(".", "_") == other.replace(".", "_")

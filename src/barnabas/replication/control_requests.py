@@ -1,0 +1,275 @@
+"""What the controller tells this broker: lead, follow, stop, delete. Carried out here, decided in `control` and `machine`.
+
+Owner: the event loop. A request for many partitions is carried out in slices, so that others are served in between;
+the controller sends the next one only after the answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, LogDirFault
+from barnabas.core.ids import (
+    ZERO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.replication.control import (
+    Verdict,
+    decide_leader_and_isr,
+    decide_stop_replica,
+    is_broker_epoch_stale,
+    is_controller_epoch_stale,
+)
+from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import Partition
+from barnabas.replication.state import PartitionState, Role
+from barnabas.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+#: Partitions carried out before others get their turn on the loop: creating a log takes about a millisecond.
+SLICE = 16
+
+
+class Logs(Protocol):
+    """The log manager, as control requests see it."""
+
+    def get(self, partition: TopicPartition) -> Log | None: ...
+    def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool) -> Log: ...
+    def delete(self, partition: TopicPartition) -> None: ...
+    def has_offline_dirs(self) -> bool: ...
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> int: ...
+
+
+class PartitionOrder(NamedTuple):
+    """One partition of a LeaderAndIsr request."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    state: PartitionState
+
+
+class StopOrder(NamedTuple):
+    """One partition of a StopReplica request."""
+
+    tp: TopicPartition
+    leader_epoch: int
+    delete: bool
+
+
+class LeadershipListener(Protocol):
+    """Who must know when leadership of a partition comes and goes: the group and transaction coordinators."""
+
+    def __call__(self, led: list[Partition], followed: list[Partition]) -> None: ...
+
+
+class ControlRequests:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        replicas: ReplicaManager,
+        fetchers: FetcherManager,
+        logs: Logs,
+        clock: Clock,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        make_machine: Callable[[TopicPartition], PartitionMachine],
+        is_alive: Callable[[BrokerId], bool],
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._logs = logs
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._make_machine = make_machine
+        self._is_alive = is_alive
+        self.controller_epoch = ControllerEpoch(0)
+        self._listeners: list[LeadershipListener] = []
+        #: Requests that touch partitions are carried out one after the other, also when two controllers send at once.
+        self._lock = asyncio.Lock()
+
+    def subscribe(self, listener: LeadershipListener) -> None:
+        self._listeners.append(listener)
+
+    def check_epochs(self, *, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+        """The outer fences of every controller request. A newer controller is remembered."""
+        if is_broker_epoch_stale(broker_epoch, self._broker_epoch()):
+            return ErrorCode.STALE_BROKER_EPOCH
+        if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
+            log.warning(
+                "ignoring a request of controller epoch %d, known is %d", controller_epoch, self.controller_epoch
+            )
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.controller_epoch = ControllerEpoch(controller_epoch)
+        return ErrorCode.NONE
+
+    # -- LeaderAndIsr -------------------------------------------------------------------------------------------------
+
+    async def leader_and_isr(
+        self, orders: Iterable[PartitionOrder], *, controller_epoch: int, broker_epoch: int
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        async with self._lock:
+            error = self.check_epochs(controller_epoch=controller_epoch, broker_epoch=broker_epoch)
+            if error is not ErrorCode.NONE:
+                return error, {}
+            errors: dict[TopicPartition, ErrorCode] = {}
+            led: list[Partition] = []
+            followed: list[Partition] = []
+            for count, order in enumerate(orders, start=1):
+                errors[order.tp] = self._carry_out(order, led, followed)
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+                    if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
+                        return ErrorCode.STALE_CONTROLLER_EPOCH, errors
+            self._tell(led, followed)
+            return ErrorCode.NONE, errors
+
+    def _carry_out(self, order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
+        partition = self._replicas.get(order.tp) or self._new_partition(order.tp)
+        known_log = self._logs.get(order.tp)
+        decision = decide_leader_and_isr(
+            order.state,
+            local_broker=self._broker_id,
+            current_leader_epoch=partition.machine.leader_epoch,
+            request_topic_id=order.topic_id,
+            log_topic_id=(known_log.topic_id if known_log is not None else None) or ZERO_TOPIC_ID,
+            is_offline=partition.machine.role is Role.OFFLINE,
+        )
+        try:
+            match decision.verdict:
+                case Verdict.BECOME_LEADER:
+                    self._lead(partition, order)
+                    led.append(partition)
+                case Verdict.BECOME_FOLLOWER:
+                    self._follow(partition, order)
+                    followed.append(partition)
+                case Verdict.ASSIGN_TOPIC_ID:
+                    partition.local_log.assign_topic_id(order.topic_id)
+                    partition.topic_id = order.topic_id
+                case Verdict.FORGET_FETCH_TOPIC_ID:
+                    fetcher = self._fetchers.fetcher_of(order.tp)
+                    if fetcher is not None:
+                        fetcher.set_topic_id(order.tp, ZERO_TOPIC_ID)
+                case Verdict.REFUSE:
+                    return decision.error
+        except LogDirFault as fault:
+            log.error("cannot open the log of %s: %s", order.tp, fault)
+            partition.machine.go_offline()
+            self._replicas.add(partition)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._replicas.add(partition)
+        return ErrorCode.NONE
+
+    def _new_partition(self, tp: TopicPartition) -> Partition:
+        return Partition(tp, self._make_machine(tp), self._clock, on_high_watermark=self._replicas.high_watermark_moved)
+
+    def _open_log(self, partition: Partition, order: PartitionOrder) -> None:
+        topic_id = order.topic_id if order.topic_id != ZERO_TOPIC_ID else None
+        if partition.log is None:
+            opened = self._logs.get_or_create(order.tp, topic_id=topic_id, is_new=order.state.is_new)
+            opened.update_high_watermark(self._logs.checkpointed_high_watermark(order.tp))
+            partition.log = opened
+            partition.machine.high_watermark = opened.high_watermark
+        if topic_id is not None:
+            partition.topic_id = topic_id
+
+    def _lead(self, partition: Partition, order: PartitionOrder) -> None:
+        self._fetchers.remove([order.tp])
+        self._open_log(partition, order)
+        partition.become_leader(order.state, now_ms=self._clock.now_ms())
+        log.info("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, sorted(order.state.isr))
+        self._replicas.wake_all(partition)
+
+    def _follow(self, partition: Partition, order: PartitionOrder) -> None:
+        self._open_log(partition, order)
+        must_refetch = partition.become_follower(order.state)
+        log.info("following %s of %s in epoch %d", order.state.leader, order.tp, order.state.leader_epoch)
+        self._replicas.wake_all(partition)
+        leader = order.state.leader
+        if leader < 0 or not self._is_alive(leader):
+            self._fetchers.remove([order.tp])
+        elif must_refetch:
+            self._fetchers.add(
+                order.tp,
+                partition,
+                leader=leader,
+                leader_epoch=LeaderEpoch(order.state.leader_epoch),
+                topic_id=partition.topic_id or ZERO_TOPIC_ID,
+            )
+
+    # -- StopReplica --------------------------------------------------------------------------------------------------
+
+    async def stop_replicas(
+        self, orders: Iterable[StopOrder], *, controller_epoch: int, broker_epoch: int
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        async with self._lock:
+            error = self.check_epochs(controller_epoch=controller_epoch, broker_epoch=broker_epoch)
+            if error is not ErrorCode.NONE:
+                return error, {}
+            errors: dict[TopicPartition, ErrorCode] = {}
+            stopped: list[Partition] = []
+            for count, order in enumerate(orders, start=1):
+                errors[order.tp] = self._stop(order, stopped)
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+            self._tell([], stopped)
+            return ErrorCode.NONE, errors
+
+    def _stop(self, order: StopOrder, stopped: list[Partition]) -> ErrorCode:
+        partition = self._replicas.get(order.tp)
+        if partition is not None:
+            verdict = decide_stop_replica(
+                request_leader_epoch=order.leader_epoch,
+                current_leader_epoch=partition.machine.leader_epoch,
+                is_offline=partition.machine.role is Role.OFFLINE,
+            )
+            if verdict is not ErrorCode.NONE:
+                return verdict
+            self._fetchers.remove([order.tp])
+            partition.machine.stop()
+            stopped.append(partition)
+            if order.delete:
+                self._replicas.remove(order.tp)
+                partition.log = None
+            self._replicas.wake_all(partition)
+        if order.delete:
+            try:
+                self._logs.delete(order.tp)
+            except LogDirFault as fault:
+                log.error("cannot delete the log of %s: %s", order.tp, fault)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            log.info("deleted the log of %s", order.tp)
+        return ErrorCode.NONE
+
+    # -- brokers come and go ------------------------------------------------------------------------------------------
+
+    def leaders_changed_liveness(self) -> None:
+        """UpdateMetadata said who is alive: follow leaders that have come back, leave those that have gone."""
+        for partition in self._replicas:
+            machine = partition.machine
+            if machine.role is not Role.FOLLOWER or machine.leader < 0:
+                continue
+            is_followed = self._fetchers.fetcher_of(partition.tp) is not None
+            if self._is_alive(machine.leader) and not is_followed:
+                self._fetchers.add(
+                    partition.tp,
+                    partition,
+                    leader=machine.leader,
+                    leader_epoch=machine.leader_epoch,
+                    topic_id=partition.topic_id or ZERO_TOPIC_ID,
+                )
+
+    def _tell(self, led: list[Partition], followed: list[Partition]) -> None:
+        if led or followed:
+            for listener in self._listeners:
+                listener(led, followed)

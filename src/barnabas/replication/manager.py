@@ -1,0 +1,433 @@
+"""All replicas of this broker: where requests find their partition, and where those who wait are woken.
+
+Owner: the event loop. Produce and Fetch come straight through here: no coroutine, no queue, one pass over the partitions.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
+from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.metrics.registry import Counter, Registry
+from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from barnabas.replication.fetch_session_cache import FetchedPartition
+from barnabas.replication.partition import FetchParams, Partition, PartitionRead
+from barnabas.replication.state import IsrSettled, ProposeIsr
+from barnabas.runtime.purgatory import DelayedOperation, Purgatory
+from barnabas.runtime.timers import Timers
+from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
+
+log = logging.getLogger(__name__)
+
+
+class AppendOutcome:
+    """The answer for one partition of a Produce request."""
+
+    __slots__ = ("base_offset", "error", "log_append_time_ms", "log_start_offset", "message", "record_errors")
+
+    def __init__(self, error: ErrorCode = ErrorCode.NONE, message: str | None = None) -> None:
+        self.error = error
+        self.message = message
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.log_start_offset = -1
+        self.record_errors: list[RecordError] = []
+
+
+class TopicCounters(NamedTuple):
+    """Kafka's BrokerTopicMetrics of one topic."""
+
+    bytes_in: Counter
+    bytes_out: Counter
+    messages_in: Counter
+    failed_produce: Counter
+
+    @classmethod
+    def of(cls, registry: Registry, topic: str) -> "TopicCounters":
+        def counter(name: str, what: str) -> Counter:
+            return registry.counter(f"kafka_server_topic_{name}", what, topic=topic)
+
+        return cls(
+            counter("bytes_in", "Bytes produced, by topic."),
+            counter("bytes_out", "Bytes fetched by consumers, by topic."),
+            counter("messages_in", "Records produced, by topic."),
+            counter("failed_produce_requests", "Refused appends, by topic."),
+        )
+
+
+class WaitingFetch(NamedTuple):
+    purgatory: Purgatory
+    operation: DelayedOperation
+
+    def cancel(self) -> None:
+        self.purgatory.cancel(self.operation)
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        clock: Clock,
+        timers: Timers,
+        registry: Registry,
+        is_known: Callable[[TopicPartition], bool],
+        submit_isr_change: Callable[[Partition, ProposeIsr], None],
+        prefers_replica: Callable[[Partition, FetchParams, int], int | None],
+        fetch_bytes_max: int,
+    ) -> None:
+        """`is_known` tells whether the cluster has such a partition; `prefers_replica` whom a consumer should ask."""
+        self.broker_id = broker_id
+        self.fetch_bytes_max = fetch_bytes_max
+        self._clock = clock
+        self._registry = registry
+        self._is_known = is_known
+        self._submit_isr_change = submit_isr_change
+        self._prefers_replica = prefers_replica
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._counters: dict[str, TopicCounters] = {}
+        self.produce_purgatory = Purgatory("Produce", timers)
+        self.fetch_purgatory = Purgatory("Fetch", timers)
+        self.delete_records_purgatory = Purgatory("DeleteRecords", timers)
+        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+            registry.gauge(
+                "kafka_server_purgatory_size", "Waiting requests.", purgatory.__len__, delayed_operation=purgatory.name
+            )
+        self._add_gauges(registry)
+
+    def _add_gauges(self, registry: Registry) -> None:
+        def count(name: str, what: str, condition: Callable[[Partition], bool]) -> None:
+            registry.gauge(
+                f"kafka_server_replica_manager_{name}", what, lambda: sum(map(condition, self._partitions.values()))
+            )
+
+        count("partition_count", "Replicas on this broker.", lambda p: True)
+        count("leader_count", "Partitions that this broker leads.", lambda p: p.is_leader)
+        count(
+            "under_replicated_partitions",
+            "Led here, with replicas out of sync.",
+            lambda p: p.machine.is_under_replicated,
+        )
+        count(
+            "under_min_isr_partition_count",
+            "Led here, below min.insync.replicas.",
+            lambda p: p.machine.is_under_min_isr,
+        )
+        count("at_min_isr_partition_count", "Led here, at min.insync.replicas.", lambda p: p.machine.is_at_min_isr)
+        count(
+            "reassigning_partitions", "Led here, being reassigned.", lambda p: p.is_leader and p.machine.is_reassigning
+        )
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def get(self, tp: TopicPartition) -> Partition | None:
+        return self._partitions.get(tp)
+
+    def add(self, partition: Partition) -> None:
+        self._partitions[partition.tp] = partition
+
+    def remove(self, tp: TopicPartition) -> Partition | None:
+        partition = self._partitions.pop(tp, None)
+        if partition is not None:
+            self.wake_all(partition)
+        return partition
+
+    def require(self, tp: TopicPartition) -> Partition:
+        """The partition, or the error that sends a client to look for it elsewhere."""
+        partition = self._partitions.get(tp)
+        if partition is not None:
+            return partition
+        if self._is_known(tp):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on broker {self.broker_id}")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+
+    def counters(self, topic: str) -> TopicCounters:
+        counters = self._counters.get(topic)
+        if counters is None:
+            counters = self._counters[topic] = TopicCounters.of(self._registry, topic)
+        return counters
+
+    # -- produce ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        entries: Sequence[tuple[TopicPartition, memoryview | bytearray]],
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        origin: Origin,
+        on_done: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        """Append, and answer when what `required_acks` promises holds. The buffers are not needed after the call."""
+        now_ms = self._clock.now_ms()
+        outcomes: list[AppendOutcome] = []
+        grown: list[tuple[Partition, bool]] = []
+        waiting: dict[int, tuple[Partition, int]] = {}
+        to_flush: list[Partition] = []
+        for index, (tp, records) in enumerate(entries):
+            outcome = AppendOutcome()
+            outcomes.append(outcome)
+            try:
+                partition = self.require(tp)
+                info, hw_moved = partition.append_as_leader(
+                    records, required_acks=required_acks, origin=origin, now_ms=now_ms
+                )
+            except (Refused, Malformed, LogDirFault) as error:
+                self._note_refusal(tp, outcome, error)
+                continue
+            outcome.base_offset = info.first_offset
+            outcome.log_append_time_ms = info.log_append_time_ms
+            outcome.log_start_offset = info.log_start_offset
+            if required_acks == -1:
+                waiting[index] = (partition, info.last_offset + 1)
+            if info.duplicate:
+                continue
+            if info.flush_due:
+                to_flush.append(partition)
+            counters = self.counters(tp.topic)
+            counters.bytes_in.value += info.size_bytes
+            counters.messages_in.value += info.record_count
+            grown.append((partition, hw_moved))
+
+        def replicated(errors: dict[int, ErrorCode]) -> None:
+            for index, error in errors.items():
+                outcomes[index].error = error
+                outcomes[index].base_offset = -1
+            on_done(outcomes)
+
+        def written() -> None:
+            if not waiting:
+                on_done(outcomes)
+                return
+            keys = [partition for partition, _ in waiting.values()]
+            operation = DelayedProduce(waiting, replicated)
+            self.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
+
+        if to_flush:
+            self._flush_then(to_flush, written)
+        else:
+            written()
+        for partition, hw_moved in grown:
+            self.log_end_moved(partition)
+            if hw_moved:
+                self.high_watermark_moved(partition)
+
+    def _note_refusal(self, tp: TopicPartition, outcome: AppendOutcome, error: Exception) -> None:
+        if isinstance(error, Malformed):
+            outcome.error, outcome.message = ErrorCode.CORRUPT_MESSAGE, str(error)
+        elif isinstance(error, LogDirFault):
+            outcome.error, outcome.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+        else:
+            assert isinstance(error, Refused)
+            outcome.error, outcome.message = error.code, error.message
+            if isinstance(error, InvalidRecords):
+                outcome.record_errors = error.record_errors
+        if outcome.error not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            self.counters(tp.topic).failed_produce.add()
+            log.debug("append to %s refused: %s", tp, error)
+
+    def _flush_then(self, partitions: list[Partition], then: Callable[[], None]) -> None:
+        """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
+        left = len(partitions)
+
+        def flushed(error: BaseException | None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                then()
+
+        for partition in partitions:
+            partition.local_log.flush(flushed)
+
+    # -- fetch --------------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        params: FetchParams,
+        wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]],
+        on_done: Callable[[list[PartitionRead]], None],
+    ) -> WaitingFetch | None:
+        """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it."""
+        reads, total_bytes, has_news = self._read_all(params, wanted)
+        if has_news or params.max_wait_ms <= 0 or not wanted or total_bytes >= params.min_bytes:
+            on_done(reads)
+            return None
+        positions: list[tuple[Partition, int, int]] = []
+        for (want, tp), read in zip(wanted, reads, strict=True):
+            read.release()
+            assert not isinstance(tp, ErrorCode)  # an error would have been news
+            partition = self._partitions[tp]
+            positions.append((partition, partition.machine.leader_epoch, want.fetch_offset))
+
+        def ready(partition: Partition, offset: int) -> int | None:
+            return self._bytes_ready(partition, params, offset)
+
+        operation = DelayedFetch(
+            positions,
+            min_bytes=params.min_bytes,
+            bytes_ready=ready,
+            on_done=lambda: on_done(self._read_all(params, wanted)[0]),
+        )
+        is_follower = params.is_from_follower
+        keys = [partition.log_end_key if is_follower else partition for partition, _, _ in positions]
+        self.fetch_purgatory.try_complete_else_watch(operation, keys, timeout_ms=params.max_wait_ms)
+        return None if operation.completed else WaitingFetch(self.fetch_purgatory, operation)
+
+    def _read_all(
+        self, params: FetchParams, wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
+    ) -> tuple[list[PartitionRead], int, bool]:
+        """All reads, their bytes, and whether one of them must be told at once."""
+        now_ms = self._clock.now_ms()
+        left_bytes = min(params.max_bytes, self.fetch_bytes_max)
+        total_bytes = 0
+        has_news = False
+        reads: list[PartitionRead] = []
+        for want, tp in wanted:
+            if isinstance(tp, ErrorCode):
+                read = PartitionRead(tp)
+            else:
+                read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
+            reads.append(read)
+            total_bytes += read.size_bytes
+            left_bytes = max(0, left_bytes - read.size_bytes)
+            if read.error or read.diverging_epoch is not None or read.preferred_read_replica >= 0:
+                has_news = True
+        return reads, total_bytes, has_news
+
+    def _read_one(
+        self,
+        params: FetchParams,
+        want: FetchedPartition,
+        tp: TopicPartition,
+        left_bytes: int,
+        min_one_batch: bool,
+        now_ms: int,
+    ) -> PartitionRead:
+        try:
+            partition = self.require(tp)
+            preferred = self._prefers_replica(partition, params, want.fetch_offset)
+            if preferred is not None:
+                return self._redirect(partition, preferred)
+            log_end = partition.log.log_end_offset if partition.log is not None else 0
+            read = partition.read(
+                params,
+                fetch_offset=want.fetch_offset,
+                current_leader_epoch=want.current_leader_epoch,
+                last_fetched_epoch=want.last_fetched_epoch,
+                max_bytes=min(want.max_bytes, left_bytes),
+                min_one_batch=min_one_batch,
+            )
+            if params.replica_id >= 0 and not read.error and read.diverging_epoch is None:
+                self._note_follower(partition, params, want, log_end, now_ms)
+        except Refused as refusal:
+            return PartitionRead(refusal.code)
+        except LogDirFault:
+            return PartitionRead(ErrorCode.KAFKA_STORAGE_ERROR)
+        return read
+
+    def _note_follower(
+        self, partition: Partition, params: FetchParams, want: FetchedPartition, log_end: int, now_ms: int
+    ) -> None:
+        recorded = partition.record_follower_fetch(
+            params,
+            fetch_offset=want.fetch_offset,
+            follower_log_start=want.follower_log_start,
+            log_end=log_end,
+            now_ms=now_ms,
+        )
+        if recorded.propose is not None:
+            self._submit_isr_change(partition, recorded.propose)
+        if recorded.hw_moved:
+            self.high_watermark_moved(partition)
+        if recorded.log_start_moved:
+            self.delete_records_purgatory.check(partition)
+
+    @staticmethod
+    def _redirect(partition: Partition, preferred: int) -> PartitionRead:
+        read = PartitionRead()
+        log = partition.local_log
+        read.high_watermark, read.last_stable_offset = log.high_watermark, log.last_stable_offset
+        read.log_start_offset = log.log_start_offset
+        read.preferred_read_replica = preferred
+        return read
+
+    def _bytes_ready(self, partition: Partition, params: FetchParams, offset: int) -> int | None:
+        if partition.log is None:
+            return None
+        bound = partition.read_bound(params)
+        if bound <= offset:
+            return None if offset > partition.log.log_end_offset else 0
+        if params.min_bytes <= 1:
+            return 1
+        try:
+            found = partition.log.read(offset, max_bytes=params.min_bytes, max_offset=bound, min_one_batch=True)
+        except (Refused, LogDirFault):
+            return None
+        found.release()
+        return found.size_bytes
+
+    # -- delete records -----------------------------------------------------------------------------------------------
+
+    def delete_records(
+        self,
+        entries: Sequence[tuple[TopicPartition, int]],
+        *,
+        timeout_ms: int,
+        on_done: Callable[[list[tuple[ErrorCode, int]]], None],
+    ) -> None:
+        """Move log starts on all replicas; answers (error, low watermark) for each entry."""
+        answers: list[tuple[ErrorCode, int]] = []
+        waiting: dict[int, tuple[Partition, int]] = {}
+        for index, (tp, offset) in enumerate(entries):
+            try:
+                partition = self.require(tp)
+                waiting[index] = (partition, partition.delete_records(offset))
+                answers.append((ErrorCode.NONE, -1))
+            except Refused as refusal:
+                answers.append((refusal.code, -1))
+
+        def done(errors: dict[int, ErrorCode]) -> None:
+            for index, (partition, _) in waiting.items():
+                error = errors.get(index, ErrorCode.NONE)
+                answers[index] = (error, -1 if error else partition.low_watermark())
+            on_done(answers)
+
+        self.delete_records_purgatory.try_complete_else_watch(
+            DelayedDeleteRecords(waiting, done), [p for p, _ in waiting.values()], timeout_ms=timeout_ms
+        )
+
+    # -- waking -------------------------------------------------------------------------------------------------------
+
+    def log_end_moved(self, partition: Partition) -> None:
+        self.fetch_purgatory.check(partition.log_end_key)
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        self.produce_purgatory.check(partition)
+        self.fetch_purgatory.check(partition)
+
+    def wake_all(self, partition: Partition) -> None:
+        """The partition changed its role or is gone: whoever waits for it must look again."""
+        self.high_watermark_moved(partition)
+        self.log_end_moved(partition)
+        self.delete_records_purgatory.check(partition)
+
+    def isr_settled(self, partition: Partition, settled: IsrSettled) -> None:
+        if settled.hw_moved:
+            partition.local_log.update_high_watermark(partition.machine.high_watermark)
+            self.high_watermark_moved(partition)
+
+    def tick(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Now and then: followers that lag leave the ISR."""
+        now_ms = self._clock.now_ms()
+        for partition in list(self._partitions.values() if partitions is None else partitions):
+            hw_moved, proposal = partition.tick(now_ms)
+            if proposal is not None:
+                log.info("proposing to shrink the ISR of %s to %s", partition.tp, sorted(proposal.broker_ids))
+                self._submit_isr_change(partition, proposal)
+            if hw_moved:
+                self.high_watermark_moved(partition)

@@ -1,0 +1,352 @@
+"""One replica on this broker: the machine that decides, the log that keeps, and the glue between them.
+
+Owner: the event loop. Every method that moves the high watermark or the log end says so in its result; waking those who
+wait is the manager's work.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
+from barnabas.storage.epoch_cache import EpochEnd
+from barnabas.storage.file_handle import FileRange
+from barnabas.storage.log import Log
+from barnabas.storage.log_types import AppendInfo, Origin, TimestampedOffset
+from barnabas.storage.txn_index import AbortedTxn
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+class FetchParams(NamedTuple):
+    """What one Fetch request says about all its partitions."""
+
+    replica_id: int  #: -1: a consumer
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    client_rack: str
+    #: Consumers that tell their rack (v11 and later) may read from followers.
+    may_read_from_follower: bool
+
+    @property
+    def is_from_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+class DivergingEpoch(NamedTuple):
+    epoch: int
+    end_offset: int
+
+
+class PartitionRead:
+    """What a fetch of one partition found. Ranges are pinned: send or release them."""
+
+    __slots__ = (
+        "aborted_transactions",
+        "diverging_epoch",
+        "error",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "preferred_read_replica",
+        "ranges",
+        "size_bytes",
+    )
+
+    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.error = error
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.ranges: list[FileRange] = []
+        self.size_bytes = 0
+        self.aborted_transactions: list[AbortedTxn] | None = None
+        self.diverging_epoch: DivergingEpoch | None = None
+        self.preferred_read_replica = -1
+
+    def release(self) -> None:
+        for file_range in self.ranges:
+            file_range.release()
+        self.ranges = []
+        self.size_bytes = 0
+
+
+class Appended(NamedTuple):
+    info: AppendInfo
+    hw_moved: bool
+
+
+class Partition:
+    __slots__ = ("_clock", "_on_high_watermark", "future_log", "log", "log_end_key", "machine", "topic_id", "tp")
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        machine: PartitionMachine,
+        clock: Clock,
+        *,
+        on_high_watermark: Callable[["Partition"], None],
+    ) -> None:
+        """`on_high_watermark` is told when a follower's copy moves it; leaders' methods say so in their results."""
+        self.tp = tp
+        self.topic_id: TopicId | None = None
+        self.machine = machine
+        self._clock = clock
+        self._on_high_watermark = on_high_watermark
+        #: None until the controller made this broker a replica, and after its directory failed.
+        self.log: Log | None = None
+        #: A copy that is being moved to another log directory (AlterReplicaLogDirs).
+        self.future_log: Log | None = None
+        #: Followers' long polls watch this, consumers' watch the partition itself.
+        self.log_end_key = ("log end", tp)
+
+    def __repr__(self) -> str:
+        return f"Partition({self.tp}, {self.machine.role.value}, epoch {self.machine.leader_epoch})"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.machine.role is Role.LEADER
+
+    @property
+    def local_log(self) -> Log:
+        if self.log is None:
+            code = (
+                ErrorCode.KAFKA_STORAGE_ERROR if self.machine.role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            raise Refused(code, f"no log of {self.tp} here")
+        return self.log
+
+    def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, if this broker leads and the caller's epoch, where it has one, is the right one."""
+        error = self.machine.check_leader_epoch(current_leader_epoch, require_leader=True)
+        if error is not ErrorCode.NONE:
+            raise Refused(error, f"{self.tp}: {error.name.lower()}, epoch here {self.machine.leader_epoch}")
+        return self.local_log
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def become_leader(self, state: PartitionState, *, now_ms: int) -> bool:
+        """True when this broker did not lead this epoch before."""
+        log = self.local_log
+        started = self.machine.become_leader(state, log_end=log.log_end_offset, now_ms=now_ms)
+        if started.is_new_epoch:
+            log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)
+        if started.applied:
+            self._share_high_watermark()
+        return started.applied and started.is_new_epoch
+
+    def become_follower(self, state: PartitionState) -> bool:
+        """True when the fetcher must start anew."""
+        return self.machine.become_follower(state).is_new_epoch
+
+    def _share_high_watermark(self) -> None:
+        assert self.log is not None
+        self.log.update_high_watermark(self.machine.high_watermark)
+
+    # -- what a fetcher reads of its replica ---------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> Offset:
+        return self.local_log.log_start_offset
+
+    @property
+    def log_end(self) -> Offset:
+        return self.local_log.log_end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.machine.high_watermark
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return self.local_log.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.local_log.end_offset_for_epoch(epoch)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: memoryview | bytearray, *, required_acks: int, origin: Origin, now_ms: int
+    ) -> Appended:
+        error = self.machine.check_append(required_acks=required_acks)
+        if error is not ErrorCode.NONE:
+            raise Refused(error, self._why_not_appended(error))
+        log = self.local_log
+        info = log.append_as_leader(records, leader_epoch=self.machine.leader_epoch, origin=origin, now_ms=now_ms)
+        hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
+        if hw_moved:
+            log.update_high_watermark(self.machine.high_watermark)
+        return Appended(info, hw_moved)
+
+    def _why_not_appended(self, error: ErrorCode) -> str:
+        if error is ErrorCode.NOT_ENOUGH_REPLICAS:
+            return (
+                f"{self.tp} has {len(self.machine.isr)} in-sync replicas, "
+                f"min.insync.replicas={self.machine.effective_min_isr} are needed for acks=all"
+            )
+        return f"broker {self.machine.local_broker} does not lead {self.tp}"
+
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+        """Copy what the leader sent, then take over its high watermark and log start."""
+        log = self.local_log
+        if len(records):
+            log.append_as_follower(records, now_ms=self._clock.now_ms())
+        moved = self.machine.record_follower_append(
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            leader_high_watermark=leader_high_watermark,
+        )
+        if moved:
+            log.update_high_watermark(self.machine.high_watermark)
+        if log.log_start_offset < leader_log_start <= log.high_watermark:
+            log.maybe_increment_log_start_offset(Offset(leader_log_start))
+        if moved:
+            self._on_high_watermark(self)
+
+    def truncate_to(self, offset: int) -> None:
+        log = self.local_log
+        log.truncate_to(Offset(offset))
+        self._truncated(log)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        log = self.local_log
+        log.truncate_fully_and_start_at(Offset(offset))
+        self._truncated(log)
+
+    def _truncated(self, log: Log) -> None:
+        self.machine.record_truncation(log_start=log.log_start_offset, log_end=log.log_end_offset)
+        self._share_high_watermark()
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log start, as DeleteRecords asks; -1 means the high watermark. Returns the offset to wait for."""
+        log = self.leader_log()
+        target = log.high_watermark if offset == -1 else offset
+        if target < 0 or target > log.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {target} is beyond the high watermark {log.high_watermark}"
+            )
+        log.maybe_increment_log_start_offset(Offset(target))
+        return target
+
+    def low_watermark(self) -> int:
+        """The smallest log start offset of the live replicas."""
+        return self.machine.low_watermark(self.local_log.log_start_offset)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        params: FetchParams,
+        *,
+        fetch_offset: int,
+        current_leader_epoch: int,
+        last_fetched_epoch: int,
+        max_bytes: int,
+        min_one_batch: bool,
+    ) -> PartitionRead:
+        from_follower = params.replica_id >= 0
+        machine = self.machine
+        error = machine.check_leader_epoch(
+            current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
+        )
+        if error is ErrorCode.NONE and from_follower:
+            error = machine.check_follower(BrokerId(params.replica_id), current_leader_epoch)
+        if error is not ErrorCode.NONE:
+            return PartitionRead(error)
+        log = self.local_log
+        result = PartitionRead()
+        result.high_watermark = log.high_watermark
+        result.last_stable_offset = log.last_stable_offset
+        result.log_start_offset = log.log_start_offset
+        if last_fetched_epoch >= 0:
+            diverging = self._diverging(log, fetch_offset=fetch_offset, last_fetched_epoch=last_fetched_epoch)
+            if diverging is not None:
+                result.diverging_epoch = diverging
+                return result
+        bound = self.read_bound(params)
+        found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
+        result.ranges = found.ranges
+        result.size_bytes = found.size_bytes
+        if params.isolation_level == READ_COMMITTED and not from_follower:
+            result.aborted_transactions = log.aborted_transactions(Offset(fetch_offset), found.upper_offset)
+        return result
+
+    def read_bound(self, params: FetchParams) -> Offset:
+        """Followers read to the log end, consumers what is committed, read_committed what is decided."""
+        log = self.local_log
+        if params.replica_id >= 0:
+            return log.log_end_offset
+        return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
+
+    def _diverging(self, log: Log, *, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
+        """KIP-595: where the reader's log and ours part, if they do."""
+        end = log.end_offset_for_epoch(last_fetched_epoch)
+        if end.epoch < 0 or end.end_offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: no epoch at or below {last_fetched_epoch} here")
+        if fetch_offset < log.log_start_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {fetch_offset} is before the log start")
+        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
+            return DivergingEpoch(end.epoch, end.end_offset)
+        return None
+
+    def record_follower_fetch(
+        self, params: FetchParams, *, fetch_offset: int, follower_log_start: int, log_end: int, now_ms: int
+    ) -> FetchRecorded:
+        recorded = self.machine.record_follower_fetch(
+            BrokerId(params.replica_id),
+            fetch_offset=fetch_offset,
+            follower_log_start=follower_log_start,
+            broker_epoch=params.replica_epoch,
+            log_end=log_end,
+            now_ms=now_ms,
+        )
+        if recorded.hw_moved:
+            self._share_high_watermark()
+        return recorded
+
+    def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
+        """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
+        log = self.local_log
+        if is_from_client and self.machine.high_watermark_lags and timestamp != EARLIEST_TIMESTAMP:
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.tp}: the new leader does not know the end offset yet")
+        if timestamp == LATEST_TIMESTAMP:
+            end = log.log_end_offset
+            if is_from_client:
+                end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+            return TimestampedOffset(-1, end, self.machine.leader_epoch)
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            return log.earliest_offset()
+        if timestamp == LATEST_TIERED_TIMESTAMP:
+            return None
+        if timestamp == MAX_TIMESTAMP:
+            found = log.offset_of_max_timestamp()
+        else:
+            found = log.offset_for_timestamp(timestamp)
+        if found is None:
+            return None
+        limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+        return found if not is_from_client or found.offset < limit else None
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> tuple[bool, ProposeIsr | None]:
+        if self.log is None:
+            return False, None
+        ticked = self.machine.tick(now_ms, self.log.log_end_offset)
+        if ticked.hw_moved:
+            self._share_high_watermark()
+        return ticked.hw_moved, ticked.propose

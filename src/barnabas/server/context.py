@@ -1,0 +1,75 @@
+"""What a handler may reach: the parts of one broker, and the question whether a caller may do something.
+
+Built once by `barnabas.broker`. Handlers translate between the wire and these parts; they decide nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.core.clock import Clock
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerEpoch, BrokerId
+from barnabas.metrics.registry import Registry
+from barnabas.replication.fetch_session_cache import FetchSessionCache
+from barnabas.replication.manager import ReplicaManager
+from barnabas.security.authorizer import (
+    CLUSTER_NAME,
+    SUPPORTED_OPERATIONS,
+    AllowEverything,
+    Authorizer,
+    Operation,
+    ResourceType,
+)
+from barnabas.server.call import Call
+from barnabas.storage.manager import LogManager
+
+if TYPE_CHECKING:
+    from barnabas.controller.controller import Controller
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerContext:
+    """Owner: the event loop."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    dynamic: DynamicConfig
+    clock: Clock
+    registry: Registry
+    metadata: MetadataCache
+    logs: LogManager
+    replicas: ReplicaManager
+    fetch_sessions: FetchSessionCache
+    controller: "Controller"
+    #: The registration's czxid: changes when the broker registers again.
+    broker_epoch: Callable[[], BrokerEpoch]
+    authorizer: Authorizer = field(default_factory=AllowEverything)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings as they are now; a dynamic change swaps the whole snapshot."""
+        return self.dynamic.broker
+
+    def allows(self, call: Call, operation: Operation, resource: ResourceType, name: str) -> bool:
+        channel = call.channel
+        return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
+
+    def allows_topic(self, call: Call, operation: Operation, topic: str) -> bool:
+        channel = call.channel
+        return self.authorizer.allows(channel.principal, channel.peer_host, operation, ResourceType.TOPIC, topic)
+
+    def require_cluster(self, call: Call, operation: Operation) -> None:
+        if not self.allows(call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+
+    def authorized_operations(self, call: Call, resource: ResourceType, name: str) -> int:
+        """The bit field that tells a client what it may do."""
+        bits = 0
+        for operation in SUPPORTED_OPERATIONS[resource]:
+            if self.allows(call, operation, resource, name):
+                bits |= 1 << operation
+        return bits
