@@ -188,16 +188,9 @@ def format_value(value: Value) -> str:
 
 def _java_double(value: float) -> str:
     """Java's text of a double: scientific from 1E7 up and below 1E-3, always with a digit after the point."""
+    shortest = repr(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        text = repr(value)
-        if "e" not in text:
-            return text
-    mantissa, _, exponent = f"{value!r}".partition("e")
-    if not exponent:
-        sign, digits = ("-", mantissa[1:]) if value < 0 else ("", mantissa)
-        whole, _, fraction = digits.partition(".")
-        significant = (whole + fraction).rstrip("0").lstrip("0")
-        return f"{sign}{significant[0]}.{significant[1:] or '0'}E{len(whole) - 1}"
-    if "." not in mantissa:
-        mantissa += ".0"
+        return shortest
+    significant = shortest.lstrip("-").partition("e")[0].replace(".", "").strip("0")
+    mantissa, _, exponent = f"{value:.{max(len(significant) - 1, 1)}e}".partition("e")
     return f"{mantissa}E{int(exponent)}"
