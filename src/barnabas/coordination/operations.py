@@ -41,7 +41,8 @@ class Stat:
 @dataclass(frozen=True, slots=True)
 class Get:
     path: str
-    #: Told, once, when the data changes or the znode goes. Equal values on one path count once.
+    #: Told, once, when the data changes or the znode goes. Equal values on one path count once. The session calls it
+    #: with the path; in the controller's effects it is the event to feed back.
     watch: Hashable | None = None
 
 
@@ -118,6 +119,15 @@ class Result:
     @property
     def ok(self) -> bool:
         return self.code is ZkCode.OK
+
+
+class Interrupted(Enum):
+    """Why an operation has no answer."""
+
+    #: The connection broke with the request under way: it may or may not have happened.
+    CONNECTION_LOST = "connection lost"
+    #: The session is over, or was closed.
+    SESSION_GONE = "session gone"
 
 
 @dataclass(frozen=True, slots=True)

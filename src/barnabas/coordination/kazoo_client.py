@@ -1,0 +1,280 @@
+"""The only module that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
+
+Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Everything that happens
+is told through callbacks on that thread, in the order in which it happened; the session brings them to the loop.
+
+Requests go straight into kazoo's queue with a small object for the answer, as kazoo's own transactions do, instead of
+through its futures: those cost a condition variable and two more threads per answer and lose the order of answers and watches.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from kazoo import exceptions as failures
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as requests
+from kazoo.protocol.states import Callback, EventType, KazooState, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
+
+from barnabas.coordination.operations import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    Get,
+    GetChildren,
+    Interrupted,
+    Multi,
+    Operation,
+    Result,
+    SetData,
+    Stat,
+    ZkCode,
+)
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.znodes_security import default_acl
+
+_log = logging.getLogger(__name__)
+
+#: First and longest pause between two attempts to connect.
+_RETRY_FIRST_S = 0.05
+_RETRY_LONGEST_S = 1.0
+
+_CODES: dict[type[BaseException], ZkCode] = {
+    failures.NoNodeError: ZkCode.NO_NODE,
+    failures.NodeExistsError: ZkCode.NODE_EXISTS,
+    failures.BadVersionError: ZkCode.BAD_VERSION,
+    failures.NotEmptyError: ZkCode.NOT_EMPTY,
+    failures.NoAuthError: ZkCode.NO_AUTH,
+    failures.RolledBackError: ZkCode.ROLLED_BACK,
+    # ZooKeeper's word for "an operation before or after this one failed".
+    failures.RuntimeInconsistency: ZkCode.ROLLED_BACK,
+    failures.NoChildrenForEphemeralsError: ZkCode.NO_CHILDREN_FOR_EPHEMERALS,
+}
+
+Answer = Result | Interrupted
+Done = Callable[[Answer], None]
+Fired = Callable[[str, Hashable], None]
+
+
+class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        callback.func(*callback.args)
+
+
+class _Pending:
+    """Takes the answer to one request from kazoo."""
+
+    __slots__ = ("_convert", "_done")
+
+    def __init__(self, convert: Callable[[Any], Result], done: Done) -> None:
+        self._convert = convert
+        self._done: Done | None = done
+
+    def set(self, value: Any = None) -> None:
+        self._finish(self._convert(value))
+
+    def set_exception(self, error: BaseException) -> None:
+        if isinstance(error, failures.ConnectionLoss):
+            self._finish(Interrupted.CONNECTION_LOST)
+        elif isinstance(error, failures.SessionExpiredError | failures.AuthFailedError | failures.SessionMovedError):
+            self._finish(Interrupted.SESSION_GONE)
+        else:
+            self._finish(Result(_CODES.get(type(error), ZkCode.REFUSED)))
+
+    def _finish(self, answer: Answer) -> None:
+        # kazoo reports a request twice when it races with the closing of the connection: the first one counts.
+        done, self._done = self._done, None
+        if done is not None:
+            done(answer)
+
+
+class _Watcher:
+    """Equal for the same watch on the same path, so that kazoo keeps one of them."""
+
+    __slots__ = ("_fired", "_key")
+
+    def __init__(self, kind: str, path: str, watch: Hashable, fired: Fired) -> None:
+        self._key = (kind, path, watch)
+        self._fired = fired
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watcher) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self, event: WatchedEvent) -> None:
+        # A connection that breaks takes its watches along (type NONE): whoever watches has to look again.
+        if event.type != EventType.NONE or event.path is None:
+            self._fired(self._key[1], self._key[2])
+
+
+class KazooConnection:
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        on_connected: Callable[[int], None],
+        on_suspended: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_watch: Fired,
+    ) -> None:
+        self._config = config
+        self._on_connected = on_connected
+        self._on_suspended = on_suspended
+        self._on_lost = on_lost
+        self._on_watch = on_watch
+        #: Set by the session once it exists.
+        self.chroot = ""
+        self._acls: dict[Any, list[ACL]] = {}
+        # kazoo tells of every attempt and every state: what matters of it the session says itself.
+        quiet = logging.getLogger(f"{__name__}.kazoo")
+        quiet.setLevel(logging.CRITICAL)
+        self._client = KazooClient(
+            hosts=config.hosts,
+            timeout=config.session_timeout_ms / 1000,
+            handler=_InlineHandler(),
+            auth_data=list(config.auth) or None,
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=_RETRY_FIRST_S,
+                backoff=2,
+                max_delay=_RETRY_LONGEST_S,
+                sleep_func=SequentialThreadingHandler.sleep_func,
+            ),
+            logger=quiet,
+            use_ssl=config.tls,
+            certfile=config.tls_certificate,
+            keyfile=config.tls_key,
+            keyfile_password=config.tls_key_password,
+            ca=config.tls_authorities,
+            verify_certs=config.tls_verify,
+            check_hostname=config.tls_verify_hostname,
+        )
+        self._client.add_listener(self._state_changed)
+
+    def start(self) -> None:
+        """Begins to connect, and returns."""
+        self._client.start_async()
+
+    def stop(self) -> None:
+        """Closes the session, so that its ephemerals go at once. Blocks until the thread has ended."""
+        self._client.stop()
+        self._client.close()
+
+    def submit(self, operation: Operation, done: Done) -> None:
+        request, convert = self._translate(operation)
+        self._client._call(request, _Pending(convert, done))
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._on_connected(self._client._session_id or 0)
+        elif state == KazooState.SUSPENDED:
+            self._on_suspended()
+        else:
+            self._on_lost()
+
+    # --- translation --------------------------------------------------------------------------------------------------
+
+    def _absolute(self, path: str) -> str:
+        return self.chroot + path if path != "/" else self.chroot or "/"
+
+    def _relative(self, path: str) -> str:
+        return path[len(self.chroot) :] if self.chroot else path
+
+    def _watcher(self, kind: str, path: str, watch: Hashable | None) -> _Watcher | None:
+        return None if watch is None else _Watcher(kind, path, watch, self._on_watch)
+
+    def _acl(self, path: str) -> list[ACL]:
+        entries = default_acl(path, secure=self._config.secure_acls)
+        known = self._acls.get(entries)
+        if known is None:
+            # kazoo writes an empty text as null, which not every server takes; ZooKeeper ignores the id of `auth`.
+            known = [ACL(each.permissions, Id(each.scheme, each.id or "creator")) for each in entries]
+            self._acls[entries] = known
+        return known
+
+    def _translate(self, operation: Operation) -> tuple[Any, Callable[[Any], Result]]:
+        match operation:
+            case Get(path, watch):
+                return requests.GetData(self._absolute(path), self._watcher("data", path, watch)), _got
+            case Exists(path, watch):
+                return requests.Exists(self._absolute(path), self._watcher("data", path, watch)), _existed
+            case GetChildren(path, watch):
+                return requests.GetChildren(self._absolute(path), self._watcher("children", path, watch)), _listed
+            case Multi(operations):
+                return requests.Transaction([self._part(each) for each in operations]), self._committed
+            case Create():
+                return self._part(operation), self._created
+            case SetData():
+                return self._part(operation), _was_set
+            case Delete():
+                return self._part(operation), _deleted
+
+    def _part(self, operation: Create | SetData | Delete | Check) -> Any:
+        match operation:
+            case Create(path, data, ephemeral, sequence):
+                flags = (1 if ephemeral else 0) | (2 if sequence else 0)
+                return requests.Create(self._absolute(path), data, self._acl(path), flags)
+            case SetData(path, data, version):
+                return requests.SetData(self._absolute(path), data, version)
+            case Delete(path, version):
+                return requests.Delete(self._absolute(path), version)
+            case Check(path, version):
+                return requests.CheckVersion(self._absolute(path), version)
+
+    def _created(self, path: Any) -> Result:
+        return Result(ZkCode.OK, path=self._relative(str(path)))
+
+    def _committed(self, parts: Any) -> Result:
+        results = tuple(self._part_result(part) for part in parts)
+        refused = [each.code for each in results if not each.ok]
+        # The one that broke the transaction says why; the others were only rolled back.
+        causes = [code for code in refused if code is not ZkCode.ROLLED_BACK]
+        return Result((causes or refused or [ZkCode.OK])[0], results=results)
+
+    def _part_result(self, part: Any) -> Result:
+        if isinstance(part, BaseException):
+            return Result(_CODES.get(type(part), ZkCode.REFUSED))
+        if isinstance(part, ZnodeStat):
+            return Result(ZkCode.OK, stat=_stat(part))
+        if isinstance(part, str):
+            return self._created(part)
+        return Result(ZkCode.OK)
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(version=stat.version, czxid=stat.czxid, ephemeral_owner=stat.ephemeralOwner or 0, mtime_ms=stat.mtime)
+
+
+def _got(value: Any) -> Result:
+    data, stat = value
+    return Result(ZkCode.OK, data=data, stat=_stat(stat))
+
+
+def _existed(stat: Any) -> Result:
+    return Result(ZkCode.NO_NODE) if stat is None else Result(ZkCode.OK, stat=_stat(stat))
+
+
+def _listed(children: Any) -> Result:
+    return Result(ZkCode.OK, children=tuple(sorted(children)))
+
+
+def _was_set(stat: Any) -> Result:
+    return Result(ZkCode.OK, stat=_stat(stat))
+
+
+def _deleted(_: Any) -> Result:
+    return Result(ZkCode.OK)

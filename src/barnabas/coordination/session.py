@@ -1,0 +1,472 @@
+"""A session with ZooKeeper, for the event loop.
+
+Owner: the event loop; kazoo's thread reaches it only through `_post`, in order. Callers see `operations`, `ZkError` and
+nothing of kazoo.
+
+What is promised: operations are sent in the order in which they were asked for; one that a lost connection caught is
+repeated, in its place, on the next connection, for as long as the session lives (so a create that succeeded unseen
+answers NODE_EXISTS, and a conditional write BAD_VERSION: callers look again). A session that expired fails what is
+under way with `SessionExpired`, then a new one is made, and `SessionState.RENEWED` says so.
+"""
+
+import asyncio
+import heapq
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from barnabas.coordination import paths
+from barnabas.coordination.operations import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    Get,
+    GetChildren,
+    Guard,
+    Interrupted,
+    Multi,
+    Operation,
+    Result,
+    SetData,
+    Stat,
+    Write,
+    ZkCode,
+)
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.core.errors import BarnabasError
+
+if TYPE_CHECKING:
+    from barnabas.coordination.kazoo_client import Answer, KazooConnection
+
+_log = logging.getLogger(__name__)
+
+#: Requests that are sent and not answered. kazoo wakes its thread with one byte a request through a socket pair, whose
+#: buffer has room for about 270: past that the loop would block.
+_IN_FLIGHT_MAX = 128
+
+#: Guarded writes that travel as one transaction, by number and by size. ZooKeeper takes 1 MB.
+_PACKED_MAX = 100
+_PACKED_BYTES_MAX = 256 * 1024
+
+
+class ZkError(BarnabasError):
+    """ZooKeeper refused an operation."""
+
+    code = ZkCode.REFUSED
+
+
+class NoNode(ZkError):
+    code = ZkCode.NO_NODE
+
+
+class NodeExists(ZkError):
+    code = ZkCode.NODE_EXISTS
+
+
+class BadVersion(ZkError):
+    code = ZkCode.BAD_VERSION
+
+
+class NotEmpty(ZkError):
+    code = ZkCode.NOT_EMPTY
+
+
+class NotAuthorized(ZkError):
+    code = ZkCode.NO_AUTH
+
+
+class SessionExpired(ZkError):
+    """The session is over; its ephemerals are gone."""
+
+
+class ConnectionLost(ZkError):
+    """No connection within `zookeeper.connection.timeout.ms`, or none any more."""
+
+
+_ERRORS: dict[ZkCode, type[ZkError]] = {
+    each.code: each for each in (NoNode, NodeExists, BadVersion, NotEmpty, NotAuthorized)
+}
+
+
+class SessionState(Enum):
+    CONNECTED = "connected"
+    #: The connection is gone; the session may live on.
+    SUSPENDED = "suspended"
+    #: The session is over.
+    EXPIRED = "expired"
+    #: A new session took the place of an expired one.
+    RENEWED = "renewed"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    results: tuple[Result, ...]
+    #: The guard did not hold: another broker is controller. Results then do not matter.
+    moved: bool = False
+
+
+class _Work:
+    """One request: an operation, or several guarded writes in one transaction."""
+
+    __slots__ = ("batch", "indexes", "operation", "order")
+
+    def __init__(self, order: tuple[int, int], operation: Operation, batch: "_Batch", indexes: tuple[int, ...]) -> None:
+        self.order = order
+        self.operation = operation
+        self.batch = batch
+        self.indexes = indexes
+
+    def __lt__(self, other: "_Work") -> bool:
+        return self.order < other.order
+
+
+class _Batch:
+    """Operations whose answers are awaited together."""
+
+    __slots__ = ("done", "guard", "missing", "operations", "results")
+
+    def __init__(
+        self, operations: Sequence[Operation], guard: Guard | None, done: "asyncio.Future[BatchAnswer]"
+    ) -> None:
+        self.operations = operations
+        self.guard = guard
+        self.done = done
+        self.results: list[Result | None] = [None] * len(operations)
+        self.missing = len(operations)
+
+    def settle(self, index: int, result: Result) -> None:
+        self.results[index] = result
+        self.missing -= 1
+        if self.missing == 0 and not self.done.done():
+            self.done.set_result(BatchAnswer(tuple(each for each in self.results if each is not None)))
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def stop_moved(self) -> None:
+        if not self.done.done():
+            self.done.set_result(BatchAnswer((), moved=True))
+
+
+class ZooKeeperSession:
+    def __init__(self, config: SessionConfig) -> None:
+        self._config = config
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection: KazooConnection | None = None
+        self._session_id = 0
+        self._connected = False
+        self._expired = False
+        self._stopped = False
+        self._first: asyncio.Future[None] | None = None
+        self._listeners: list[Callable[[SessionState], None]] = []
+        # From kazoo's thread to the loop.
+        self._inbox: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._inbox_lock = threading.Lock()
+        self._drain_is_due = False
+        # Not sent yet, in order.
+        self._waiting: list[_Work] = []
+        self._in_flight: set[_Work] = set()
+        self._sequence = 0
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    @property
+    def session_id(self) -> int:
+        """The id of the current session, as znodes name their owner; 0 before the first."""
+        return self._session_id
+
+    async def start(self) -> None:
+        """Connects, and makes the chroot. Raises `ConnectionLost` if that takes longer than it may."""
+        self._loop = asyncio.get_running_loop()
+        self._first = self._loop.create_future()
+        # kazoo takes a while to import: off the loop, and not before somebody needs it.
+        connection_type = await asyncio.to_thread(_load_connection_type)
+        self._connection = connection_type(
+            self._config,
+            on_connected=lambda session_id: self._post(self._on_connected, session_id),
+            on_suspended=lambda: self._post(self._on_suspended),
+            on_lost=lambda: self._post(self._on_lost),
+            on_watch=lambda path, watch: self._post(self._on_watch, path, watch),
+        )
+        self._connection.start()
+        try:
+            async with asyncio.timeout(self._config.connection_timeout_ms / 1000):
+                await self._first
+                if self._config.chroot:
+                    await self.ensure_path(self._config.chroot)
+                    self._connection.chroot = self._config.chroot
+        except TimeoutError:
+            await self.stop()
+            raise ConnectionLost(
+                f"no connection to ZooKeeper at {self._config.hosts} within "
+                f"zookeeper.connection.timeout.ms={self._config.connection_timeout_ms}"
+            ) from None
+
+    async def stop(self) -> None:
+        """Closes the session: its ephemerals go, and what is under way fails with `SessionExpired`."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._connected = False
+        self._fail_all(SessionExpired("the session was closed"))
+        if self._connection is not None:
+            await asyncio.to_thread(self._connection.stop)
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Calls `listener` on the loop with each change of state; the answer ends the subscription."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # --- single operations --------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, watch: Callable[[str], None] | None = None) -> tuple[bytes | None, Stat]:
+        """Data and status. `watch(path)` is called, once, when they may have changed: look again then."""
+        result = await self._one(Get(path, watch))
+        assert result.stat is not None
+        return result.data, result.stat
+
+    async def exists(self, path: str, watch: Callable[[str], None] | None = None) -> Stat | None:
+        [result] = (await self.batch([Exists(path, watch)])).results
+        return result.stat if result.ok else None
+
+    async def children(self, path: str, watch: Callable[[str], None] | None = None) -> tuple[str, ...]:
+        return (await self._one(GetChildren(path, watch))).children
+
+    async def create(
+        self,
+        path: str,
+        data: bytes | None = None,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_path: bool = False,
+    ) -> str:
+        """The path that was made, which has a number at its end if `sequence` was asked for."""
+        operation = Create(path, data, ephemeral, sequence)
+        if not make_path:
+            return (await self._one(operation)).path
+        ancestors: list[Operation] = [Create(each) for each in paths.parents(path)]
+        answer = await self.batch([*ancestors, operation])
+        return _checked(operation, answer.results[-1]).path
+
+    async def ensure_path(self, path: str) -> None:
+        await self.ensure_paths([path])
+
+    async def ensure_paths(self, wanted: Sequence[str]) -> None:
+        """Makes persistent znodes, with their parents, where there are none."""
+        everything = dict.fromkeys(each for path in wanted for each in (*paths.parents(path), path))
+        for path, result in zip(
+            everything, (await self.batch([Create(each) for each in everything])).results, strict=True
+        ):
+            if result.code not in (ZkCode.OK, ZkCode.NODE_EXISTS):
+                _checked(Create(path), result)
+
+    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> Stat:
+        result = await self._one(SetData(path, data, version))
+        assert result.stat is not None
+        return result.stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._one(Delete(path, version))
+
+    async def delete_recursive(self, path: str) -> None:
+        """Deletes a znode and all below it; nothing happens if there is none."""
+        level = [path]
+        levels = []
+        while level:
+            levels.append(level)
+            answers = (await self.batch([GetChildren(each) for each in level])).results
+            level = [f"{each}/{name}" for each, answer in zip(level, answers, strict=True) for name in answer.children]
+        deletions = [Delete(each) for level in reversed(levels) for each in level]
+        for deletion, result in zip(deletions, (await self.batch(deletions)).results, strict=True):
+            if result.code is not ZkCode.NO_NODE:
+                _checked(deletion, result)
+
+    async def transaction(self, operations: Sequence[Create | SetData | Delete | Check]) -> tuple[Result, ...]:
+        """All or nothing; raises what the first operation that failed raises alone."""
+        return (await self._one(Multi(tuple(operations)))).results
+
+    async def _one(self, operation: Operation) -> Result:
+        answer = await self.batch([operation])
+        return _checked(operation, answer.results[0])
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    async def batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> BatchAnswer:
+        """Sends all of them, pipelined, and answers when the last is answered. An operation that ZooKeeper refuses is an
+        answer, not an exception. With a guard, writes travel with a check of /controller_epoch, many to a transaction;
+        one that is refused as part of such a transaction is repeated alone, so each has the answer that is its own.
+        """
+        if not operations:
+            return BatchAnswer(())
+        if self._stopped or self._loop is None:
+            raise SessionExpired("the session was closed")
+        if self._expired:
+            raise SessionExpired("the session has expired and there is no new one yet")
+        batch = _Batch(operations, guard, self._loop.create_future())
+        self._sequence += 1
+        if guard is None:
+            for index, operation in enumerate(operations):
+                self._push(_Work((self._sequence, index), operation, batch, (index,)))
+        else:
+            self._push_packed(batch, guard)
+        self._pump()
+        return await batch.done
+
+    def _push(self, work: _Work) -> None:
+        heapq.heappush(self._waiting, work)
+
+    def _push_packed(self, batch: _Batch, guard: Guard) -> None:
+        check = Check(paths.CONTROLLER_EPOCH, guard.epoch_zk_version)
+        pack: list[int] = []
+        size = 0
+
+        def close() -> None:
+            nonlocal size
+            if pack:
+                writes = tuple(batch.operations[index] for index in pack)
+                self._push(_Work((self._sequence, pack[0]), Multi((check, *writes)), batch, tuple(pack)))  # type: ignore[arg-type]
+            pack.clear()
+            size = 0
+
+        for index, operation in enumerate(batch.operations):
+            if not isinstance(operation, Write):
+                close()
+                self._push(_Work((self._sequence, index), operation, batch, (index,)))
+                continue
+            pack.append(index)
+            size += len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
+            if len(pack) >= _PACKED_MAX or size >= _PACKED_BYTES_MAX:
+                close()
+        close()
+
+    def _pump(self) -> None:
+        """Sends what may be sent."""
+        if not self._connected or self._connection is None:
+            return
+        while self._waiting and len(self._in_flight) < _IN_FLIGHT_MAX:
+            work = heapq.heappop(self._waiting)
+            if work.batch.done.done():
+                continue
+            self._in_flight.add(work)
+            self._connection.submit(work.operation, lambda answer, work=work: self._post(self._answered, work, answer))  # type: ignore[misc]
+
+    def _answered(self, work: _Work, answer: "Answer") -> None:
+        if work not in self._in_flight:
+            return
+        self._in_flight.discard(work)
+        if isinstance(answer, Result):
+            self._settle(work, answer)
+        elif answer is Interrupted.CONNECTION_LOST:
+            self._push(work)
+        else:
+            work.batch.fail(SessionExpired("the session expired with the request under way"))
+        self._pump()
+
+    def _settle(self, work: _Work, result: Result) -> None:
+        batch = work.batch
+        if batch.guard is None or not isinstance(work.operation, Multi):
+            batch.settle(work.indexes[0], result)
+            return
+        if result.ok:
+            for index, part in zip(work.indexes, result.results[1:], strict=True):
+                batch.settle(index, part)
+            return
+        if result.results and result.results[0].code in (ZkCode.BAD_VERSION, ZkCode.NO_NODE):
+            batch.stop_moved()
+            return
+        if len(work.indexes) == 1:
+            part = result.results[1] if result.results else result
+            batch.settle(work.indexes[0], part)
+            return
+        # One of them was refused, and took the others with it: each again, alone, in order.
+        check = work.operation.operations[0]
+        for index, operation in zip(work.indexes, work.operation.operations[1:], strict=True):
+            self._push(_Work((work.order[0], index), Multi((check, operation)), batch, (index,)))
+
+    # --- what kazoo's thread reports ----------------------------------------------------------------------------------
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        """From any thread: call this on the loop, after what was posted before."""
+        self._inbox.append((callback, arguments))
+        with self._inbox_lock:
+            if self._drain_is_due:
+                return
+            self._drain_is_due = True
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        with self._inbox_lock:
+            self._drain_is_due = False
+        while self._inbox:
+            callback, arguments = self._inbox.popleft()
+            callback(*arguments)
+
+    def _on_connected(self, session_id: int) -> None:
+        if self._stopped:
+            return
+        self._connected = True
+        self._session_id = session_id
+        renewed, self._expired = self._expired, False
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        _log.info("session 0x%x with ZooKeeper at %s", session_id, self._config.hosts)
+        self._pump()
+        self._tell(SessionState.RENEWED if renewed else SessionState.CONNECTED)
+
+    def _on_suspended(self) -> None:
+        if self._stopped:
+            return
+        self._connected = False
+        _log.warning("the connection to ZooKeeper is lost; trying again")
+        self._tell(SessionState.SUSPENDED)
+
+    def _on_lost(self) -> None:
+        if self._stopped:
+            return
+        self._connected = False
+        self._expired = True
+        _log.warning("session 0x%x with ZooKeeper has expired", self._session_id)
+        self._fail_all(SessionExpired(f"session 0x{self._session_id:x} has expired"))
+        self._tell(SessionState.EXPIRED)
+
+    def _on_watch(self, path: str, watch: Hashable) -> None:
+        if not self._stopped and callable(watch):
+            watch(path)
+
+    def _tell(self, state: SessionState) -> None:
+        for listener in tuple(self._listeners):
+            listener(state)
+
+    def _fail_all(self, error: SessionExpired) -> None:
+        batches = {work.batch for work in (*self._waiting, *self._in_flight)}
+        self._waiting.clear()
+        self._in_flight.clear()
+        for batch in batches:
+            batch.fail(error)
+
+
+def _load_connection_type() -> "type[KazooConnection]":
+    from barnabas.coordination.kazoo_client import KazooConnection
+
+    return KazooConnection
+
+
+def _checked(operation: Operation, result: Result) -> Result:
+    """The result, or the exception that it stands for."""
+    if result.ok:
+        return result
+    where = getattr(operation, "path", None) or "a transaction"
+    raise _ERRORS.get(result.code, ZkError)(f"{where}: {result.code.value}")

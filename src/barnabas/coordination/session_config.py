@@ -1,0 +1,46 @@
+"""How to reach ZooKeeper, under Kafka's names."""
+
+from dataclasses import dataclass
+
+from barnabas.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Settings of one session."""
+
+    #: `zookeeper.connect` without its path: `h1:2181,h2:2181`.
+    hosts: str
+    #: The path of `zookeeper.connect`, without a slash at its end; empty for none. Made if it is absent.
+    chroot: str = ""
+    #: `zookeeper.session.timeout.ms`
+    session_timeout_ms: int = 18_000
+    #: `zookeeper.connection.timeout.ms`
+    connection_timeout_ms: int = 18_000
+    #: `zookeeper.set.acl`: only those who have our credentials may change what we make.
+    secure_acls: bool = False
+    #: Credentials: (scheme, value) such as ("digest", "user:password").
+    auth: tuple[tuple[str, str], ...] = ()
+    #: `zookeeper.ssl.client.enable`
+    tls: bool = False
+    #: PEM files: `zookeeper.ssl.keystore.location` (certificate and key), `zookeeper.ssl.truststore.location`.
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_key_password: str | None = None
+    tls_authorities: str | None = None
+    tls_verify: bool = True
+    #: `zookeeper.ssl.endpoint.identification.algorithm` is HTTPS.
+    tls_verify_hostname: bool = True
+
+    @staticmethod
+    def split(connect: str) -> tuple[str, str]:
+        """The hosts and the path of `zookeeper.connect`."""
+        hosts, slash, path = connect.strip().partition("/")
+        if not hosts:
+            raise ConfigError(
+                f"zookeeper.connect={connect!r} names no host; it has the form host1:2181,host2:2181/path"
+            )
+        chroot = f"/{path.strip('/')}" if slash and path.strip("/") else ""
+        if "//" in chroot:
+            raise ConfigError(f"zookeeper.connect={connect!r} has an empty name in its path")
+        return hosts, chroot

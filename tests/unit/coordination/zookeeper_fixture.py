@@ -1,0 +1,79 @@
+"""An embedded ZooKeeper and sessions with it, for tests that speak to a real server."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from barnabas.coordination.embedded.config import ZooKeeperConfig
+from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
+from barnabas.core.clock import ManualClock
+
+
+def run(story: Coroutine[None, None, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await story
+
+    asyncio.run(bounded())
+
+
+class Ensemble:
+    """One server whose clock stands still, so that a session expires when the test says so."""
+
+    def __init__(self, data_dir: str) -> None:
+        self.clock = ManualClock()
+        self.server = EmbeddedZooKeeper(data_dir, clock=self.clock, config=ZooKeeperConfig(force_sync=False))
+
+    def config(self, chroot: str = "") -> SessionConfig:
+        return SessionConfig(hosts=self.server.connect_string, chroot=chroot, session_timeout_ms=6_000)
+
+    def drop_connections(self) -> None:
+        for connection in list(self.server.service.connections):
+            connection.abort()
+
+    def expire_sessions(self) -> None:
+        """Every session that is open now."""
+        self.clock.advance_ms(60_000)
+        self.server.service.expire_sessions()
+
+
+@asynccontextmanager
+async def zookeeper() -> AsyncIterator[Ensemble]:
+    with tempfile.TemporaryDirectory() as data_dir:
+        ensemble = Ensemble(data_dir)
+        await ensemble.server.start()
+        try:
+            yield ensemble
+        finally:
+            await ensemble.server.stop()
+
+
+@asynccontextmanager
+async def session(ensemble: Ensemble, chroot: str = "", **settings: object) -> AsyncIterator[ZooKeeperSession]:
+    opened = ZooKeeperSession(replace(ensemble.config(chroot), **settings))  # type: ignore[arg-type]
+    await opened.start()
+    try:
+        yield opened
+    finally:
+        await opened.stop()
+
+
+class States:
+    """Waits for states of a session."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self.seen: list[SessionState] = []
+        self._wake = asyncio.Event()
+        opened.on_state(self._note)
+
+    def _note(self, state: SessionState) -> None:
+        self.seen.append(state)
+        self._wake.set()
+
+    async def until(self, state: SessionState) -> None:
+        while state not in self.seen:
+            self._wake.clear()
+            await self._wake.wait()
