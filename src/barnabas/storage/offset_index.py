@@ -92,6 +92,22 @@ class OffsetIndex(IndexFile):
         end = page * _STRIDE
         return bisect_right(self._packed, target, end - _STRIDE, end if end < self._entries else self._entries)
 
+    def floor_position(self, position: int) -> int:
+        """The largest indexed position <= `position`; 0, where the first batch is, if there is none."""
+        if not self._opened:
+            self.open()
+        packed = self._packed
+        if packed is None:
+            return 0
+        low, high = 0, self._entries
+        while low < high:
+            middle = (low + high) >> 1
+            if packed[middle] & _POSITION_MASK <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return packed[low - 1] & _POSITION_MASK if low else 0
+
     def fetch_upper_bound(self, position: int, fetch_bytes: int) -> OffsetPosition | None:
         """The first entry at or past `position + fetch_bytes`: an offset that is surely outside such a fetch."""
         target = position + fetch_bytes

@@ -1,0 +1,102 @@
+"""What every log of a broker shares, injected: disk, clock, timers, threads, and what to do when a directory fails.
+
+The log itself imports no asyncio and starts no thread. A broker gives it the event loop's timers and a thread pool;
+a test gives it a manual clock and threads that run when told.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from barnabas.core.clock import Clock, SystemClock
+from barnabas.core.errors import LogDirFault
+from barnabas.runtime.timers import Timer, Timers
+from barnabas.storage.disk import Disk
+from barnabas.storage.file_handle import SegmentPool
+
+Work = Callable[[], None]
+#: Called on the event loop once the work has ended, with what it raised.
+Done = Callable[[BaseException | None], None]
+
+
+class Threads(Protocol):
+    def run(self, work: Work, done: Done) -> None:
+        """Run `work` on some thread; then `done` on the event loop."""
+        ...
+
+
+class InlineThreads:
+    """Runs the work where it stands: for tools and tests that have no event loop."""
+
+    def run(self, work: Work, done: Done) -> None:
+        try:
+            work()
+        except Exception as error:
+            done(error)
+        else:
+            done(None)
+
+
+class ManualThreads:
+    """Keeps the work until `run_pending`: for tests that look at what is between."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Work, Done]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def run(self, work: Work, done: Done) -> None:
+        self._pending.append((work, done))
+
+    def run_pending(self) -> None:
+        """Also what the work itself asks for."""
+        while self._pending:
+            InlineThreads().run(*self._pending.popleft())
+
+
+class NoTimer:
+    def cancel(self) -> None:
+        """There is nothing to stop."""
+
+
+class ImmediateTimers:
+    """Fires at once, whatever the delay: for tools that delete a segment and want it gone."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        callback()
+        return NoTimer()
+
+
+def _raise_fault(fault: LogDirFault) -> None:
+    """Without a manager the fault only reaches the caller, as the exception that it is."""
+
+
+def _ignore(log_dir: str) -> None:
+    """A log without a manager has no checkpoint file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogEnvironment:
+    """Owner: whoever owns the logs. One for all logs of a broker."""
+
+    disk: Disk = field(default_factory=Disk)
+    clock: Clock = field(default_factory=SystemClock)
+    timers: Timers = field(default_factory=ImmediateTimers)
+    threads: Threads = field(default_factory=InlineThreads)
+    pool: SegmentPool = field(default_factory=SegmentPool)
+    #: Spreads `segment.jitter.ms`, so that the segments of a topic do not all roll at once.
+    random: Random = field(default_factory=Random)
+    #: Told of every I/O error, on the event loop, before the caller gets it as an exception.
+    on_fault: Callable[[LogDirFault], None] = _raise_fault
+    #: `producer.id.expiration.ms`
+    producer_id_expiration_ms: int = 86_400_000
+    #: `transaction.partition.verification.enable`
+    transaction_verification: bool = False
+    #: Told on the event loop that a log was truncated: its recovery point must reach the checkpoint file before the
+    #: log grows again, or recovery would trust records that were written over.
+    on_truncated: Callable[[str], None] = _ignore
+    #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
+    max_transaction_timeout_ms: int = 15 * 60 * 1000

@@ -1,0 +1,125 @@
+"""Open files, shared between those who read them and those who delete them.
+
+Owner: the event loop. A `FileRange` pins its file: the descriptor stays open, and its bytes readable, until `release`,
+even when the segment is renamed, deleted or closed meanwhile. The `SegmentPool` bounds how many inactive segments
+keep files open, so that thousands of partitions fit in the process's descriptors.
+"""
+
+from collections import OrderedDict
+from typing import Protocol
+
+from barnabas.core.errors import BrokenInvariant
+from barnabas.storage.disk import Disk
+
+
+class OpenFile:
+    """A descriptor and how many still need it. Closed when nobody does: the segment has let go, and no pin is left."""
+
+    __slots__ = ("_disk", "_let_go", "fd", "pins")
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk = disk
+        self.fd = fd
+        self.pins = 0
+        self._let_go = False
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        if self.pins <= 0:
+            raise BrokenInvariant(f"descriptor {self.fd} was released more often than pinned")
+        self.pins -= 1
+        if self.pins == 0 and self._let_go:
+            self._disk.close(self.fd)
+
+    def let_go(self) -> None:
+        """The segment's own claim ends."""
+        self._let_go = True
+        if self.pins == 0:
+            self._disk.close(self.fd)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """`size_bytes` bytes: fewer only at the end of the file."""
+        data = self._disk.pread(self.fd, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size_bytes and (data := self._disk.pread(self.fd, size_bytes - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+
+class FileRange:
+    """Bytes of a segment to send: `size_bytes` from `position` of the file. Release it once, when sent."""
+
+    __slots__ = ("_released", "fd", "handle", "position", "size_bytes")
+
+    def __init__(self, handle: OpenFile, position: int, size_bytes: int) -> None:
+        handle.pins += 1
+        self.handle = handle
+        #: Stays open until `release`, whatever becomes of the segment.
+        self.fd = handle.fd
+        self.position = position
+        self.size_bytes = size_bytes
+        self._released = False
+
+    def release(self) -> None:
+        """Event loop only. Twice does no harm: a connection may fail while its last range is being sent."""
+        if not self._released:
+            self._released = True
+            self.handle.unpin()
+
+    def read(self) -> bytes:
+        """The bytes themselves, for TLS, for tools and for tests. Any thread, before `release`."""
+        return self.handle.read(self.position, self.size_bytes)
+
+    def __repr__(self) -> str:
+        return f"FileRange(fd={self.fd}, position={self.position}, size_bytes={self.size_bytes})"
+
+
+class HoldsFiles(Protocol):
+    """A segment, as the pool sees it."""
+
+    @property
+    def is_pinned(self) -> bool: ...
+
+    def release_files(self) -> None: ...
+
+
+class SegmentPool:
+    """The inactive segments that have files open, the longest unused first. At most `max_open` of them, but for pins.
+
+    A segment holds up to three descriptors: its log and the maps of its two indexes.
+    """
+
+    __slots__ = ("_open", "max_open")
+
+    def __init__(self, max_open: int = 1000) -> None:
+        self.max_open = max_open
+        self._open: OrderedDict[HoldsFiles, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def touch(self, segment: HoldsFiles) -> None:
+        """`segment` is about to be used."""
+        held = self._open
+        if segment in held:
+            held.move_to_end(segment)
+            return
+        held[segment] = None
+        if len(held) > self.max_open:
+            self._evict(keep=segment)
+
+    def forget(self, segment: HoldsFiles) -> None:
+        """`segment` has become active, or was closed."""
+        self._open.pop(segment, None)
+
+    def _evict(self, keep: HoldsFiles) -> None:
+        victim = next((s for s in self._open if s is not keep and not s.is_pinned), None)
+        if victim is not None:
+            del self._open[victim]
+            victim.release_files()

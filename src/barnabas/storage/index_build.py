@@ -1,0 +1,37 @@
+"""Offset and time index of a segment anew, batch by batch, as appends would have written them."""
+
+from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
+
+
+class IndexBuilder:
+    """Empties both indexes, then takes every batch of the segment in order, then `finish`."""
+
+    __slots__ = ("_interval_bytes", "_last_entry_at", "_offset_index", "_time_index", "max_timestamp", "offset_of_max")
+
+    def __init__(self, offset_index: OffsetIndex, time_index: TimeIndex, interval_bytes: int) -> None:
+        offset_index.reset()
+        time_index.reset()
+        self._offset_index = offset_index
+        self._time_index = time_index
+        self._interval_bytes = interval_bytes
+        self._last_entry_at = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max = offset_index.base_offset
+
+    def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.offset_of_max = max_timestamp, last_offset
+        if position - self._last_entry_at > self._interval_bytes:
+            self._last_entry_at = position
+            # An index that is too small for its segment stays sparse: look-ups walk further, and find all the same.
+            if not self._offset_index.is_full:
+                self._offset_index.append(last_offset, position)
+            if not self._time_index.is_full:
+                self._time_index.maybe_append(self.max_timestamp, self.offset_of_max)
+
+    def finish(self, *, trim: bool) -> None:
+        self._time_index.maybe_append(self.max_timestamp, self.offset_of_max, skip_full_check=True)
+        if trim:
+            self._offset_index.trim_to_valid_size()
+            self._time_index.trim_to_valid_size()

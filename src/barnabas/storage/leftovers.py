@@ -1,0 +1,90 @@
+"""What a crash left half done in a partition's directory: deletions, compactions, swaps. Settled before segments load.
+
+Any thread. The states and their meaning are those of `replacement`.
+"""
+
+import logging
+import struct
+from typing import Final
+
+from barnabas.protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH
+from barnabas.storage import names
+from barnabas.storage.disk import Disk
+from barnabas.storage.names import SegmentFile
+
+logger = logging.getLogger(__name__)
+
+_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
+
+
+def settle_leftovers(directory: str, disk: Disk) -> None:
+    """Finish or undo what was going on. May itself be interrupted and called again."""
+    cleaned: list[SegmentFile] = []
+    swaps: list[SegmentFile] = []
+    for name in disk.listdir(directory):
+        if name.endswith((names.DELETED_SUFFIX, names.TMP_SUFFIX)):
+            _unlink(disk, directory, name, "left by a deletion or a write that did not finish")
+            continue
+        parsed = names.parse_segment_file(name)
+        if parsed is None:
+            continue
+        if parsed.transient == names.CLEANED_SUFFIX:
+            cleaned.append(parsed)
+        elif parsed.transient == names.SWAP_SUFFIX:
+            swaps.append(parsed)
+    undone = min((file.base_offset for file in cleaned), default=None)
+    # `.swap` before `.cleaned`: were the lowest `.cleaned` gone first, a second crash would take the rest for decided.
+    for file in [swap for swap in swaps if undone is not None and swap.base_offset >= undone]:
+        _unlink(disk, directory, _name(file), "a swap that was not decided")
+        swaps.remove(file)
+    for file in sorted(cleaned, reverse=True):
+        _unlink(disk, directory, _name(file), "a compaction that did not finish")
+    if swaps:
+        _finish_swap(directory, disk, swaps)
+
+
+def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
+    logs = [file for file in swaps if file.kind == names.LOG_SUFFIX]
+    if logs:
+        # Logs get their final names first, so one that still waits says that the old segments may be there too.
+        start = min(file.base_offset for file in logs)
+        end = max(_next_offset(directory, disk, file) for file in logs)
+        replaced = {file.base_offset for file in logs}
+        for name in disk.listdir(directory):
+            parsed = names.parse_segment_file(name)
+            if parsed is None or parsed.transient or parsed.kind == names.SNAPSHOT_SUFFIX:
+                continue
+            if start <= parsed.base_offset < end or parsed.base_offset in replaced:
+                _unlink(disk, directory, name, "replaced by a compacted segment")
+    for file in sorted(swaps, key=lambda swap: (swap.kind == names.LOG_SUFFIX, swap.base_offset)):
+        target = _name(file._replace(transient=""))
+        logger.info("completing an interrupted swap: %s/%s becomes %s", directory, _name(file), target)
+        disk.rename(f"{directory}/{_name(file)}", f"{directory}/{target}")
+
+
+def _next_offset(directory: str, disk: Disk, file: SegmentFile) -> int:
+    """The offset after the last batch, by headers alone: its indexes have not got their names yet."""
+    path = f"{directory}/{_name(file)}"
+    end = disk.size(path)
+    next_offset, position = int(file.base_offset), 0
+    fd = disk.open(path)
+    try:
+        while position + _SHORT_HEADER.size <= end:
+            header = disk.pread(fd, _SHORT_HEADER.size, position)
+            base, length, _, magic, _, _, last_delta = _SHORT_HEADER.unpack(header)
+            if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
+                break
+            next_offset = base + last_delta + 1
+            position += LOG_OVERHEAD + length
+    finally:
+        disk.close(fd)
+    return next_offset
+
+
+def _name(file: SegmentFile) -> str:
+    return f"{names.offset_prefix(file.base_offset)}{file.kind}{file.transient}"
+
+
+def _unlink(disk: Disk, directory: str, name: str, why: str) -> None:
+    logger.info("deleting %s/%s: %s", directory, name, why)
+    disk.unlink(f"{directory}/{name}")

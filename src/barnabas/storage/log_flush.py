@@ -1,0 +1,45 @@
+"""Making a log durable, in three steps so that the event loop never waits for the disk.
+
+`Log.begin_flush` on the loop says what to sync and pins it; `FlushJob.run` syncs, on any thread; `Log.finish_flush` on
+the loop moves the recovery point. What the thread touches cannot change: pinned descriptors and plain paths.
+"""
+
+from typing import Final
+
+from barnabas.core.ids import Offset
+from barnabas.storage.disk import Disk
+from barnabas.storage.file_handle import OpenFile
+
+
+class FlushJob:
+    """Owner: whoever began it. `run` may be called on any thread, once."""
+
+    __slots__ = ("_disk", "_paths", "directory", "files", "up_to")
+
+    def __init__(
+        self, disk: Disk, *, files: list[OpenFile], paths: list[str], directory: str | None, up_to: int
+    ) -> None:
+        self._disk: Final = disk
+        for opened in files:
+            opened.pin()
+        self.files = files
+        #: Indexes, snapshots, epochs: small, and gone without harm if they were deleted meanwhile.
+        self._paths = paths
+        #: Synced too where files in it are new.
+        self.directory = directory
+        #: Everything below is durable once `run` has returned.
+        self.up_to = Offset(up_to)
+
+    def run(self) -> None:
+        for opened in self.files:
+            self._disk.fsync(opened.fd)
+        for path in self._paths:
+            self._disk.fsync_path(path)
+        if self.directory is not None:
+            self._disk.fsync_dir(self.directory)
+
+    def release(self) -> None:
+        """Event loop only; `Log.finish_flush` does it."""
+        files, self.files = self.files, []
+        for opened in files:
+            opened.unpin()

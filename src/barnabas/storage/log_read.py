@@ -1,0 +1,136 @@
+"""Reads: by offset, by timestamp, aborted transactions. Looks only at segments and bounds; knows no `Log`.
+
+Owner: the event loop.
+"""
+
+from typing import NamedTuple
+
+from barnabas.core.ids import LeaderEpoch, Offset
+from barnabas.protocol.record_batch import BatchHeader
+from barnabas.storage.file_handle import FileRange
+from barnabas.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
+from barnabas.storage.record_check import first_record_at_or_after
+from barnabas.storage.segment import BatchAt, Segment
+from barnabas.storage.segments import SegmentList
+from barnabas.storage.time_index import NO_TIMESTAMP
+from barnabas.storage.txn_index import AbortedTxn
+
+
+class Bound(NamedTuple):
+    """An offset that a read must not reach, and where its batch begins: always between two batches."""
+
+    offset: int
+    segment_base_offset: int
+    position: int
+
+
+def locate(segments: SegmentList, offset: int) -> Bound:
+    """Where the batch that holds or follows `offset` begins; the end of the segment where none does."""
+    segment = segments.at(max(segments.floor(offset), 0))
+    found = segment.find(offset) if segment.size_bytes else None
+    position = segment.size_bytes if found is None else found.position
+    return Bound(offset, segment.base_offset, position)
+
+
+def read(segments: SegmentList, offset: int, *, max_bytes: int, bound: Bound, min_one_batch: bool) -> ReadResult | None:
+    """Whole batches from the one that holds or follows `offset`, all below `bound`, from one segment.
+
+    None where there are none. A segment that has no batch left at `offset` (compaction removed them) is passed over.
+    """
+    for place in range(max(segments.floor(offset), 0), len(segments)):
+        segment = segments.at(place)
+        base = segment.base_offset
+        if base > bound.segment_base_offset:
+            return None
+        is_last = base == bound.segment_base_offset
+        limit = bound.position if is_last else segment.size_bytes
+        if limit == 0:
+            continue
+        found = segment.find(offset)
+        if found is None or found.position >= limit:
+            continue
+        return _take(
+            segment,
+            found,
+            offset,
+            limit=limit,
+            limit_offset=bound.offset if is_last else segments.base_after(place) or bound.offset,
+            max_bytes=max_bytes,
+            min_one_batch=min_one_batch,
+        )
+    return None
+
+
+def _take(
+    segment: Segment, first: BatchAt, offset: int, *, limit: int, limit_offset: int, max_bytes: int, min_one_batch: bool
+) -> ReadResult:
+    """From `first` to the last batch boundary within `max_bytes`."""
+    position = first.position
+    available = limit - position
+    if available <= max_bytes:
+        size, upper = available, limit_offset
+    elif first.size_bytes > max_bytes:
+        size, upper = (first.size_bytes, first.last_offset + 1) if min_one_batch else (0, offset)
+    else:
+        last = segment.last_boundary(first, position + max_bytes)
+        size, upper = last.position + last.size_bytes - position, last.last_offset + 1
+    start = OffsetMetadata(Offset(offset), Offset(segment.base_offset), position)
+    ranges = [FileRange(segment.file, position, size)] if size else []
+    return ReadResult(ranges, size, start, Offset(upper))
+
+
+def aborted_transactions(segments: SegmentList, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
+    """Those that overlap [from_offset, upper_offset). Their markers may lie in later segments than their records."""
+    found: list[AbortedTxn] = []
+    for place in range(max(segments.floor(from_offset), 0), len(segments)):
+        search = segments.at(place).txn_index.collect(from_offset, upper_offset)
+        found.extend(search.aborted)
+        if search.is_complete:
+            break
+    return found
+
+
+def offset_for_timestamp(segments: SegmentList, timestamp: int, *, from_offset: int) -> TimestampedOffset | None:
+    """The first record at or above `from_offset` whose timestamp is `timestamp` or later."""
+    for segment in segments:
+        if segment.size_bytes and segment.largest_timestamp >= timestamp:
+            found = _search_segment(segment, timestamp, from_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _search_segment(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+    indexed = segment.time_index.lookup(timestamp)
+    start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
+    # The entry's own batch may hold the record too: begin with it, not after it.
+    position = 0 if start is None else start.position
+    for at, header in segment.headers(position):
+        if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+            record = first_record_at_or_after(
+                segment.batch_bytes(at, header.size_bytes), header, timestamp=timestamp, from_offset=from_offset
+            )
+            if record is not None:
+                return TimestampedOffset(record[0], Offset(record[1]), _epoch(header))
+    return None
+
+
+def max_timestamp(segments: SegmentList) -> TimestampedOffset | None:
+    """The record with the largest timestamp, the first of them where several share it."""
+    segment = max(segments, key=lambda candidate: candidate.max_timestamp)
+    largest = segment.max_timestamp
+    if largest == NO_TIMESTAMP or not segment.size_bytes:
+        return None
+    start = segment.find(segment.offset_of_max_timestamp)
+    for at, header in segment.headers(0 if start is None else start.position):
+        if header.max_timestamp == largest:
+            record = first_record_at_or_after(
+                segment.batch_bytes(at, header.size_bytes), header, timestamp=largest, from_offset=header.base_offset
+            )
+            if record is not None:
+                return TimestampedOffset(largest, Offset(record[1]), _epoch(header))
+    return None
+
+
+def _epoch(header: BatchHeader) -> LeaderEpoch | None:
+    return LeaderEpoch(header.leader_epoch) if header.leader_epoch >= 0 else None

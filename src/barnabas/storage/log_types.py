@@ -1,0 +1,103 @@
+"""What goes into a log and what comes out: the values that callers of `Log` hold."""
+
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import LeaderEpoch, Offset
+from barnabas.storage.file_handle import FileRange
+from barnabas.storage.producer_state import AppendOrigin as Origin
+
+__all__ = [
+    "AppendInfo",
+    "InvalidRecords",
+    "OffsetMetadata",
+    "OffsetSnapshot",
+    "Origin",
+    "ReadResult",
+    "RecordError",
+    "TimestampedOffset",
+]
+
+NO_LOG_APPEND_TIME: Final = -1
+
+
+class RecordError(NamedTuple):
+    """Which record of the batch was refused, and why: goes out with Produce v8 and later (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class InvalidRecords(Refused):
+    """A batch refused for what some of its records are."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class AppendInfo(NamedTuple):
+    """What an append did. For a `duplicate` nothing was written: the offsets are those of the first time."""
+
+    first_offset: Offset
+    last_offset: Offset
+    #: The broker's time that the batch was stamped with; -1 where the topic keeps the producer's (CreateTime).
+    log_append_time_ms: int
+    log_start_offset: Offset
+    record_count: int
+    size_bytes: int
+    duplicate: bool = False
+    #: `flush.messages` is reached: flush (`Log.begin_flush`) before the append is acknowledged.
+    flush_due: bool = False
+    #: Whether the records had to be decoded and encoded again (`compression.type`).
+    recompressed: bool = False
+
+
+class OffsetMetadata(NamedTuple):
+    """An offset and where its batch is, so that distances in bytes can be told without a look-up."""
+
+    offset: Offset
+    segment_base_offset: Offset
+    position: int
+
+    def bytes_since(self, earlier: "OffsetMetadata") -> int | None:
+        """Bytes from `earlier` to here; None across segments, where at least one whole segment's end lies between."""
+        if self.segment_base_offset != earlier.segment_base_offset:
+            return None
+        return self.position - earlier.position
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, the first of which holds or follows the offset asked for. Release every range."""
+
+    ranges: list[FileRange]
+    size_bytes: int
+    #: Where the read began.
+    start: OffsetMetadata
+    #: No record of the ranges is at or above it: the upper bound for `aborted_transactions`.
+    upper_offset: Offset
+
+    def release(self) -> None:
+        for file_range in self.ranges:
+            file_range.release()
+
+    def read(self) -> bytes:
+        """The bytes, copied; then released."""
+        data = b"".join([file_range.read() for file_range in self.ranges])
+        self.release()
+        return data
+
+
+class OffsetSnapshot(NamedTuple):
+    log_start_offset: Offset
+    log_end: OffsetMetadata
+    high_watermark: OffsetMetadata
+    last_stable: OffsetMetadata
+
+
+class TimestampedOffset(NamedTuple):
+    """Answer of ListOffsets."""
+
+    timestamp: int
+    offset: Offset
+    leader_epoch: LeaderEpoch | None

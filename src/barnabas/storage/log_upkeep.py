@@ -1,0 +1,313 @@
+"""Keeping a log in shape: rolling, flushing, truncating, retention, and compacted segments that take their place.
+
+Owner: the event loop. `FlushJob.run` and the deletion of files run on threads and touch only what cannot change.
+"""
+
+import logging
+
+from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
+from barnabas.storage import names
+from barnabas.storage.log_flush import FlushJob
+from barnabas.storage.log_read import Bound
+from barnabas.storage.log_state import LogState
+from barnabas.storage.producer_replay import rebuild_producers
+from barnabas.storage.replacement import replace_segments
+from barnabas.storage.retention import Deletable, deletable_segments
+from barnabas.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class LogUpkeep(LogState):
+    """The part of `Log` that changes which segments there are."""
+
+    __slots__ = ()
+
+    # -- roll
+
+    def roll(self, now_ms: int) -> Segment:
+        """Start a new segment at the log end; the old one is flushed in the background."""
+        if self._closed:
+            raise self._storage_error()
+        try:
+            return self._roll(self._end, now_ms)
+        except OSError as error:
+            self._fault(error)
+
+    def _roll(self, next_offset: int, now_ms: int) -> Segment:
+        new_base = max(next_offset, self._end)
+        active = self.segments.active
+        if new_base < active.base_offset or (new_base == active.base_offset and active.size_bytes):
+            raise BrokenInvariant(f"{self.partition}: cannot roll to {new_base}, {active} is there")
+        if new_base == active.base_offset:
+            # An empty active segment whose index is too small for one entry: nothing to roll, only to make room.
+            return active
+        active.become_inactive()
+        segment = self._new_segment(new_base, now_ms)
+        self.segments.add(segment)
+        # At the start of a segment, so that recovery of it can begin there.
+        self.producers.update_map_end_offset(new_base)
+        self._unsynced_snapshot = self._snapshots.take(self.producers, sync=False) or self._unsynced_snapshot
+        logger.info("rolled %s to a new segment at offset %d", self.partition, new_base)
+        self._flush_in_background(new_base)
+        return segment
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        config, env = self.config, self._env
+        segment = Segment(
+            self.directory,
+            base_offset,
+            disk=env.disk,
+            created_ms=now_ms,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+            pool=env.pool,
+        )
+        if config.segment_jitter_ms:
+            segment.roll_jitter_ms = env.random.randrange(min(config.segment_jitter_ms, max(config.segment_ms, 1)))
+        for path in segment.paths():
+            # Left by a truncation whose deletion has not come yet, or by a crash: not ours to append to.
+            env.disk.unlink(path)
+        segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        segment.become_active()
+        return segment
+
+    # -- flush
+
+    def begin_flush(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
+        """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
+
+        `force` includes an empty active segment's file, for a clean shutdown. Run the job on a thread, then `finish_flush`.
+        """
+        offset = self._end if up_to is None else min(up_to, self._end)
+        if self._closed or (offset <= self._recovery_point and not force):
+            return None
+        try:
+            segments = self.segments.overlapping(self._recovery_point, offset + 1 if force else offset)
+            files = [segment.file for segment in segments]
+        except OSError as error:
+            self._fault(error)
+        paths = [path for segment in segments for path in segment.paths()[1:]]
+        if self._unsynced_snapshot is not None:
+            paths.append(self._unsynced_snapshot)
+            self._unsynced_snapshot = None
+        if self._epoch_file.unsynced:
+            paths.append(self._epoch_file.path)
+            self._epoch_file.unsynced = False
+        is_new = any(segment.base_offset >= self._recovery_point for segment in segments)
+        return FlushJob(
+            self._env.disk, files=files, paths=paths, directory=self.directory if is_new else None, up_to=offset
+        )
+
+    def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
+        """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
+        job.release()
+        if isinstance(error, OSError):
+            if not self._closed:
+                self._fault(error)
+            return
+        if error is not None:
+            raise error
+        # Truncated meanwhile? What is left below is durable, what is gone does not matter.
+        self._recovery_point = max(self._recovery_point, min(job.up_to, self._end))
+        self._last_flush_ms = self._env.clock.now_ms()
+
+    def flush(self) -> None:
+        """All three steps where one stands: for tools, tests and threads that own the log."""
+        job = self.begin_flush(force=True)
+        if job is None:
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self.finish_flush(job, error)
+        else:
+            self.finish_flush(job)
+
+    def _flush_in_background(self, up_to: int) -> None:
+        job = self.begin_flush(up_to)
+        if job is None:
+            return
+
+        def done(error: BaseException | None) -> None:
+            try:
+                self.finish_flush(job, error)
+            except LogDirFault as fault:
+                # The environment has been told; there is no caller to tell.
+                logger.error("flush of %s failed: %s", self.partition, fault)
+
+        self._env.threads.run(job.run, done)
+
+    # -- truncation
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every record at or above `offset`; True where there was any."""
+        if offset < 0:
+            raise BrokenInvariant(f"{self.partition}: cannot truncate to {offset}")
+        if self._closed:
+            raise self._storage_error()
+        try:
+            if offset >= self._end:
+                # An epoch that this replica began as leader without a record may contradict the new leader's.
+                self.epochs.truncate_from_end(self._end)
+                self.epochs.flush()
+                return False
+            logger.info("truncating %s from %d to %d", self.partition, self._end, offset)
+            if offset < self.segments.first.base_offset:
+                self._restart_at(offset, log_start_offset=offset)
+            else:
+                self._truncate_to(offset)
+            self._env.on_truncated(self.log_dir)
+            return True
+        except OSError as error:
+            self._fault(error)
+
+    def _truncate_to(self, offset: int) -> None:
+        leaving = [segment for segment in self.segments if segment.base_offset > offset]
+        # From the end, so that a crash in between leaves no hole.
+        self._remove(leaving[::-1], f"truncation to {offset}")
+        active = self.segments.active
+        active.become_active()
+        active.truncate_to(offset)
+        self._moved_end(offset)
+        self.epochs.truncate_from_end(offset)
+        self.epochs.flush()
+        self._log_start = min(self._log_start, offset)
+        self._rebuild_producers(offset)
+        if self._high_watermark > offset:
+            self._set_high_watermark(offset)
+
+    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
+        """Drop everything; the next record gets `offset`."""
+        if self._closed:
+            raise self._storage_error()
+        try:
+            self._restart_at(offset, log_start_offset=offset if log_start_offset is None else log_start_offset)
+            self._env.on_truncated(self.log_dir)
+        except OSError as error:
+            self._fault(error)
+
+    def _restart_at(self, offset: int, *, log_start_offset: int) -> None:
+        logger.info("dropping all of %s, starting at %d", self.partition, offset)
+        leaving = list(self.segments)
+        self._remove(leaving[::-1], f"restart at {offset}")
+        self.segments.add(self._new_segment(offset, self._env.clock.now_ms()))
+        self._moved_end(offset)
+        self._recovery_point = offset
+        self._log_start = log_start_offset
+        self.epochs.clear()
+        self.epochs.flush()
+        for snapshot in list(self._snapshots.offsets):
+            self._snapshots.remove(snapshot)
+        self.producers.truncate_fully(offset)
+        self._set_high_watermark(offset)
+
+    def _moved_end(self, offset: int) -> None:
+        self._end = offset
+        self._recovery_point = min(self._recovery_point, offset)
+        self._bound = Bound(-1, 0, 0)
+
+    def _rebuild_producers(self, offset: int) -> None:
+        rebuild_producers(
+            self.producers,
+            self._snapshots,
+            self.segments,
+            log_start_offset=self._log_start,
+            end_offset=offset,
+            now_ms=self._env.clock.now_ms(),
+        )
+
+    # -- log start, retention, replacement
+
+    def maybe_increment_log_start_offset(self, offset: int, reason: str) -> bool:
+        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        if offset > self._high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {offset} of partition {self.partition} since it is larger than "
+                f"the high watermark {self._high_watermark}",
+            )
+        if offset <= self._log_start:
+            return False
+        logger.info("log start offset of %s goes to %d: %s", self.partition, offset, reason)
+        self._log_start = offset
+        self._recovery_point = max(self._recovery_point, offset)
+        try:
+            self.epochs.truncate_from_start(offset)
+            self.epochs.flush()
+        except OSError as error:
+            self._fault(error)
+        self.producers.on_log_start_offset(offset, self._snapshots.latest)
+        return True
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """A retention pass; the number of segments that went."""
+        if self._closed:
+            return 0
+        try:
+            passes = deletable_segments(
+                self.segments,
+                self.config,
+                log_start_offset=self._log_start,
+                log_end_offset=self._end,
+                high_watermark=self._high_watermark,
+                now_ms=now_ms,
+            )
+            for deletable in passes:
+                self._delete(deletable, now_ms)
+            return sum(len(deletable.segments) for deletable in passes)
+        except OSError as error:
+            self._fault(error)
+
+    def _delete(self, deletable: Deletable, now_ms: int) -> None:
+        last = deletable.segments[-1]
+        if last is self.segments.active:
+            self._roll(self._end, now_ms)
+        after = self.segments.base_after(self.segments.floor(last.base_offset))
+        assert after is not None
+        # First the offset, then the files: whoever reads meanwhile gets OFFSET_OUT_OF_RANGE, not half a log.
+        self.maybe_increment_log_start_offset(after, deletable.reason)
+        self._remove(deletable.segments, deletable.reason)
+
+    def replace_segments(self, cleaned: list[Segment], old: list[Segment]) -> None:
+        """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
+        if self._closed:
+            raise self._storage_error()
+        try:
+            kept = {segment.base_offset for segment in cleaned}
+            leaving = replace_segments(self.segments, cleaned, old)
+            self._bound = Bound(-1, 0, 0)
+            snapshots = [segment.base_offset for segment in leaving if segment.base_offset not in kept]
+            self._delete_later(leaving, snapshots, "replaced by cleaned segments")
+        except OSError as error:
+            self._fault(error)
+
+    def _remove(self, leaving: list[Segment], reason: str) -> None:
+        """Out of the log now, renamed to `.deleted`, removed after `file.delete.delay.ms`."""
+        for segment in leaving:
+            self.segments.remove(segment)
+            segment.change_transient(names.DELETED_SUFFIX)
+            segment.abandon()
+        self._bound = Bound(-1, 0, 0)
+        self._delete_later(leaving, [segment.base_offset for segment in leaving], reason)
+
+    def _delete_later(self, leaving: list[Segment], snapshots: list[int], reason: str) -> None:
+        if not leaving:
+            return
+        logger.info("deleting segments %s of %s: %s", [s.base_offset for s in leaving], self.partition, reason)
+        paths = [path for segment in leaving for path in segment.paths()]
+        paths += [path for offset in snapshots if (path := self._snapshots.mark_deleted(offset))]
+        env, partition, log_dir = self._env, self.partition, self.log_dir
+
+        def work() -> None:
+            for path in paths:
+                env.disk.unlink(path)
+
+        def done(error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                logger.error("deletion of segments of %s failed: %s", partition, error)
+                env.on_fault(LogDirFault(log_dir, error))
+            elif error is not None:
+                raise error
+
+        env.timers.call_later(self.config.file_delete_delay_ms / 1000, lambda: env.threads.run(work, done))

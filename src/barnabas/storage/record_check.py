@@ -1,0 +1,129 @@
+"""The few places of the log that look inside a batch: keys of compacted topics, timestamps with limits, another codec,
+transaction markers, and the search for a timestamp. Pure."""
+
+from typing import Final
+
+from barnabas.core.config.log_config import COMPRESSION_UNCOMPRESSED, LogConfig
+from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.compression import Codec, compress
+from barnabas.protocol.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader, Buffer
+from barnabas.protocol.records import (
+    EndTxnMarker,
+    assemble,
+    decode_body,
+    iter_keys,
+    iter_records,
+    read_end_txn_marker,
+    records_body,
+)
+from barnabas.storage.log_types import InvalidRecords, RecordError
+
+_ERRORS_SHOWN: Final = 3
+
+
+def read_marker(batch: Buffer, header: BatchHeader) -> EndTxnMarker | None:
+    """What a control batch says of a transaction; None where compaction has emptied it."""
+    return read_end_txn_marker(batch, 0, header)
+
+
+def check_records(
+    batch: Buffer, header: BatchHeader, *, config: LogConfig, now_ms: int, partition: TopicPartition, check_times: bool
+) -> None:
+    """Raise `InvalidRecords` for records without a key in a compacted topic, and for timestamps out of range."""
+    errors: list[RecordError] = []
+    bad_times = False
+    try:
+        if not check_times:
+            for index, span in enumerate(iter_keys(records_body(batch, 0, header), header)):
+                if span.key is None:
+                    errors.append(_no_key(index, partition))
+        else:
+            oldest, newest = (
+                now_ms - config.message_timestamp_before_max_ms,
+                now_ms + config.message_timestamp_after_max_ms,
+            )
+            for index, record in enumerate(iter_records(batch, 0, header)):
+                if config.is_compacted and record.key is None:
+                    errors.append(_no_key(index, partition))
+                elif record.timestamp != NO_TIMESTAMP and not oldest <= record.timestamp <= newest:
+                    bad_times = True
+                    errors.append(
+                        RecordError(
+                            index,
+                            f"Timestamp {record.timestamp} of message with offset {index} is out of range. "
+                            f"The timestamp should be within [{oldest}, {newest}]",
+                        )
+                    )
+    except Malformed as error:
+        raise Refused(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from None
+    if bad_times:
+        raise InvalidRecords(
+            ErrorCode.INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp", errors
+        )
+    if errors:
+        shown = "; ".join(error.message for error in errors[:_ERRORS_SHOWN])
+        raise InvalidRecords(
+            ErrorCode.INVALID_RECORD,
+            f"One or more records have been rejected due to {len(errors)} record errors in total, and only showing the "
+            f"first three errors at most: {shown}",
+            errors,
+        )
+
+
+def _no_key(index: int, partition: TopicPartition) -> RecordError:
+    return RecordError(index, f"Compacted topic cannot accept message without key in topic partition {partition}")
+
+
+def target_codec(config: LogConfig) -> Codec:
+    """What `compression.type` asks for, where it is not `producer`."""
+    if config.compression_type == COMPRESSION_UNCOMPRESSED:
+        return Codec.NONE
+    return Codec[config.compression_type.upper()]
+
+
+def recompress(
+    batch: Buffer, header: BatchHeader, *, codec: Codec, config: LogConfig, partition: TopicPartition
+) -> bytearray:
+    """The same records in a batch of another codec. They are decoded once, so that no garbage is stored."""
+    level = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }.get(codec)
+    try:
+        body = records_body(batch, 0, header)
+        for _ in decode_body(body, header):
+            pass
+    except Malformed as error:
+        raise Refused(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from None
+    return bytearray(
+        assemble(
+            compress(codec, body, level),
+            base_offset=header.base_offset,
+            last_offset_delta=header.last_offset_delta,
+            record_count=header.record_count,
+            attributes=header.attributes & ~CODEC_MASK | codec,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+            leader_epoch=header.leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
+    )
+
+
+def first_record_at_or_after(
+    batch: Buffer, header: BatchHeader, *, timestamp: int, from_offset: int
+) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record that is both late and high enough."""
+    if header.timestamp_type == LOG_APPEND_TIME and header.record_count == header.last_offset_delta + 1:
+        # Every record reads as appended when the batch was: no need to decode.
+        if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+            return header.max_timestamp, max(header.base_offset, from_offset)
+        return None
+    for record in iter_records(batch, 0, header):
+        if record.timestamp >= timestamp and record.offset >= from_offset:
+            return record.timestamp, record.offset
+    return None

@@ -1,0 +1,320 @@
+"""Opening a log: what a crash, a clean stop or another broker left in a partition's directory becomes a `Log`.
+
+Any thread: nothing here touches what the event loop owns, so that many logs load at once. The steps:
+
+1. leftovers of deletions, compactions and swaps are settled (`settle_leftovers`);
+2. segments are found; after an unclean stop those from the recovery point on are read whole (`SegmentRecovery`): CRCs
+   checked, a torn tail cut, indexes, aborted transactions, epochs and producer state built anew;
+3. the rest trusts what a clean stop wrote, and rebuilds whatever index is missing;
+4. producer state starts from the newest good snapshot and replays what follows; epochs are cut to the log's bounds.
+
+What was found damaged, and what was done about it, is one line in the log.
+"""
+
+import logging
+from collections.abc import Callable
+
+from barnabas.core.config.log_config import LONG_MAX, LogConfig
+from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.storage import names
+from barnabas.storage.checkpoints import CheckpointError, read_epochs
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.index_file import CorruptIndex
+from barnabas.storage.leftovers import settle_leftovers
+from barnabas.storage.log import Log
+from barnabas.storage.log_state import EpochFile
+from barnabas.storage.producer_replay import rebuild_producers
+from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.segment import CorruptSegment, Segment
+from barnabas.storage.segment_recovery import rebuild_txn_index, recover_segment
+from barnabas.storage.segments import SegmentList
+from barnabas.storage.snapshots import ProducerSnapshots
+
+logger = logging.getLogger(__name__)
+
+#: Told of each segment that recovery has read: (bytes read, bytes cut off).
+Progress = Callable[[int, int], None]
+
+
+def _no_progress(size_bytes: int, cut_bytes: int) -> None:
+    """Nobody watches."""
+
+
+def open_log(
+    directory: str,
+    *,
+    config: LogConfig,
+    env: LogEnvironment,
+    partition: TopicPartition | None = None,
+    log_start_offset: int = 0,
+    recovery_point: int = 0,
+    clean: bool = True,
+    topic_id: TopicId | None = None,
+    progress: Progress = _no_progress,
+) -> Log:
+    """Any thread. Raises `OSError`, and `CorruptSegment` for message formats before v2; anything else is repaired.
+
+    `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints.
+    """
+    name = directory.rpartition("/")[2]
+    partition = partition or names.parse_partition_dir(name).partition
+    loader = _Loader(directory, partition, config, env, log_start_offset, recovery_point)
+    return loader.load(clean=clean, topic_id=topic_id, progress=progress)
+
+
+class _Loader:
+    """One load of one log. Owner: the loading thread."""
+
+    def __init__(
+        self,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        env: LogEnvironment,
+        log_start_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self._directory = directory
+        self._partition = partition
+        self._config = config
+        self._env = env
+        self._disk = env.disk
+        self._log_start = log_start_offset
+        self._recovery_point = recovery_point
+        self._now_ms = env.clock.now_ms()
+        self._segments = SegmentList()
+        self._snapshots = ProducerSnapshots(directory, env.disk)
+        self._producers = self._new_producers()
+        self._epoch_file = EpochFile(directory)
+        self._epochs = LeaderEpochCache()
+
+    def _new_producers(self) -> ProducerStateManager:
+        return ProducerStateManager(
+            self._partition,
+            producer_id_expiration_ms=self._env.producer_id_expiration_ms,
+            max_transaction_timeout_ms=self._env.max_transaction_timeout_ms,
+            transaction_verification=self._env.transaction_verification,
+        )
+
+    def load(self, *, clean: bool, topic_id: TopicId | None, progress: Progress) -> Log:
+        if not self._disk.exists(self._directory):
+            self._disk.mkdir(self._directory)
+        settle_leftovers(self._directory, self._disk)
+        without_index = self._find_segments()
+        epochs_known = self._load_epochs()
+        try:
+            recovered_from = None if clean else self._recover(self._recovery_point, progress)
+            self._check_indexes(without_index, below=recovered_from, clean=clean)
+            if not epochs_known:
+                self._epochs_from_records(below=recovered_from)
+            end_offset = self._find_end(progress)
+            end_offset = self._settle_bounds(end_offset)
+            self._settle_producers(end_offset, clean=clean)
+        finally:
+            for segment in self._segments:
+                segment.release_files()
+        for segment in self._segments:
+            segment.pool = self._env.pool
+        self._segments.active.become_active()
+        return Log(
+            self._directory,
+            self._partition,
+            config=self._config,
+            env=self._env,
+            segments=self._segments,
+            log_start_offset=self._log_start,
+            log_end_offset=end_offset,
+            # Only a flush moves it up: what was read back may still be in the page cache alone.
+            recovery_point=end_offset if clean else min(self._recovery_point, end_offset),
+            producers=self._producers,
+            snapshots=self._snapshots,
+            epochs=self._epochs,
+            epoch_file=self._epoch_file,
+            topic_id=topic_id,
+        )
+
+    # -- what is there
+
+    def _find_segments(self) -> set[int]:
+        """Fills `_segments`; the base offsets of those that lack an index."""
+        files = [parsed for name in self._disk.listdir(self._directory) if (parsed := names.parse_segment_file(name))]
+        present = {(file.base_offset, file.kind) for file in files if not file.transient}
+        logs = sorted(base for base, kind in present if kind == names.LOG_SUFFIX)
+        for base, kind in sorted(present):
+            if kind == names.SNAPSHOT_SUFFIX:
+                self._snapshots.offsets.append(base)
+            elif (base, names.LOG_SUFFIX) not in present:
+                path = f"{self._directory}/{names.offset_prefix(base)}{kind}"
+                logger.warning("deleting %s: an index without a log file", path)
+                self._disk.unlink(path)
+        self._segments = SegmentList(self._segment(base) for base in logs)
+        needed = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+        return {base for base in logs if any((base, kind) not in present for kind in needed)}
+
+    def _segment(self, base_offset: int) -> Segment:
+        path = f"{self._directory}/{names.log_file(base_offset)}"
+        return Segment(
+            self._directory,
+            base_offset,
+            disk=self._disk,
+            created_ms=self._disk.modified_ms(path),
+            size_bytes=self._disk.size(path),
+            index_interval_bytes=self._config.index_interval_bytes,
+            max_index_bytes=self._config.segment_index_bytes,
+        )
+
+    def _load_epochs(self) -> bool:
+        """False where the file cannot be read: then every segment is, since the records know their epochs."""
+        entries: list[EpochEntry] = []
+        known = True
+        try:
+            entries = read_epochs(self._epoch_file.path)
+        except FileNotFoundError:
+            known = True
+        except CheckpointError as error:
+            logger.warning("rebuilding the leader epochs of %s from its records: %s", self._partition, error)
+            known = False
+        self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
+        return known
+
+    # -- after an unclean stop
+
+    def _recover(self, recovery_point: int, progress: Progress) -> int | None:
+        """Read every segment from the recovery point on; the base offset of the first, None where there is none."""
+        doubtful = self._segments.overlapping(recovery_point, LONG_MAX)
+        if not doubtful:
+            return None
+        first = doubtful[0].base_offset
+        producers = self._producers_at(first)
+        next_offset = first
+        for place, segment in enumerate(doubtful):
+            size = segment.size_bytes
+            after = doubtful[place + 1].base_offset if place + 1 < len(doubtful) else None
+            producers.update_map_end_offset(max(producers.map_end_offset, segment.base_offset))
+            self._snapshots.take(producers, sync=False)
+            recovered = recover_segment(
+                segment,
+                producers=producers,
+                epochs=self._epochs,
+                start_offset=next_offset,
+                end_offset=after,
+                disk=self._disk,
+            )
+            segment.release_files()
+            progress(size, recovered.cut_bytes)
+            next_offset = recovered.next_offset
+            if recovered.cut_bytes and after is not None:
+                self._drop(doubtful[place + 1 :], f"{segment.log_path} was cut before offset {next_offset}")
+                break
+        self._snapshots.remove_outside(-1, next_offset)
+        self._snapshots.take(producers, sync=False)
+        return first
+
+    def _producers_at(self, offset: int) -> ProducerStateManager:
+        """A state of its own as of the start of a segment; the log's is built when the bounds are known.
+
+        Snapshots above are of records that may not have survived: they go, and are taken again on the way.
+        """
+        producers = self._new_producers()
+        rebuild_producers(
+            producers,
+            self._snapshots,
+            self._segments,
+            log_start_offset=self._log_start,
+            end_offset=offset,
+            now_ms=self._now_ms,
+        )
+        return producers
+
+    def _drop(self, segments: list[Segment], reason: str) -> None:
+        for segment in reversed(segments):
+            logger.warning("deleting %s: %s", segment.log_path, reason)
+            self._segments.remove(segment)
+            segment.release_files()
+            segment.delete_files()
+            self._snapshots.remove(segment.base_offset)
+
+    # -- what a clean stop left
+
+    def _check_indexes(self, without_index: set[int], *, below: int | None, clean: bool) -> None:
+        """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened."""
+        for segment in self._segments:
+            if below is not None and segment.base_offset >= below:
+                break
+            if segment.base_offset in without_index:
+                segment.rebuild_indexes("an index is missing")
+            elif not clean:
+                segment.check_indexes()
+            try:
+                segment.txn_index.sanity_check()
+            except CorruptIndex as error:
+                logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, error)
+                rebuild_txn_index(segment, self._producers_at(segment.base_offset))
+            segment.release_files()
+
+    def _epochs_from_records(self, *, below: int | None) -> None:
+        self._epochs.clear()
+        for segment in self._segments:
+            for _, header in segment.headers(0):
+                if header.leader_epoch > (self._epochs.latest_epoch or -1):
+                    self._epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _find_end(self, progress: Progress) -> int:
+        if not len(self._segments):
+            return self._log_start
+        active = self._segments.active
+        try:
+            return active.next_offset()
+        except CorruptSegment as error:
+            logger.warning("reading %s whole: %s", active.log_path, error)
+            self._recover(active.base_offset, progress)
+            return self._segments.active.next_offset()
+
+    def _settle_bounds(self, end_offset: int) -> int:
+        """log start <= log end, an active segment, epochs within; returns the log end."""
+        if end_offset < self._log_start:
+            self._drop(
+                list(self._segments),
+                f"the log ends at {end_offset}, below its start offset {self._log_start}: files were removed",
+            )
+            self._epochs.clear()
+        if not len(self._segments):
+            self._segments.add(self._first_segment())
+            end_offset = self._log_start
+        self._log_start = max(self._log_start, self._segments.first.base_offset)
+        self._epochs.truncate_from_end(end_offset)
+        self._epochs.truncate_from_start(self._log_start)
+        self._epochs.flush()
+        return end_offset
+
+    def _first_segment(self) -> Segment:
+        config = self._config
+        segment = Segment(
+            self._directory,
+            self._log_start,
+            disk=self._disk,
+            created_ms=self._now_ms,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+        )
+        segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        return segment
+
+    def _settle_producers(self, end_offset: int, *, clean: bool) -> None:
+        self._snapshots.remove_stray(self._segments.base_offsets)
+        if clean and not self._snapshots.offsets:
+            # As Kafka: a clean stop writes a snapshot wherever there is a producer, so there was none.
+            self._producers.truncate_fully(self._log_start)
+            for offset in (*self._segments.base_offsets[-2:], end_offset):
+                self._producers.update_map_end_offset(offset)
+                self._snapshots.take(self._producers, sync=False)
+            return
+        rebuild_producers(
+            self._producers,
+            self._snapshots,
+            self._segments,
+            log_start_offset=self._log_start,
+            end_offset=end_offset,
+            now_ms=self._now_ms,
+        )

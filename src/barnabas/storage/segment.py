@@ -1,0 +1,553 @@
+"""One segment of a log: a file of record batches, and the sparse indexes into it.
+
+Owner: the event loop, but for a log that is being loaded, whose segments belong to the loading thread. `size_bytes` is
+the truth about where the file ends: bytes after it (a preallocated tail, a failed write) do not exist.
+
+Files open lazily. The active segment keeps its log file open; inactive ones are closed by the `SegmentPool` when too
+many are. An index is checked when it is opened and at every use; one that cannot be right is rebuilt from the log.
+"""
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import Malformed
+from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH, BatchHeader
+from barnabas.storage import names
+from barnabas.storage.disk import Disk, ReadableBuffer, write_fully
+from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
+from barnabas.storage.index_build import IndexBuilder
+from barnabas.storage.index_file import RELATIVE_OFFSET_MAX, CorruptIndex
+from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
+from barnabas.storage.txn_index import TransactionIndex
+
+logger = logging.getLogger(__name__)
+
+#: Base offset, length, leader epoch, magic, crc, attributes, last offset delta: what a look-up needs of a header.
+_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
+_SHORT_HEADER_SIZE: Final = _SHORT_HEADER.size
+_short_header = _SHORT_HEADER.unpack_from
+#: One read covers the distance between two index entries at the default `index.interval.bytes`.
+_LOOKUP_BYTES: Final = 4096
+_SCAN_BYTES: Final = 1 << 20
+#: The largest timestamp is in the time index, not looked up yet.
+UNKNOWN: Final = -2
+
+
+class BatchAt(NamedTuple):
+    """A batch that a look-up found."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+
+
+class CorruptSegment(Malformed):
+    """Bytes in a log file that are no batch, where a batch must be."""
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class Segment:
+    """Batches of ascending offsets, `base_offset` at or below the first. Appends go to the end; the rest only reads."""
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_first_timestamp",
+        "_index_full",
+        "_max_timestamp",
+        "_offset_index",
+        "_offset_of_max_timestamp",
+        "_since_index_entry",
+        "_time_index",
+        "_txn_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "index_interval_bytes",
+        "is_active",
+        "max_index_bytes",
+        "pool",
+        "preallocated",
+        "roll_jitter_ms",
+        "size_bytes",
+        "transient",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        disk: Disk,
+        created_ms: int,
+        size_bytes: int = 0,
+        index_interval_bytes: int,
+        max_index_bytes: int,
+        transient: str = "",
+        pool: SegmentPool | None = None,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        #: "", or `.cleaned`, `.swap`, `.deleted`: what the files' names end with.
+        self.transient = transient
+        self.size_bytes = size_bytes
+        self.index_interval_bytes = index_interval_bytes
+        self.max_index_bytes = max_index_bytes
+        self.created_ms = created_ms
+        self.roll_jitter_ms = 0
+        self.preallocated = False
+        self.is_active = False
+        #: None while the log is being loaded: the pool belongs to the event loop.
+        self.pool = pool
+        self._disk = disk
+        self._file: OpenFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        self._since_index_entry = 0
+        self._index_full = False
+        self._max_timestamp = UNKNOWN if size_bytes else NO_TIMESTAMP
+        self._offset_of_max_timestamp = base_offset
+        #: Max timestamp of the first batch, by which `segment.ms` counts; None until looked up.
+        self._first_timestamp: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Segment({names.log_file(self.base_offset, self.transient)}, {self.size_bytes} bytes)"
+
+    # -- files
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.directory}/{names.log_file(self.base_offset, self.transient)}"
+
+    def paths(self) -> list[str]:
+        """Every file that this segment may have, the log first."""
+        stem = f"{self.directory}/{names.offset_prefix(self.base_offset)}"
+        return [f"{stem}{suffix}{self.transient}" for suffix in (names.LOG_SUFFIX, *names.INDEX_SUFFIXES)]
+
+    def create_files(self, *, preallocate_bytes: int = 0) -> None:
+        """An empty log and empty indexes. Their room is made when the first entry comes: an idle partition has none."""
+        self._file = OpenFile(self._disk, self._disk.open(self.log_path, create=True))
+        if preallocate_bytes:
+            self._disk.truncate(self._file.fd, preallocate_bytes)
+            self.preallocated = True
+        for path in self.paths()[1:3]:
+            self._disk.close(self._disk.open(path, create=True))
+
+    @property
+    def file(self) -> OpenFile:
+        opened = self._file
+        if opened is None:
+            opened = self._file = OpenFile(self._disk, self._disk.open(self.log_path))
+        if not self.is_active and self.pool is not None:
+            self.pool.touch(self)
+        return opened
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._file is not None and self._file.pins > 0
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        if index is None:
+            self._open_indexes()
+            index = self._offset_index
+            assert index is not None
+        elif not self.is_active and self.pool is not None:
+            self.pool.touch(self)
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._open_indexes()
+            assert self._time_index is not None
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        if self._txn_index is None:
+            path = f"{self.directory}/{names.txn_index_file(self.base_offset, self.transient)}"
+            self._txn_index = TransactionIndex(path, self.base_offset)
+        return self._txn_index
+
+    def _open_indexes(self) -> None:
+        """Open both indexes; rebuild them where one is missing or cannot be right."""
+        missing = [path for path in self.paths()[1:3] if not self._disk.exists(path)]
+        offset_index, time_index = self._make_indexes()
+        if not self.is_active and self.pool is not None:
+            self.pool.touch(self)
+        if missing:
+            self.rebuild_indexes(f"{missing[0]} is missing")
+        else:
+            try:
+                offset_index.sanity_check()
+                time_index.sanity_check()
+            except CorruptIndex as error:
+                self.rebuild_indexes(str(error))
+        if self.is_active:
+            self._make_room_in_indexes()
+
+    def check_indexes(self) -> None:
+        """Open them, and so rebuild them where they cannot be right."""
+        if self._offset_index is None:
+            self._open_indexes()
+
+    def _make_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        _, index_path, time_path, _ = self.paths()
+        offset_index = OffsetIndex(index_path, self.base_offset, max_index_bytes=self.max_index_bytes)
+        time_index = TimeIndex(time_path, self.base_offset, max_index_bytes=self.max_index_bytes)
+        self._offset_index, self._time_index = offset_index, time_index
+        return offset_index, time_index
+
+    def _make_room_in_indexes(self) -> None:
+        self.offset_index.preallocate()
+        self.time_index.preallocate()
+        self._index_full = self.offset_index.is_full or self.time_index.is_full
+
+    def release_files(self) -> None:
+        """Let go of descriptors and maps; whoever needs them opens them again. Pinned ranges stay readable."""
+        if self._offset_index is not None:
+            self._offset_index.release()
+            self._offset_index = None
+        if self._time_index is not None:
+            self._time_index.release()
+            self._time_index = None
+        self._txn_index = None
+        if self._file is not None:
+            self._file.let_go()
+            self._file = None
+
+    # -- becoming active, inactive, closed, deleted
+
+    def become_active(self) -> None:
+        self.is_active = True
+        if self.pool is not None:
+            self.pool.forget(self)
+        if self._offset_index is not None:
+            self._make_room_in_indexes()
+
+    def become_inactive(self) -> None:
+        """The largest timestamp goes to the time index, by which retention finds it; the files shrink to their content."""
+        self._finish_indexes()
+        if self.preallocated:
+            self._disk.truncate(self.file.fd, self.size_bytes)
+            self.preallocated = False
+        self.is_active = False
+        if self.pool is not None:
+            self.pool.touch(self)
+
+    def _finish_indexes(self) -> None:
+        if self.max_timestamp > self.time_index.last_entry.timestamp:
+            if self._time_index is not None and self._time_index.length_bytes == self._time_index.size_bytes:
+                self.time_index.preallocate()
+            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp, skip_full_check=True)
+        self.offset_index.trim_to_valid_size()
+        self.time_index.trim_to_valid_size()
+
+    def close(self) -> None:
+        """A clean end: indexes complete and trimmed."""
+        if self.is_active and self.size_bytes and (self._max_timestamp != UNKNOWN or self._offset_index is not None):
+            self._finish_indexes()
+        if self.preallocated:
+            self._disk.truncate(self.file.fd, self.size_bytes)
+            self.preallocated = False
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close without a write: for a failed directory, and for files that are to be deleted."""
+        if self.pool is not None:
+            self.pool.forget(self)
+        self.release_files()
+
+    def change_transient(self, transient: str) -> None:
+        """Rename the files, the log first, as recovery expects. Open files and maps stay valid."""
+        before = self.paths()
+        self.transient = transient
+        if self._offset_index is not None and self._time_index is not None:
+            # Their maps live on; only the names that a flush would open are renewed.
+            self._offset_index.path, self._time_index.path = self.paths()[1:3]
+        self._txn_index = None
+        for source, target in zip(before, self.paths(), strict=True):
+            self._disk.rename_if_exists(source, target)
+
+    def delete_files(self) -> None:
+        """Any thread, once nothing but `self.directory` and the names are used any more."""
+        for path in self.paths():
+            self._disk.unlink(path)
+
+    def moved_to(self, directory: str) -> None:
+        """The partition's directory was renamed."""
+        self.directory = directory
+        if self._offset_index is not None and self._time_index is not None:
+            self._offset_index.update_parent_dir(directory)
+            self._time_index.update_parent_dir(directory)
+        self._txn_index = None
+
+    # -- timestamps
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any record, `NO_TIMESTAMP` where there is none."""
+        if self._max_timestamp == UNKNOWN:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """Last offset of the first batch that has it."""
+        if self._max_timestamp == UNKNOWN:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        return self._offset_of_max_timestamp
+
+    @property
+    def largest_timestamp(self) -> int:
+        """For retention: `max_timestamp`, or when the file was last written where records have none."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._disk.modified_ms(self.log_path)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Max timestamp of the first batch; `NO_TIMESTAMP` where there is no batch yet."""
+        if self._first_timestamp is None:
+            if self.size_bytes == 0:
+                return NO_TIMESTAMP
+            self._first_timestamp = next(self.headers(0))[1].max_timestamp
+        return self._first_timestamp
+
+    # -- writing
+
+    def should_roll(
+        self, *, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, segment_ms: int
+    ) -> bool:
+        """Whether the next append of `size_bytes` belongs into a new segment."""
+        size = self.size_bytes
+        if size + size_bytes > segment_bytes or self._index_full:
+            return True
+        if not 0 <= last_offset - self.base_offset <= RELATIVE_OFFSET_MAX:
+            return True
+        if size == 0:
+            return False
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
+        waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return waited_ms > segment_ms - self.roll_jitter_ms
+
+    def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+        """Whole batches to the end of the file, and an index entry where enough bytes lie between.
+
+        One entry a call, as in Kafka: it says where the first batch of the call begins and where the last one ends.
+        """
+        position = self.size_bytes
+        size = len(data)
+        opened = self._file
+        if opened is None:
+            opened = self.file
+        write_fully(self._disk, opened.fd, data, position)
+        self.size_bytes = position + size
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        if self._max_timestamp == UNKNOWN:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._offset_of_max_timestamp = offset_of_max
+        if self._since_index_entry > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+            self._index_full = self.offset_index.is_full or self.time_index.is_full
+            self._since_index_entry = 0
+        self._since_index_entry += size
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch that reaches `offset` or beyond; the number of bytes that went."""
+        found = self.find(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        dropped = 0
+        if found is not None:
+            dropped = self.size_bytes - found.position
+            self._disk.truncate(self.file.fd, found.position)
+            self.size_bytes = found.position
+            self.preallocated = False
+        if self.size_bytes == 0:
+            self._first_timestamp = None
+            self._max_timestamp = NO_TIMESTAMP
+            self._offset_of_max_timestamp = self.base_offset
+        elif dropped:
+            self._max_timestamp, self._offset_of_max_timestamp = self._scan_max_timestamp()
+        self._since_index_entry = 0
+        if self.is_active:
+            self._make_room_in_indexes()
+        return dropped
+
+    def _scan_max_timestamp(self) -> tuple[int, int]:
+        """The last entry of the time index, or a larger timestamp in the batches after it."""
+        timestamp, offset = self.time_index.last_entry
+        for _, header in self.headers(self.offset_index.lookup_position(offset)):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        return timestamp, offset
+
+    def rebuild_indexes(self, why: str) -> None:
+        """Offset and time index anew from the log. Blocks: a damaged index is rare, and serving by it is not an option."""
+        logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
+        builder = self.index_builder()
+        try:
+            for position, header in self.headers(0):
+                builder.add(position, header.last_offset, header.max_timestamp)
+        except CorruptSegment as error:
+            logger.error("the indexes of %s reach only to the damage in it: %s", self.log_path, error)
+        self.take_indexes(builder)
+
+    def index_builder(self) -> IndexBuilder:
+        """Empties the indexes, whatever is in them; hand it back to `take_indexes`."""
+        if self._offset_index is None or self._time_index is None:
+            self._make_indexes()
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        return IndexBuilder(self._offset_index, self._time_index, self.index_interval_bytes)
+
+    def take_indexes(self, builder: IndexBuilder) -> None:
+        self._max_timestamp, self._offset_of_max_timestamp = builder.max_timestamp, builder.offset_of_max
+        builder.finish(trim=not self.is_active)
+
+    # -- reading
+
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of every batch from `position`, which is a batch's, to `end`. Lengths checked, CRCs not.
+
+        Raises `CorruptSegment` where the bytes are no batch.
+        """
+        limit = self.size_bytes if end is None else end
+        opened = self.file
+        while position < limit:
+            chunk = opened.read(position, min(_SCAN_BYTES, limit - position))
+            at, size = 0, len(chunk)
+            while size - at >= HEADER_SIZE:
+                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+                self._check(position + at, header.magic, header.batch_length, limit)
+                yield position + at, header
+                at += header.batch_length + LOG_OVERHEAD
+            if at == 0:
+                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
+            position += at
+
+    def _check(self, position: int, magic: int, length: int, limit: int) -> None:
+        if magic != MAGIC_V2:
+            if magic in (0, 1):
+                raise CorruptSegment(
+                    f"{self.log_path}: the batch at position {position} has message format v{magic} (Kafka before 0.11), "
+                    "which is not supported: convert the topic with Apache Kafka first",
+                    position,
+                )
+            raise CorruptSegment(
+                f"{self.log_path}: the batch at position {position} has an unknown magic {magic}", position
+            )
+        if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > limit:
+            raise CorruptSegment(f"{self.log_path}: the batch at position {position} claims {length} bytes", position)
+
+    def find(self, offset: int, *, not_before: int = 0) -> BatchAt | None:
+        """The first batch that reaches `offset`; None where all end before it.
+
+        `not_before` is a position known to be a batch's and not past the one that is looked for.
+        """
+        position = self.offset_index.lookup_position(offset)
+        if position <= not_before:
+            return self._walk(not_before, offset)
+        # Trust the index only as far as a real batch stands where it points, one that ends at or before `offset`
+        # (or holds it): otherwise rebuild it and look again.
+        try:
+            if position < self.size_bytes:
+                found = self._walk(position, offset)
+                base = found.base_offset if found is not None and found.position == position else self.base_offset
+                if base <= offset and (found is None or found.base_offset >= self.base_offset):
+                    return found
+            why = f"entry for offset {offset} points to position {position}, where there is no such batch"
+        except CorruptSegment as error:
+            if error.position != position:
+                raise  # the entry is right, the log itself is damaged further on
+            why = f"entry for offset {offset} points to position {position}: {error}"
+        self.rebuild_indexes(why)
+        return self._walk(self.offset_index.lookup_position(offset), offset)
+
+    def _walk(self, position: int, offset: int) -> BatchAt | None:
+        """The first batch from `position` on that reaches `offset`."""
+        limit = self.size_bytes
+        opened = self.file
+        pread, fd = self._disk.pread, opened.fd
+        while position < limit:
+            chunk = pread(fd, _LOOKUP_BYTES, position)
+            at, size = 0, min(len(chunk), limit - position)
+            while size - at >= _SHORT_HEADER_SIZE:
+                base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
+                if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or position + at + LOG_OVERHEAD + length > limit:
+                    self._check(position + at, magic, length, limit)
+                if base + last_delta >= offset:
+                    return BatchAt(position + at, length + LOG_OVERHEAD, base, base + last_delta)
+                at += length + LOG_OVERHEAD
+            if at == 0:
+                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
+            position += at
+        return None
+
+    def last_boundary(self, start: BatchAt, limit: int) -> BatchAt:
+        """The last batch that ends at or before position `limit`, no earlier than `start`, which does."""
+        position = self.offset_index.floor_position(limit)
+        if position < start.position:
+            position = start.position
+        last = start
+        for at, header in self._short_scan(position, limit):
+            if at + header[1] > limit:
+                return last
+            last = BatchAt(at, header[1], header[0], header[2])
+        return last
+
+    def _short_scan(self, position: int, limit: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+        """(position, (base offset, size, last offset)) of the batches from `position` on that begin before `limit`."""
+        end = self.size_bytes
+        opened = self.file
+        while position < limit:
+            chunk = self._disk.pread(opened.fd, _LOOKUP_BYTES, position)
+            at, size = 0, len(chunk)
+            while size - at >= _SHORT_HEADER_SIZE and position + at < limit:
+                base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
+                self._check(position + at, magic, length, end)
+                yield position + at, (base, length + LOG_OVERHEAD, base + last_delta)
+                at += length + LOG_OVERHEAD
+            if at == 0:
+                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
+            position += at
+
+    def range(self, position: int, size_bytes: int) -> FileRange:
+        return FileRange(self.file, position, size_bytes)
+
+    def next_offset(self) -> int:
+        """The offset after the last batch; the base offset where there is none. Walks from the last index entry."""
+        last: tuple[int, int, int] | None = None
+        start = self.offset_index.lookup_position(self.offset_index.last_offset) if self.offset_index.entries else 0
+        try:
+            for _, batch in self._short_scan(start, self.size_bytes):
+                last = batch
+        except CorruptSegment as error:
+            if start == 0:
+                raise
+            self.rebuild_indexes(str(error))
+            return self.next_offset()
+        if last is None and start:
+            self.rebuild_indexes(f"the last entry points to position {start}, past the end at {self.size_bytes}")
+            return self.next_offset()
+        return self.base_offset if last is None else last[2] + 1
+
+    def batch_bytes(self, position: int, size_bytes: int) -> bytes:
+        return self.file.read(position, size_bytes)

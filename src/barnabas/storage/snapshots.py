@@ -1,0 +1,87 @@
+"""The `.snapshot` files of a partition: which there are, taking one, starting from the newest good one.
+
+Owner: the log; the loading thread while it is loaded.
+"""
+
+import logging
+from bisect import bisect_right, insort
+
+from barnabas.storage import names, producer_snapshot
+from barnabas.storage.disk import Disk
+from barnabas.storage.producer_snapshot import CorruptSnapshot
+from barnabas.storage.producer_state import ProducerStateManager
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """`offsets` ascending. A snapshot at an offset reflects every batch below it."""
+
+    __slots__ = ("_disk", "directory", "offsets")
+
+    def __init__(self, directory: str, disk: Disk, offsets: list[int] | None = None) -> None:
+        self.directory = directory
+        self._disk = disk
+        self.offsets = sorted(offsets or ())
+
+    @property
+    def latest(self) -> int | None:
+        return self.offsets[-1] if self.offsets else None
+
+    def path(self, offset: int, transient: str = "") -> str:
+        return f"{self.directory}/{names.snapshot_file(offset, transient)}"
+
+    def take(self, producers: ProducerStateManager, *, sync: bool) -> str | None:
+        """Write the state at `map_end_offset`; the file's path, or None where the last snapshot says the same."""
+        if not producers.needs_snapshot:
+            return None
+        offset = producers.map_end_offset
+        path = self.path(offset)
+        producer_snapshot.write(path, producers.snapshot_entries(), sync=sync)
+        producers.on_snapshot_taken()
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
+        return path
+
+    def remove(self, offset: int) -> None:
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+            self._disk.unlink(self.path(offset))
+
+    def mark_deleted(self, offset: int) -> str | None:
+        """Rename for a deletion that comes later; the new path, None where there is no such snapshot."""
+        if offset not in self.offsets:
+            return None
+        self.offsets.remove(offset)
+        target = self.path(offset, names.DELETED_SUFFIX)
+        return target if self._disk.rename_if_exists(self.path(offset), target) else None
+
+    def remove_stray(self, base_offsets: list[int]) -> None:
+        """Keep those at the start of a segment, and the newest other one if it is past the last segment's start:
+        it is what a clean shutdown has written at the log end."""
+        known = set(base_offsets)
+        stray = [offset for offset in self.offsets if offset not in known]
+        newest = stray.pop() if stray and stray[-1] > max(known, default=-1) else None
+        for offset in stray:
+            if offset != newest:
+                self.remove(offset)
+
+    def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Those at or below the log start hold nobody whose records are left; those above the end were truncated."""
+        for offset in [o for o in self.offsets if o <= log_start_offset or o > log_end_offset]:
+            self.remove(offset)
+
+    def load_newest(self, producers: ProducerStateManager, *, log_start_offset: int, up_to: int, now_ms: int) -> None:
+        """Start `producers` from the newest snapshot at or below `up_to` that can be read; empty where there is none."""
+        while at := bisect_right(self.offsets, up_to):
+            offset = self.offsets[at - 1]
+            try:
+                entries = producer_snapshot.read(self.path(offset))
+            except (CorruptSnapshot, FileNotFoundError) as error:
+                logger.warning("dropping producer snapshot %s: %s", self.path(offset), error)
+                self.remove(offset)
+                continue
+            producers.load(entries, offset, now_ms)
+            return
+        producers.truncate_fully(log_start_offset)
+        producers.snap_offset = producers.map_end_offset
