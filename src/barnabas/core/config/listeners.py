@@ -1,5 +1,6 @@
 """Listeners: what `listeners`, `advertised.listeners` and `listener.security.protocol.map` say, as values."""
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -156,8 +157,6 @@ def _check_ports(listeners: Iterable[Listener], text: str) -> None:
 
 def _ip_version(host: str) -> int:
     """4 or 6, or 0 for a name."""
-    import ipaddress  # only where two listeners share a port: it would be a tenth of this package's import time
-
     try:
         return ipaddress.ip_address(host).version
     except ValueError:
