@@ -1,0 +1,417 @@
+"""The shell around a coordinator's machines: one shard for each partition of an internal topic that this broker leads.
+
+A machine is pure. An operation on it returns a `Result`: records to write, an answer, effects. The runtime appends the
+records to the partition, replays them into the machine, and lets the answers go when the records are committed. Replay
+alone changes the hard state, so that a new leader, which only replays the log, arrives at the same state.
+
+    answer = await runtime.write(partition, lambda machine, ticket: machine.join_group(request, ticket, now_ms))
+
+An operation whose answer comes later (a join that waits for others) returns no answer and keeps its ticket; a later result
+carries `Respond(ticket, answer)`. Owner: the event loop. Appending is synchronous: between an operation and its replay
+nothing else runs, so machines never see half of a change. What is read may not be committed yet; a read's answer
+therefore waits for the shard's last write, and never shows what a failover could take back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.runtime.timers import Timer, Timers
+
+log = logging.getLogger(__name__)
+
+
+class KeyValue(NamedTuple):
+    """A record of an internal topic; no value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Producer(NamedTuple):
+    """Records written inside a transaction carry their producer; outside of one there is none."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER: Final = Producer(-1, -1)
+
+
+class ReplayedRecord(NamedTuple):
+    """A record as a machine sees it, just written or read back from the log."""
+
+    record: KeyValue
+    offset: int
+    timestamp_ms: int
+    producer: Producer = NO_PRODUCER
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, in the log between the records."""
+
+    producer: Producer
+    is_commit: bool
+
+
+class SetTimer(NamedTuple):
+    """Call the machine's `timer_fired(key, now_ms)` after the delay; a timer of the same key is replaced."""
+
+    key: Hashable
+    delay_ms: int
+
+
+class CancelTimer(NamedTuple):
+    key: Hashable
+
+
+class Respond(NamedTuple):
+    """The answer to an operation that was kept waiting. Several results may carry one for different tickets."""
+
+    ticket: "Ticket"
+    response: object
+
+
+class Tell(NamedTuple):
+    """A message to the driver outside (send markers, elect, …): handed to `on_effect` when the records are committed."""
+
+    message: object
+
+
+Effect = SetTimer | CancelTimer | Respond | Tell
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Result(Generic[R]):
+    """What an operation wants to happen."""
+
+    records: list[KeyValue] = field(default_factory=list)
+    #: None: the answer comes later, by `Respond`.
+    response: R | None = None
+    effects: list[Effect] = field(default_factory=list)
+    #: Set for offsets committed inside a transaction.
+    producer: Producer = NO_PRODUCER
+
+
+class Ticket:
+    """Stands for an operation that waits for its answer. Compared by identity."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[Any] | None" = None) -> None:
+        #: None in tests that drive a machine without a runtime.
+        self.future = future
+
+
+class Machine(Protocol):
+    def replay(self, record: ReplayedRecord) -> None:
+        """The only way in which hard state changes."""
+        ...
+
+    def replay_marker(self, marker: Marker, offset: int) -> None: ...
+
+    def loaded(self, now_ms: int) -> Result[None]:
+        """The whole log was replayed: set timers, expire what expired meanwhile."""
+        ...
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]: ...
+
+    def unloaded(self) -> list[Ticket]:
+        """Leadership is gone: who still waits? They are told to look for the new coordinator."""
+        ...
+
+
+M = TypeVar("M", bound=Machine)
+Replay = Callable[[ReplayedRecord | Marker, int], None]
+
+
+class CoordinatorLog(Protocol):
+    """The internal topic, as the runtime sees it. The broker makes one from the replica manager."""
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        *,
+        producer: Producer,
+        now_ms: int,
+        on_committed: Callable[[ErrorCode], None],
+    ) -> int:
+        """Append as leader with acks=all and return the first offset, or raise `Refused`.
+
+        `on_committed` is called exactly once, never before this returns.
+        """
+        ...
+
+    async def load(self, partition: int, replay: Replay) -> None:
+        """Feed everything in the log to `replay` with its offset, in slices that leave the loop to others."""
+        ...
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Shard(Generic[M]):
+    """One partition's machine while this broker leads the partition in one epoch."""
+
+    __slots__ = ("epoch", "machine", "partition", "state", "timers", "uncommitted", "waiting_reads", "writes")
+
+    def __init__(self, partition: int, epoch: int, machine: M) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.machine = machine
+        self.state = ShardState.LOADING
+        self.timers: dict[Hashable, Timer] = {}
+        #: Numbers of writes that are not committed yet, and the number of the last one.
+        self.uncommitted: set[int] = set()
+        self.writes = 0
+        #: Reads that wait for all writes up to a number.
+        self.waiting_reads: list[tuple[int, asyncio.Future[None]]] = []
+
+
+#: How an append's failure looks to a client of a coordinator, as in Kafka.
+_APPEND_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class CoordinatorRuntime(Generic[M]):
+    def __init__(
+        self,
+        name: str,
+        coordinator_log: CoordinatorLog,
+        *,
+        make_machine: Callable[[int], M],
+        now_ms: Callable[[], int],
+        timers: Timers,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        on_effect: Callable[[int, object], None] = lambda partition, message: None,
+    ) -> None:
+        self._name = name
+        self._log = coordinator_log
+        self._make_machine = make_machine
+        self._now_ms = now_ms
+        self._timers = timers
+        self._spawn = spawn
+        self._on_effect = on_effect
+        self._shards: dict[int, Shard[M]] = {}
+
+    # -- leadership ---------------------------------------------------------------------------------------------------
+
+    def elected(self, partition: int, epoch: int) -> None:
+        """This broker leads the partition now: load it, and serve when it is loaded."""
+        current = self._shards.get(partition)
+        if current is not None:
+            if current.epoch >= epoch:
+                return
+            if current.state is ShardState.ACTIVE:
+                # Still the leader, in a newer epoch: the state is right, and nothing was lost.
+                current.epoch = epoch
+                return
+            self._close(current)
+        shard = self._shards[partition] = Shard(partition, epoch, self._make_machine(partition))
+        self._spawn(self._load(shard), f"load {self._name} {partition}")
+
+    def resigned(self, partition: int) -> None:
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            self._close(shard)
+
+    @property
+    def active(self) -> dict[int, M]:
+        """The machines that serve, by partition."""
+        return {p: shard.machine for p, shard in self._shards.items() if shard.state is ShardState.ACTIVE}
+
+    @property
+    def is_loading(self) -> bool:
+        return any(shard.state is ShardState.LOADING for shard in self._shards.values())
+
+    async def _load(self, shard: Shard[M]) -> None:
+        def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+            if isinstance(entry, Marker):
+                shard.machine.replay_marker(entry, offset)
+            else:
+                shard.machine.replay(entry)
+
+        try:
+            await self._log.load(shard.partition, replay)
+        except Exception:
+            log.exception(
+                "cannot load %s partition %d; its groups or transactions are unavailable", self._name, shard.partition
+            )
+            shard.state = ShardState.FAILED
+            return
+        if shard.state is not ShardState.LOADING:
+            return  # resigned meanwhile
+        shard.state = ShardState.ACTIVE
+        log.info("%s partition %d loaded in epoch %d", self._name, shard.partition, shard.epoch)
+        self._carry_out(shard, shard.machine.loaded(self._now_ms()), None)
+
+    def _close(self, shard: Shard[M]) -> None:
+        was_active = shard.state is ShardState.ACTIVE
+        shard.state = ShardState.CLOSED
+        for timer in shard.timers.values():
+            timer.cancel()
+        shard.timers.clear()
+        moved = Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {shard.partition} has moved")
+        for _, future in shard.waiting_reads:
+            if not future.done():
+                future.set_exception(moved)
+        shard.waiting_reads.clear()
+        if was_active:
+            for ticket in shard.machine.unloaded():
+                _fail(ticket, moved)
+            log.info("%s partition %d unloaded", self._name, shard.partition)
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def _active(self, partition: int) -> Shard[M]:
+        shard = self._shards.get(partition)
+        if shard is None or shard.state is ShardState.CLOSED:
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {partition} is not led by this broker")
+        if shard.state is ShardState.LOADING:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._name} partition {partition} is being loaded")
+        if shard.state is ShardState.FAILED:
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {partition} could not be loaded")
+        return shard
+
+    async def write(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> R:
+        """Run an operation; its answer, once what it wrote is committed."""
+        shard = self._active(partition)
+        ticket = Ticket(asyncio.get_running_loop().create_future())
+        assert ticket.future is not None
+        self._carry_out(shard, operation(shard.machine, ticket), ticket)
+        answer: R = await ticket.future
+        return answer
+
+    async def read(self, partition: int, operation: Callable[[M], R]) -> R:
+        """Look, and answer when everything that was seen is committed."""
+        shard = self._active(partition)
+        answer = operation(shard.machine)
+        if shard.uncommitted:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            shard.waiting_reads.append((shard.writes, future))
+            await future
+        return answer
+
+    def submit(self, partition: int, operation: Callable[[M], Result[None]]) -> None:
+        """An operation without a caller: the metadata changed, a topic was deleted. Skipped where nothing is loaded."""
+        shard = self._shards.get(partition)
+        if shard is not None and shard.state is ShardState.ACTIVE:
+            self._carry_out(shard, operation(shard.machine), None)
+
+    def replay_marker(self, partition: int, marker: Marker, offset: int) -> None:
+        """A transaction marker was written to a partition that this broker leads."""
+        shard = self._shards.get(partition)
+        if shard is not None and shard.state is ShardState.ACTIVE:
+            shard.machine.replay_marker(marker, offset)
+
+    def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> None:
+        answers = [effect for effect in result.effects if isinstance(effect, Respond)]
+        if ticket is not None and result.response is not None:
+            answers.append(Respond(ticket, result.response))
+        messages = [effect.message for effect in result.effects if isinstance(effect, Tell)]
+        if result.records:
+            try:
+                self._append(shard, result, answers, messages)
+            except Refused as refusal:
+                code = _APPEND_ERRORS.get(refusal.code, refusal.code)
+                failure = Refused(code, refusal.message)
+                for answer in answers:
+                    _fail(answer.ticket, failure)
+                if ticket is not None:
+                    _fail(ticket, failure)
+                return
+        else:
+            _answer(answers)
+            self._tell(shard, messages)
+        for effect in result.effects:
+            if isinstance(effect, SetTimer):
+                self._set_timer(shard, effect)
+            elif isinstance(effect, CancelTimer):
+                timer = shard.timers.pop(effect.key, None)
+                if timer is not None:
+                    timer.cancel()
+
+    def _append(self, shard: Shard[M], result: Result[Any], answers: list[Respond], messages: list[object]) -> None:
+        number = shard.writes + 1
+
+        def committed(error: ErrorCode) -> None:
+            shard.uncommitted.discard(number)
+            if error is ErrorCode.NONE:
+                _answer(answers)
+                self._tell(shard, messages)
+            else:
+                code = _APPEND_ERRORS.get(error, error)
+                for answer in answers:
+                    _fail(answer.ticket, Refused(code, f"{self._name} partition {shard.partition}: {error.name}"))
+            self._release_reads(shard)
+
+        now_ms = self._now_ms()
+        first = self._log.append(
+            shard.partition, result.records, producer=result.producer, now_ms=now_ms, on_committed=committed
+        )
+        shard.writes = number
+        shard.uncommitted.add(number)
+        for offset, record in enumerate(result.records, start=first):
+            shard.machine.replay(ReplayedRecord(record, offset, now_ms, result.producer))
+
+    @staticmethod
+    def _release_reads(shard: Shard[M]) -> None:
+        oldest = min(shard.uncommitted, default=None)
+        ready = [f for number, f in shard.waiting_reads if oldest is None or number < oldest]
+        if ready:
+            shard.waiting_reads = [(n, f) for n, f in shard.waiting_reads if oldest is not None and n >= oldest]
+            for future in ready:
+                if not future.done():
+                    future.set_result(None)
+
+    def _tell(self, shard: Shard[M], messages: list[object]) -> None:
+        for message in messages:
+            self._on_effect(shard.partition, message)
+
+    def _set_timer(self, shard: Shard[M], effect: SetTimer) -> None:
+        old = shard.timers.pop(effect.key, None)
+        if old is not None:
+            old.cancel()
+
+        def fire() -> None:
+            shard.timers.pop(effect.key, None)
+            if shard.state is ShardState.ACTIVE:
+                self._carry_out(shard, shard.machine.timer_fired(effect.key, self._now_ms()), None)
+
+        shard.timers[effect.key] = self._timers.call_later(max(0, effect.delay_ms) / 1000, fire)
+
+    def close(self) -> None:
+        """The broker stops."""
+        for partition in list(self._shards):
+            self.resigned(partition)
+
+
+def _answer(answers: list[Respond]) -> None:
+    for answer in answers:
+        future = answer.ticket.future
+        if future is not None and not future.done():
+            future.set_result(answer.response)
+
+
+def _fail(ticket: Ticket, failure: Refused) -> None:
+    if ticket.future is not None and not ticket.future.done():
+        ticket.future.set_exception(failure)
