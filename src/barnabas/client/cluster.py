@@ -222,13 +222,21 @@ class Cluster:
     # -- requests -------------------------------------------------------------------------------------------------------
 
     async def ask(
-        self, broker_id: int, message: ApiMessage, response_type: type[R], *, timeout_ms: int | None = None
+        self,
+        broker_id: int,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
     ) -> R:
+        """Ask one broker, once."""
         connection = await self.connection(broker_id)
+        version = usable_version(connection, message)
         return await connection.request(
             message,
             response_type,
-            version=usable_version(connection, message),
+            version=version if version_max is None else min(version, version_max),
             timeout_ms=timeout_ms if timeout_ms is not None else self.config.request_timeout_ms,
         )
 
@@ -294,13 +302,16 @@ class Cluster:
         kind: int = GROUP,
         error_of: Callable[[R], int],
         timeout_ms: int | None = None,
+        version_max: int | None = None,
     ) -> R:
         """Ask, and look again for the coordinator while it says that it is not (or not yet) the one."""
 
         async def once() -> R:
             try:
                 broker_id = await self.coordinator(key, kind)
-                response = await self.ask(broker_id, message, response_type, timeout_ms=timeout_ms)
+                response = await self.ask(
+                    broker_id, message, response_type, timeout_ms=timeout_ms, version_max=version_max
+                )
             except ClientError as error:
                 if error.retriable:
                     self._coordinators.pop((kind, key), None)

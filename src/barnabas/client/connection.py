@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar, cast, overload
 
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
 from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, UnsupportedVersion, check
@@ -112,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self._slots_taken = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: ClientError | None = None
+        #: Set while the transport's own buffer is over its high-water mark.
+        self._writable: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # Receiving: either frames in `_buffer[_start:_fill]`, or one large frame in `_large[:_fill]`.
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -183,10 +185,12 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         self._transport.write(frame.encode_request(message, version, self._correlation_id, self.client_id))
 
-    @property
-    def write_backlog_bytes(self) -> int:
-        """Bytes that the peer has not taken yet; bounded by `max_in_flight` requests, but not for `post`."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+    async def drain(self) -> None:
+        """Wait until the peer takes bytes again: what bounds `post`, as `max_in_flight` bounds `request`."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """End it now; unanswered requests fail with `ConnectionLost`."""
@@ -257,8 +261,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- receiving: asyncio.BufferedProtocol ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -284,6 +287,15 @@ class Connection(asyncio.BufferedProtocol):
         self._fail(ConnectionLost(f"connection to {self.address} was lost: {exc or 'closed'}"))
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
 
     def _take_frames(self) -> None:
         """Answer every whole frame in the buffer; move a cut one to the front, or to a buffer of its own."""
@@ -343,6 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(_again(failure))
+        self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
 

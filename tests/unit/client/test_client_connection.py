@@ -5,6 +5,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 from client_fake_broker import Call, FakeBroker
 
 from barnabas.client.connection import Connection, open_connection
@@ -25,6 +26,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
             await scenario()
 
     asyncio.run(within())
+    uvloop.run(within())
 
 
 async def connect(broker: FakeBroker, **options: int) -> Connection:
