@@ -1,0 +1,149 @@
+"""A broker's place in the cluster: its ephemeral znode, its epoch, its generated id, and the cluster's id.
+
+Owner: the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Create, SetData
+from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
+from barnabas.coordination.znodes import BrokerRegistration, decode_cluster_id, encode_cluster_id
+from barnabas.core.clock import Clock
+from barnabas.core.errors import BarnabasError
+from barnabas.core.ids import BrokerEpoch
+
+_log = logging.getLogger(__name__)
+
+
+class DuplicateBrokerId(BarnabasError):
+    """Another broker has this id, and is alive."""
+
+
+async def create_top_level_paths(session: ZooKeeperSession) -> None:
+    """What every broker makes sure of before it registers."""
+    await session.ensure_paths(paths.PERSISTENT)
+
+
+async def create_or_get_cluster_id(session: ZooKeeperSession, propose: Callable[[], str]) -> str:
+    """The cluster's id: the first broker of a new cluster chooses it, all others find it."""
+    while True:
+        try:
+            data, _ = await session.get(paths.CLUSTER_ID)
+        except NoNode:
+            proposed = propose()
+            try:
+                await session.create(paths.CLUSTER_ID, encode_cluster_id(proposed), make_path=True)
+            except NodeExists:
+                continue
+            return proposed
+        return decode_cluster_id(data or b"")
+
+
+async def generate_broker_id(session: ZooKeeperSession, *, reserved_broker_max_id: int) -> int:
+    """An id above those that people may choose by hand (`broker.id.generation.enable`). Never given twice."""
+    await session.ensure_path(paths.BROKER_SEQUENCE_ID)
+    stat = await session.set(paths.BROKER_SEQUENCE_ID, b"")
+    return stat.version + reserved_broker_max_id
+
+
+class BrokerRegistrar:
+    """Registers one broker, and registers it again after its session expired."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        registration: BrokerRegistration,
+        *,
+        clock: Clock,
+        wait_for_former_self_ms: int,
+    ) -> None:
+        self._session = session
+        self._registration = registration
+        self._clock = clock
+        #: How long a znode that an earlier process of the same broker left may take to go: its session's time-out.
+        self._wait_for_former_self_ms = wait_for_former_self_ms
+        #: The session that registered last: a znode of that one is ours, even if the server forgot to delete it.
+        self._own_session_id = 0
+        self._epoch = BrokerEpoch(-1)
+
+    @property
+    def epoch(self) -> BrokerEpoch:
+        """The epoch of the last registration, -1 before the first. It rises with each."""
+        return self._epoch
+
+    @property
+    def registration(self) -> BrokerRegistration:
+        return self._registration
+
+    async def register(self) -> BrokerEpoch:
+        """Makes the ephemeral znode. Raises `DuplicateBrokerId` if another broker has it."""
+        deadline_s = self._clock.monotonic_s() + self._wait_for_former_self_ms / 1000
+        path = paths.broker_id(self._registration.id)
+        while True:
+            stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
+            try:
+                # Kafka makes it empty and fills it in the same transaction: only the second answers with the status.
+                results = await self._session.transaction(
+                    [Create(path, ephemeral=True), SetData(path, stamped.encode(), 0)]
+                )
+                stat = results[1].stat
+                assert stat is not None
+                return self._registered(stat.czxid)
+            except NodeExists:
+                czxid = await self._settle_with_owner(path, deadline_s)
+                if czxid is not None:
+                    return self._registered(czxid)
+
+    async def update(self, registration: BrokerRegistration) -> None:
+        """New endpoints or features under the same id and epoch: the controller tells everybody."""
+        self._registration = replace(registration, timestamp_ms=self._clock.now_ms())
+        await self._session.set(paths.broker_id(registration.id), self._registration.encode())
+
+    def _registered(self, czxid: int) -> BrokerEpoch:
+        self._own_session_id = self._session.session_id
+        self._epoch = BrokerEpoch(czxid)
+        _log.info("broker %d is registered with epoch %d", self._registration.id, czxid)
+        return self._epoch
+
+    async def _settle_with_owner(self, path: str, deadline_s: float) -> int | None:
+        """The epoch if the znode is ours already, None if it is worth trying again."""
+        gone = asyncio.Event()
+        try:
+            data, stat = await self._session.get(path, lambda _: gone.set())
+        except NoNode:
+            return None
+        if stat.ephemeral_owner == self._session.session_id:
+            return stat.czxid
+        if self._own_session_id and stat.ephemeral_owner == self._own_session_id:
+            # ZOOKEEPER-2985: an expired session's ephemeral may be left behind.
+            _log.info("deleting %s of the expired session 0x%x", path, self._own_session_id)
+            await self._delete_if_there(path, stat.version)
+            return None
+        owner = BrokerRegistration.decode(self._registration.id, data) if data else None
+        if owner is not None and owner.endpoints == self._registration.endpoints:
+            # We hold those addresses now, so whoever registered them is dead: its session only has not expired yet.
+            remaining_s = deadline_s - self._clock.monotonic_s()
+            if remaining_s > 0:
+                _log.info("waiting for the session of the former broker %d to expire", self._registration.id)
+                try:
+                    async with asyncio.timeout(remaining_s):
+                        await gone.wait()
+                except TimeoutError:
+                    pass
+                else:
+                    return None
+        where = ", ".join(map(str, owner.endpoints)) if owner else "an unknown address"
+        raise DuplicateBrokerId(
+            f"broker.id={self._registration.id} is taken: a broker at {where} registered it in {path} "
+            f"(session 0x{stat.ephemeral_owner:x}). Give this broker another id, or stop that one first."
+        )
+
+    async def _delete_if_there(self, path: str, version: int) -> None:
+        try:
+            await self._session.delete(path, version)
+        except NoNode:
+            _log.debug("%s was gone already", path)

@@ -1,0 +1,157 @@
+"""How a broker takes its place in the cluster."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from zookeeper_fixture import States, run, session, zookeeper
+
+from barnabas.coordination import paths
+from barnabas.coordination.registration import (
+    BrokerRegistrar,
+    DuplicateBrokerId,
+    create_or_get_cluster_id,
+    create_top_level_paths,
+    generate_broker_id,
+)
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.core.clock import ManualClock, SystemClock
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())
+
+
+def broker(number: int, port: int) -> BrokerRegistration:
+    return BrokerRegistration(number, (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port),), rack="r0")
+
+
+def registrar(zk: ZooKeeperSession, registration: BrokerRegistration, wait_ms: int = 0) -> BrokerRegistrar:
+    return BrokerRegistrar(zk, registration, clock=SystemClock(), wait_for_former_self_ms=wait_ms)
+
+
+def test_registration_leaves_the_znode_that_kafka_leaves() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble, "/golden") as zk:
+            await create_top_level_paths(zk)
+            expected = GOLDEN["/brokers/ids/0"]
+            clock = ManualClock(int(json.loads(expected["data"])["timestamp"]))
+            place = BrokerRegistrar(zk, broker(0, 19200), clock=clock, wait_for_former_self_ms=0)
+            epoch = await place.register()
+            data, stat = await zk.get("/brokers/ids/0")
+            assert data == expected["data"].encode()
+            assert stat.version == expected["version"]
+            assert stat.ephemeral_owner == zk.session_id
+            assert epoch == stat.czxid == place.epoch
+
+    run(story())
+
+
+def test_persistent_paths_are_made_empty_as_kafka_makes_them() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            await create_top_level_paths(zk)
+            for path in paths.PERSISTENT:
+                data, stat = await zk.get(path)
+                assert (data, stat.version) == (None, 0)
+
+    run(story())
+
+
+def test_second_broker_with_the_same_id_is_refused_and_told_who_has_it() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as first, session(ensemble) as second:
+            await create_top_level_paths(first)
+            await registrar(first, broker(1, 9092)).register()
+            with pytest.raises(DuplicateBrokerId, match=r"broker\.id=1 is taken.*PLAINTEXT://127\.0\.0\.1:9092"):
+                await registrar(second, broker(1, 9999), wait_ms=10_000).register()
+
+    run(story())
+
+
+def test_broker_that_was_killed_waits_for_its_former_session_to_expire() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
+            await create_top_level_paths(former)
+            old_epoch = await registrar(former, broker(1, 9092)).register()
+            starting = asyncio.ensure_future(registrar(now, broker(1, 9092), wait_ms=20_000).register())
+            # It waits: the znode is still there.
+            await now.exists("/")
+            assert not starting.done()
+            await former.stop()
+            assert await starting > old_epoch
+
+    run(story())
+
+
+def test_former_self_that_stays_is_a_duplicate() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
+            await create_top_level_paths(former)
+            await registrar(former, broker(1, 9092)).register()
+            with pytest.raises(DuplicateBrokerId):
+                await registrar(now, broker(1, 9092), wait_ms=50).register()
+
+    run(story())
+
+
+def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            states = States(zk)
+            place = registrar(zk, broker(1, 9092))
+            first = await place.register()
+            # Asking again in the same session changes nothing.
+            assert await place.register() == first
+            ensemble.expire_sessions()
+            await states.until(SessionState.RENEWED)
+            assert await place.register() > first
+
+    run(story())
+
+
+def test_new_endpoints_are_announced_under_the_same_epoch() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            place = registrar(zk, broker(1, 9092))
+            epoch = await place.register()
+            await place.update(broker(1, 9093))
+            data, stat = await zk.get("/brokers/ids/1")
+            assert stat.czxid == epoch
+            assert BrokerRegistration.decode(1, data or b"").endpoints[0].port == 9093
+            assert place.registration.endpoints[0].port == 9093
+
+    run(story())
+
+
+def test_first_broker_chooses_the_cluster_id_and_the_others_find_it() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            assert await create_or_get_cluster_id(zk, lambda: "W0vlOuTWSMqfJRGHnv4WcQ") == "W0vlOuTWSMqfJRGHnv4WcQ"
+            assert await create_or_get_cluster_id(zk, lambda: "another") == "W0vlOuTWSMqfJRGHnv4WcQ"
+            assert (await zk.get("/cluster/id"))[0] == GOLDEN["/cluster/id"]["data"].encode()
+
+    run(story())
+
+
+def test_brokers_that_race_agree_on_one_cluster_id() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as two:
+            ids = await asyncio.gather(
+                create_or_get_cluster_id(one, lambda: "one"), create_or_get_cluster_id(two, lambda: "two")
+            )
+            assert ids[0] == ids[1]
+
+    run(story())
+
+
+def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
+            assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
+
+    run(story())
