@@ -80,12 +80,12 @@ def test_text_of_the_wrong_kind_is_refused_in_kafkas_words(kind: ValueType, raw:
         (
             "compression.gzip.level",
             "0",
-            "Invalid value 0 for configuration compression.gzip.level: Value must be [1,...,9] or -1",
+            "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
         ),
         (
             "leader.replication.throttled.replicas",
             "0:1,x",
-            "Invalid value 0:1,x for configuration leader.replication.throttled.replicas: "
+            "Invalid value [0:1, x] for configuration leader.replication.throttled.replicas: "
             "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
             "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
         ),

@@ -1,7 +1,6 @@
 """What DescribeConfigs answers."""
 
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from barnabas.core.config.definition import ValueType
 from barnabas.core.config.definitions import extra
 from barnabas.core.config.describe import (
     ConfigEntry,
@@ -52,7 +51,7 @@ def test_topics_value_comes_with_all_that_it_wins_over() -> None:
     entry = one_topic(config, "segment.bytes", {"segment.bytes": "400"})
     assert entry.value == "400"
     assert entry.source is TOPIC
-    assert entry.type_code == ValueType.INT == 3
+    assert entry.type_code == 3
     assert entry.synonyms == (
         ConfigSynonym("segment.bytes", "400", TOPIC),
         ConfigSynonym("log.segment.bytes", "300", OWN),

@@ -182,7 +182,7 @@ REFUSALS = [
     (
         {"log.cleaner.threads": "0"},
         False,
-        "Invalid dynamic configuration: Log cleaner threads should be at least 1",
+        "Log cleaner threads should be at least 1",
     ),
     (
         {"num.replica.fetchers": "0"},

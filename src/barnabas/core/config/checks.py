@@ -4,10 +4,9 @@ The words are Kafka's, so that what a user finds about them on the net still hel
 """
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from barnabas.core.config.listeners import Listener
+from barnabas.core.config.listeners import Listener, split_list
 from barnabas.core.config.units import MIB
 from barnabas.core.errors import ConfigError
 
@@ -79,8 +78,9 @@ def _check_log(config: "BrokerConfig") -> None:
     require(bool(config.log_dirs), "At least one log directory must be defined via log.dirs or log.dir.")
     threads = config.values["log.cleaner.threads"]
     assert isinstance(threads, int)
+    require(threads >= 1, "Log cleaner threads should be at least 1")
     require(
-        config.log_cleaner_dedupe_buffer_size // max(threads, 1) > MIB,
+        config.log_cleaner_dedupe_buffer_size // threads > MIB,
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
     )
     require(
@@ -125,6 +125,13 @@ def _check_listeners(config: "BrokerConfig") -> None:
         all(listener.host != "0.0.0.0" for listener in config.advertised_listeners),
         "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
     )
+    early = config.values["early.start.listeners"]
+    for name in split_list(early) if isinstance(early, str) else ():
+        require(
+            any(listener.name == name for listener in config.listeners),
+            f"early.start.listeners contains listener {name}, but this is not contained in listeners "
+            f"({_names(config.listeners)})",
+        )
     control_plane = config.control_plane_listener_name
     if control_plane is not None:
         require(
@@ -184,16 +191,23 @@ def _check_groups(config: "BrokerConfig") -> None:
     )
     for group in _GROUP_PROTOCOLS:
         for what in ("session.timeout.ms", "heartbeat.interval.ms"):
-            _check_ordered(config, f"group.{group}.min.{what}", f"group.{group}.{what}", f"group.{group}.max.{what}")
+            _check_within(config, f"group.{group}", what)
         heartbeat, session = f"group.{group}.heartbeat.interval.ms", f"group.{group}.session.timeout.ms"
         require(_number(config, heartbeat) < _number(config, session), f"{heartbeat} must be less than {session}")
-    lock = "record.lock.duration.ms"
-    _check_ordered(config, f"group.share.min.{lock}", f"group.share.{lock}", f"group.share.max.{lock}")
+    _check_within(config, "group.share", "record.lock.duration.ms")
+    require(
+        -1 <= config.offsets_commit_required_acks <= config.offsets_topic_replication_factor,
+        "offsets.commit.required.acks must be greater or equal to -1 and less or equal to "
+        "offsets.topic.replication.factor",
+    )
 
 
-def _check_ordered(config: "BrokerConfig", *names: str) -> None:
-    for lower, higher in pairwise(names):
-        require(_number(config, lower) <= _number(config, higher), f"{higher} must be greater than or equal to {lower}")
+def _check_within(config: "BrokerConfig", prefix: str, what: str) -> None:
+    lowest, name, highest = f"{prefix}.min.{what}", f"{prefix}.{what}", f"{prefix}.max.{what}"
+    low, value, high = _number(config, lowest), _number(config, name), _number(config, highest)
+    require(high >= low, f"{highest} must be greater than or equals to {lowest}")
+    require(value >= low, f"{name} must be greater than or equals to {lowest}")
+    require(value <= high, f"{name} must be less than or equals to {highest}")
 
 
 def _number(config: "BrokerConfig", name: str) -> int:

@@ -254,8 +254,6 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
     old, new = before.values["log.cleaner.threads"], after.values["log.cleaner.threads"]
     assert isinstance(old, int) and isinstance(new, int)
     if new != old:
-        if new < 1:
-            raise ConfigError("Log cleaner threads should be at least 1")
         if new < old // 2:
             raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
         if new > old * 2:

@@ -37,23 +37,21 @@ def parse(text: str) -> dict[str, str]:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments and blank ones, continued ones joined, each with the number of its first line."""
-    pending: str | None = None
-    first = 0
-    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
+    lines = re.split(r"\r\n|\n|\r", text)
+    pending, first = "", 0
+    for number, raw in enumerate(lines, start=1):
         line = raw.lstrip(_BLANK)
-        if pending is None:
+        if not pending:
             if not line or line[0] in "#!":
                 continue
-            pending, first = "", number
-        elif not pending and not line:
-            pending = None
-            continue
+            first = number
         pending += line
         if _ends_with_open_backslash(line):
             pending = pending[:-1]
-        else:
-            yield first, pending
-            pending = None
+            if number < len(lines):
+                continue
+        yield first, pending
+        pending = ""
     if pending:
         yield first, pending
 

@@ -85,18 +85,19 @@ class NonNull:
 class OneValueOr:
     """A range, and one value outside of it that has a meaning of its own."""
 
-    __slots__ = ("_range", "special")
+    __slots__ = ("_bounds", "_range", "special")
 
     def __init__(self, special: int, minimum: int, maximum: int | None = None) -> None:
         self.special = special
         self._range = Range(minimum, maximum)
+        self._bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
 
     def check(self, name: str, value: Value) -> None:
         if value != self.special:
             try:
                 self._range.check(name, value)
             except ConfigError as error:
-                raise invalid(name, value, f"Value must be {self}") from error
+                raise invalid(name, value, f"Value must be {self._bounds} or equal to {self.special}") from error
 
     def __str__(self) -> str:
         return f"{self._range} or {self.special}"
@@ -111,7 +112,7 @@ class ThrottledReplicas:
         if "".join(proposed) != "*" and not all(self._PAIR.fullmatch(entry) for entry in proposed):
             raise invalid(
                 name,
-                value,
+                f"[{', '.join(proposed)}]",
                 f"{name} must be the literal '*' or a list of replicas in the following format: {self}",
             )
 
@@ -134,7 +135,7 @@ class MetadataVersion:
 
     def check(self, name: str, value: Value) -> None:
         if not isinstance(value, str) or not self._is_known(value):
-            raise invalid(name, value, f"Version {value} is not a valid version; releases are {self}")
+            raise invalid(name, value, f"Version {value} is not a valid version; it must be {self}")
 
     def _is_known(self, version: str) -> bool:
         kept = 3 if version.startswith("0.") else 2
@@ -145,7 +146,8 @@ class MetadataVersion:
         return not internal or (internal.isdecimal() and int(internal) < count)
 
     def __str__(self) -> str:
-        return f"[{', '.join(self._RELEASES)}], each with -IVn"
+        releases = tuple(self._RELEASES)
+        return f"a release from {releases[0]} to {releases[-1]}, such as 3.9 or 3.9-IV0"
 
 
 def _entries(value: Value) -> tuple[str, ...]:
