@@ -9,9 +9,9 @@ from collections.abc import Callable
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.versions import VersionRange
+from barnabas.protocol.versions import VersionRange, api_named
 from barnabas.server.call import Call
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -39,3 +39,7 @@ class ApiVersionsApi:
 
 def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | None) -> ApiMessage:
     return ApiVersionsResponse(error_code=code)
+
+
+def handlers(advertised: Callable[[], dict[int, VersionRange]]) -> list[ApiHandler]:
+    return [ApiHandler(api_named("ApiVersions"), ApiVersionsApi(advertised).handle, refuse)]

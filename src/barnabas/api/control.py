@@ -17,12 +17,13 @@ from barnabas.protocol.messages.leader_and_isr import (
 )
 from barnabas.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests, PartitionOrder, StopOrder
 from barnabas.replication.state import PartitionState
 from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 
 class ControlApi:
@@ -131,3 +132,12 @@ def refuse_stop_replica(request: StopReplicaRequest, code: ErrorCode, message: s
 
 def refuse_update_metadata(request: UpdateMetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
     return UpdateMetadataResponse(error_code=code)
+
+
+def handlers(context: BrokerContext, control: ControlRequests) -> list[ApiHandler]:
+    api = ControlApi(context, control)
+    return [
+        ApiHandler(api_named("LeaderAndIsr"), api.leader_and_isr, refuse_leader_and_isr),
+        ApiHandler(api_named("StopReplica"), api.stop_replica, refuse_stop_replica),
+        ApiHandler(api_named("UpdateMetadata"), api.update_metadata, refuse_update_metadata),
+    ]

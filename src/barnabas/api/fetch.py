@@ -21,12 +21,13 @@ from barnabas.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
 from barnabas.replication.partition import FetchParams, PartitionRead
 from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""
 Wanted = Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
@@ -184,3 +185,7 @@ def _wanted(request: FetchRequest, by_id: bool) -> list[FetchedPartition]:
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
     """From v7 on the whole response carries the error."""
     return FetchResponse(error_code=code)
+
+
+def handlers(context: BrokerContext) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Fetch"), FetchApi(context).handle, refuse, sends_files=True)]

@@ -32,10 +32,11 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 AUTO_CREATION_WAIT_S = 2.0
 
@@ -315,3 +316,14 @@ def refuse_describe_topic_partitions(
     return DescribeTopicPartitionsResponse(
         topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
     )
+
+
+def handlers(context: BrokerContext) -> list[ApiHandler]:
+    api = MetadataApi(context)
+    return [
+        ApiHandler(api_named("Metadata"), api.handle, refuse_metadata),
+        ApiHandler(api_named("DescribeCluster"), api.describe_cluster, refuse_describe_cluster),
+        ApiHandler(
+            api_named("DescribeTopicPartitions"), api.describe_topic_partitions, refuse_describe_topic_partitions
+        ),
+    ]

@@ -19,10 +19,11 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 CONSUMER_REPLICA_ID = -1
 #: A tool that wants an answer from whichever replica it asked.
@@ -138,3 +139,11 @@ def refuse_offset_for_leader_epoch(
             for topic in request.topics
         ]
     )
+
+
+def handlers(context: BrokerContext) -> list[ApiHandler]:
+    api = OffsetsApi(context)
+    return [
+        ApiHandler(api_named("ListOffsets"), api.list_offsets, refuse_list_offsets),
+        ApiHandler(api_named("OffsetForLeaderEpoch"), api.offset_for_leader_epoch, refuse_offset_for_leader_epoch),
+    ]

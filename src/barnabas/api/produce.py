@@ -18,11 +18,12 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from barnabas.protocol.versions import api_named
 from barnabas.replication.manager import AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import ApiHandler, HandlerResult
 from barnabas.storage.log_types import Origin
 
 
@@ -146,3 +147,7 @@ def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> Api
             for topic in request.topic_data
         ]
     )
+
+
+def handlers(context: BrokerContext) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Produce"), ProduceApi(context).handle, refuse, min_version=3)]

@@ -17,6 +17,8 @@ from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import IsrSettled, ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 from barnabas.runtime.timers import Timers
+from barnabas.storage.environment import Threads
+from barnabas.storage.log import Log
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class ReplicaManager:
         *,
         clock: Clock,
         timers: Timers,
+        threads: Threads,
         registry: Registry,
         is_known: Callable[[TopicPartition], bool],
         submit_isr_change: Callable[[Partition, ProposeIsr], None],
@@ -82,6 +85,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.fetch_bytes_max = fetch_bytes_max
         self._clock = clock
+        self._threads = threads
         self._registry = registry
         self._is_known = is_known
         self._submit_isr_change = submit_isr_change
@@ -168,7 +172,7 @@ class ReplicaManager:
         outcomes: list[AppendOutcome] = []
         grown: list[tuple[Partition, bool]] = []
         waiting: dict[int, tuple[Partition, int]] = {}
-        to_flush: list[Partition] = []
+        to_flush: list[tuple[AppendOutcome, Log]] = []
         for index, (tp, records) in enumerate(entries):
             outcome = AppendOutcome()
             outcomes.append(outcome)
@@ -188,7 +192,7 @@ class ReplicaManager:
             if info.duplicate:
                 continue
             if info.flush_due:
-                to_flush.append(partition)
+                to_flush.append((outcome, partition.local_log))
             counters = self.counters(tp.topic)
             counters.bytes_in.value += info.size_bytes
             counters.messages_in.value += info.record_count
@@ -231,18 +235,33 @@ class ReplicaManager:
             self.counters(tp.topic).failed_produce.add()
             log.debug("append to %s refused: %s", tp, error)
 
-    def _flush_then(self, partitions: list[Partition], then: Callable[[], None]) -> None:
+    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Log]], then: Callable[[], None]) -> None:
         """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
-        left = len(partitions)
+        left = len(to_flush)
 
-        def flushed(error: BaseException | None) -> None:
+        def flushed() -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 then()
 
-        for partition in partitions:
-            partition.local_log.flush(flushed)
+        for outcome, flushed_log in to_flush:
+            self._flush(outcome, flushed_log, flushed)
+
+    def _flush(self, outcome: AppendOutcome, flushed_log: Log, then: Callable[[], None]) -> None:
+        job = flushed_log.begin_flush()
+        if job is None:
+            then()
+            return
+
+        def done(error: BaseException | None) -> None:
+            try:
+                flushed_log.finish_flush(job, error)
+            except LogDirFault as fault:
+                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(fault), -1
+            then()
+
+        self._threads.run(job.run, done)
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 

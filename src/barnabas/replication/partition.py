@@ -213,7 +213,7 @@ class Partition:
         if moved:
             log.update_high_watermark(self.machine.high_watermark)
         if log.log_start_offset < leader_log_start <= log.high_watermark:
-            log.maybe_increment_log_start_offset(Offset(leader_log_start))
+            log.maybe_increment_log_start_offset(leader_log_start, "the leader's log starts there")
         if moved:
             self._on_high_watermark(self)
 
@@ -239,7 +239,7 @@ class Partition:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {target} is beyond the high watermark {log.high_watermark}"
             )
-        log.maybe_increment_log_start_offset(Offset(target))
+        log.maybe_increment_log_start_offset(target, "DeleteRecords")
         return target
 
     def low_watermark(self) -> int:
@@ -333,7 +333,7 @@ class Partition:
         if timestamp == LATEST_TIERED_TIMESTAMP:
             return None
         if timestamp == MAX_TIMESTAMP:
-            found = log.offset_of_max_timestamp()
+            found = log.max_timestamp_offset()
         else:
             found = log.offset_for_timestamp(timestamp)
         if found is None:

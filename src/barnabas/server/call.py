@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.protocol.messages.base import ApiMessage
 from barnabas.security.principal import Principal
 from barnabas.server.ranges import Part
 
@@ -71,7 +72,7 @@ class Call:
         #: What goes to the peer; None until answered; empty for acks=0.
         self.parts: Sequence[Part] | None = None
 
-    def reply(self, response: object) -> None:
+    def reply(self, response: ApiMessage) -> None:
         self.reply_parts(self.api.encode(self, response))
 
     def reply_parts(self, parts: Sequence[Part]) -> None:

@@ -3,7 +3,7 @@
 Built once by `barnabas.broker`. Handlers translate between the wire and these parts; they decide nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,8 @@ class BrokerContext:
     controller: "Controller"
     #: The registration's czxid: changes when the broker registers again.
     broker_epoch: Callable[[], BrokerEpoch]
+    #: Creates topics that a client asked for, with the broker's defaults; what went wrong, by name.
+    auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
 
     @property

@@ -11,6 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Protocol
 
 from barnabas.server.ranges import FileRange, Part, is_resident, load_into_page_cache
@@ -141,7 +142,7 @@ class SocketWriter:
         self._reading = True
         self._queue[0] = progress = _Progress(head)
         future = self._loop.run_in_executor(self._pool, load_into_page_cache, head.fd, head.position, head.size_bytes)
-        future.add_done_callback(lambda done: self._loaded(progress, done))
+        future.add_done_callback(partial(self._loaded, progress))
 
     def _loaded(self, progress: "_Progress", done: "asyncio.Future[None]") -> None:
         self._reading = False
@@ -245,7 +246,7 @@ class TransportWriter:
             else:
                 self._reading = True
                 future = self._loop.run_in_executor(self._pool, os.pread, progress.fd, step, progress.position)
-                future.add_done_callback(lambda done, progress=progress: self._read(progress, done))
+                future.add_done_callback(partial(self._read, progress))
 
     def _sent_step(self, progress: "_Progress", data: bytes) -> None:
         self._transport.write(data)

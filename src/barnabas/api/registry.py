@@ -1,0 +1,22 @@
+"""All APIs that this broker serves, gathered from the families."""
+
+from collections.abc import Iterable
+
+from barnabas.api import api_versions
+from barnabas.protocol.versions import VersionRange, advertise
+from barnabas.server.pipeline import ApiHandler
+
+
+def build(families: Iterable[list[ApiHandler]]) -> dict[int, ApiHandler]:
+    """Handlers by API key; ApiVersions is added, and tells of all of them."""
+    handlers: dict[int, ApiHandler] = {}
+
+    def advertised() -> dict[int, VersionRange]:
+        return advertise(handlers)
+
+    for family in (*families, api_versions.handlers(advertised)):
+        for handler in family:
+            if handler.api_key in handlers:
+                raise ValueError(f"two handlers for {handler.name}")
+            handlers[handler.api_key] = handler
+    return handlers
