@@ -1,0 +1,335 @@
+"""A member of a consumer group: the classic protocol (JoinGroup, SyncGroup, Heartbeat) with the range assignor.
+
+`assign_range` is pure. `GroupMember` joins, beats, commits and leaves; `GroupConsumer` puts a `Consumer` on top, resumes from
+what was committed, and commits as it goes. Owner: the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from barnabas.client.admin.groups import (
+    CommittedOffset,
+    commit_offsets,
+    committed_offsets,
+    decode_assignment,
+)
+from barnabas.client.cluster import Cluster
+from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched
+from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol import codec
+from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
+from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+#: The newest versions that every reader of either record knows.
+_SUBSCRIPTION_VERSION = 1
+_ASSIGNMENT_VERSION = 1
+
+#: The coordinator has forgotten this member, or its generation: join again.
+_REJOIN = frozenset(
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    }
+)
+
+
+def assign_range(
+    members: Mapping[str, Collection[str]], partition_counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
+    """Kafka's range assignor: each topic is cut into consecutive ranges for its subscribers in the order of their ids."""
+    assignment: dict[str, list[TopicPartition]] = {member: [] for member in members}
+    for topic in sorted(partition_counts):
+        subscribers = sorted(member for member, topics in members.items() if topic in topics)
+        if not subscribers:
+            continue
+        share, more = divmod(partition_counts[topic], len(subscribers))
+        start = 0
+        for index, member in enumerate(subscribers):
+            size = share + (index < more)
+            assignment[member] += [TopicPartition(topic, partition) for partition in range(start, start + size)]
+            start += size
+    return assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    group_id: str
+    session_timeout_ms: int = 45_000
+    rebalance_timeout_ms: int = 300_000
+    heartbeat_interval_ms: int = 3_000
+    auto_commit_interval_ms: int = 5_000
+    enable_auto_commit: bool = True
+    group_instance_id: str | None = None
+
+
+class GroupMember:
+    """`join` as often as `rejoin_needed` says so; between, heartbeats run by themselves."""
+
+    def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self.member_id = ""
+        self.generation = -1
+        self.rejoin_needed = True
+        self._beat: asyncio.Task[None] | None = None
+
+    async def join(self, topics: Collection[str]) -> tuple[TopicPartition, ...]:
+        """Take part in a rebalance; what this member owns after it."""
+        await self._stop_beat()
+        while True:
+            joined = await self._join(topics)
+            try:
+                assignment = await self._sync(joined)
+            except BrokerRefused as refused:
+                if refused.code not in _REJOIN:
+                    raise
+                self._forget(refused.code)
+                continue
+            self.rejoin_needed = False
+            self._beat = asyncio.create_task(self._heartbeats(), name=f"heartbeat-{self._config.group_id}")
+            return assignment
+
+    async def _join(self, topics: Collection[str]) -> JoinGroupResponse:
+        subscription = codec.encode_versioned(
+            ConsumerProtocolSubscription(topics=sorted(topics)), _SUBSCRIPTION_VERSION
+        )
+        config = self._config
+        while True:
+            response = await self._cluster.ask_coordinator(
+                config.group_id,
+                JoinGroupRequest(
+                    group_id=config.group_id,
+                    session_timeout_ms=config.session_timeout_ms,
+                    rebalance_timeout_ms=config.rebalance_timeout_ms,
+                    member_id=self.member_id,
+                    group_instance_id=config.group_instance_id,
+                    protocol_type="consumer",
+                    protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
+                ),
+                JoinGroupResponse,
+                error_of=lambda answer: answer.error_code,
+                # The answer comes when all members have joined.
+                timeout_ms=config.rebalance_timeout_ms + 5_000,
+            )
+            code = error_code(response.error_code)
+            if code is ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = response.member_id
+            elif code in _REJOIN:
+                self._forget(code)
+            else:
+                check(code)
+                self.member_id, self.generation = response.member_id, response.generation_id
+                return response
+
+    async def _sync(self, joined: JoinGroupResponse) -> tuple[TopicPartition, ...]:
+        assignments: list[SyncGroupRequestAssignment] = []
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            assignments = await self._assign(joined.members)
+        response = await self._cluster.ask_coordinator(
+            self._config.group_id,
+            SyncGroupRequest(
+                group_id=self._config.group_id,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self._config.group_instance_id,
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=assignments,
+            ),
+            SyncGroupResponse,
+            error_of=lambda answer: answer.error_code,
+            timeout_ms=self._config.rebalance_timeout_ms + 5_000,
+        )
+        check(response.error_code)
+        return decode_assignment(response.assignment)
+
+    async def _assign(self, members: Sequence[JoinGroupResponseMember]) -> list[SyncGroupRequestAssignment]:
+        """Only the leader of the group does this."""
+        subscriptions = {
+            member.member_id: codec.decode_versioned(
+                ConsumerProtocolSubscription, bytes(member.metadata), newest_known=True
+            )[0].topics
+            for member in members
+        }
+        topics = {topic for wanted in subscriptions.values() for topic in wanted}
+        known = await self._cluster.topics(sorted(topics))
+        counts = {name: len(info.partitions) for name, info in known.items() if info.error is ErrorCode.NONE}
+        plan = assign_range(subscriptions, counts)
+        return [
+            SyncGroupRequestAssignment(member_id=member, assignment=_encode_assignment(partitions))
+            for member, partitions in plan.items()
+        ]
+
+    async def _heartbeats(self) -> None:
+        config = self._config
+        while True:
+            await asyncio.sleep(config.heartbeat_interval_ms / 1000)
+            try:
+                response = await self._cluster.ask_coordinator(
+                    config.group_id,
+                    HeartbeatRequest(
+                        group_id=config.group_id,
+                        generation_id=self.generation,
+                        member_id=self.member_id,
+                        group_instance_id=config.group_instance_id,
+                    ),
+                    HeartbeatResponse,
+                    error_of=lambda answer: answer.error_code,
+                )
+            except ClientError:
+                # The coordinator is out of reach for longer than a session lasts: whatever it knew of us is gone.
+                self.rejoin_needed = True
+                return
+            if response.error_code:
+                self._forget(error_code(response.error_code))
+                return
+
+    def _forget(self, code: ErrorCode) -> None:
+        self.rejoin_needed = True
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises where the group has moved on without this member."""
+        entries = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
+        outcome = await commit_offsets(
+            self._cluster,
+            self._config.group_id,
+            entries,
+            generation=self.generation,
+            member_id=self.member_id,
+            instance_id=self._config.group_instance_id,
+        )
+        for partition, code in outcome.items():
+            if code in _REJOIN:
+                self._forget(code)
+            check(code, f"commit of {partition}")
+
+    async def leave(self) -> None:
+        """A member with an instance id stays: it is expected back (KIP-345)."""
+        await self._stop_beat()
+        if not self.member_id or self._config.group_instance_id is not None:
+            return
+        await self._cluster.ask_coordinator(
+            self._config.group_id,
+            LeaveGroupRequest(
+                group_id=self._config.group_id,
+                member_id=self.member_id,
+                members=[MemberIdentity(member_id=self.member_id)],
+            ),
+            LeaveGroupResponse,
+            error_of=lambda answer: answer.error_code,
+        )
+        self.member_id = ""
+
+    async def _stop_beat(self) -> None:
+        beat, self._beat = self._beat, None
+        if beat is not None:
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+
+
+def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return codec.encode_versioned(
+        ConsumerProtocolAssignment(
+            assigned_partitions=[AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()]
+        ),
+        _ASSIGNMENT_VERSION,
+    )
+
+
+class GroupConsumer:
+    """A consumer whose partitions are the group's to give. `async with`, then `poll`; leaving it commits and leaves."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: GroupConfig,
+        *,
+        topics: Collection[str] = (),
+        matching: Callable[[str], bool] | None = None,
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._topics = set(topics)
+        self._matching = matching
+        self.consumer = Consumer(cluster, config or ConsumerConfig())
+        self.member = GroupMember(cluster, group)
+        self._committed: dict[TopicPartition, int] = {}
+        #: The next offset of each partition whose records were handed out.
+        self._consumed: dict[TopicPartition, int] = {}
+        self._next_commit_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async with self.consumer:
+            if self._group.enable_auto_commit and self.member.generation >= 0:
+                await self._commit_quietly()
+        await self.member.leave()
+
+    async def poll(self, timeout_ms: int) -> list[Fetched]:
+        if self.member.rejoin_needed:
+            await self._rejoin()
+        loop = asyncio.get_running_loop()
+        if self._group.enable_auto_commit and loop.time() >= self._next_commit_s:
+            await self._commit_quietly()
+            self._next_commit_s = loop.time() + self._group.auto_commit_interval_ms / 1000
+        return await self.consumer.poll(timeout_ms)
+
+    def consumed(self, partition: TopicPartition, next_offset: int) -> None:
+        """Records below `next_offset` have been dealt with; the next commit says so."""
+        self._consumed[partition] = next_offset
+
+    async def commit(self) -> None:
+        changed = {p: offset for p, offset in self._consumed.items() if self._committed.get(p) != offset}
+        if changed:
+            await self.member.commit(changed)
+            self._committed |= changed
+
+    async def _commit_quietly(self) -> None:
+        """A group that has moved on is found out by the next poll: what was not committed will be read again."""
+        try:
+            await self.commit()
+        except BrokerRefused as refused:
+            if refused.code not in _REJOIN:
+                raise
+
+    async def _rejoin(self) -> None:
+        if self.member.generation >= 0 and self._group.enable_auto_commit:
+            await self._commit_quietly()
+        if self._matching is not None:
+            self._topics = {name for name in await self._cluster.all_topics() if self._matching(name)}
+        assignment = await self.member.join(self._topics)
+        committed = await committed_offsets(self._cluster, self._group.group_id, assignment, require_stable=True)
+        positions = {partition: entry.offset for partition, entry in committed.items()}
+        fresh = [partition for partition in assignment if partition not in positions]
+        if fresh:
+            positions |= await self.consumer.offsets_by_reset(fresh)
+        self._consumed.clear()
+        self._committed = {partition: entry.offset for partition, entry in committed.items()}
+        self.consumer.assign(positions)
+        self._next_commit_s = asyncio.get_running_loop().time() + self._group.auto_commit_interval_ms / 1000
