@@ -1,0 +1,88 @@
+"""Settings in ZooKeeper: /config/<type>/<entity>, and the notifications by which brokers hear of a change.
+
+Owner: the event loop. The store keeps nothing: it reads, writes, and tells a listener.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.coordination import paths
+from barnabas.coordination.notifications import ChangeNotifications
+from barnabas.coordination.operations import Get, Operation
+from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
+from barnabas.coordination.znodes import (
+    decode_config,
+    decode_config_change,
+    encode_config,
+    encode_config_change,
+)
+from barnabas.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: (entity type, sanitized entity name, settings as they are now)
+ConfigListener = Callable[[str, str, Mapping[str, str]], None]
+
+
+class ConfigStore:
+    def __init__(self, session: ZooKeeperSession, clock: Clock) -> None:
+        self._session = session
+        self._listener: ConfigListener | None = None
+        self._notifications = ChangeNotifications(
+            session, paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX, self._on_notification, clock
+        )
+
+    async def read(self, entity_type: str, name: str) -> dict[str, str]:
+        """Nothing where the entity has no settings of its own."""
+        path = paths.config_entity(entity_type, name)
+        try:
+            data, _ = await self._session.get(path)
+        except NoNode:
+            return {}
+        return decode_config(path, data)
+
+    async def read_all(self, entity_type: str) -> dict[str, dict[str, str]]:
+        try:
+            names = await self._session.children(paths.config_type(entity_type))
+        except NoNode:
+            return {}
+        reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
+        results = (await self._session.batch(reads)).results
+        return {
+            name: decode_config(paths.config_entity(entity_type, name), result.data)
+            for name, result in zip(names, results, strict=True)
+            if result.ok
+        }
+
+    async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        """Replaces an entity's settings, then tells every broker."""
+        path = paths.config_entity(entity_type, name)
+        data = encode_config(settings)
+        try:
+            await self._session.set(path, data)
+        except NoNode:
+            try:
+                await self._session.create(path, data, make_path=True)
+            except NodeExists:
+                await self._session.set(path, data)
+        await self._session.create(paths.config_change(), encode_config_change(f"{entity_type}/{name}"), sequence=True)
+
+    async def start(self, listener: ConfigListener) -> None:
+        """Tells the listener all settings of topics, brokers, users, clients and addresses; `run` tells of changes."""
+        self._listener = listener
+        await self._notifications.start()
+        everything = await asyncio.gather(*(self.read_all(each) for each in paths.CONFIG_ENTITY_TYPES))
+        for entity_type, entities in zip(paths.CONFIG_ENTITY_TYPES, everything, strict=True):
+            for name, settings in entities.items():
+                listener(entity_type, name, settings)
+
+    async def run(self) -> None:
+        await self._notifications.run()
+
+    async def _on_notification(self, data: bytes) -> None:
+        assert self._listener is not None
+        entity_type, _, name = decode_config_change(data).partition("/")
+        settings = await self.read(entity_type, name)
+        log.info("settings of %s %s changed: %s", entity_type, name, ", ".join(sorted(settings)) or "none left")
+        self._listener(entity_type, name, settings)

@@ -1,0 +1,92 @@
+"""Sequential znodes that say "something changed, look": /config/changes, /kafka-acl-changes, /delegation_token/token_changes.
+
+Every broker reads each of them once. Whoever reads also removes those that are older than a quarter of an hour, as Kafka
+does. Owner: the event loop; `run` is one task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from barnabas.coordination.operations import Delete, Get, Operation
+from barnabas.coordination.session import ConnectionLost, SessionExpired, SessionState, ZooKeeperSession
+from barnabas.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+EXPIRATION_MS = 15 * 60 * 1000
+
+
+class ChangeNotifications:
+    """Calls `handle` with the data of every notification under `root`, in order, each once."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        root: str,
+        prefix: str,
+        handle: Callable[[bytes], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._root = root
+        self._prefix = prefix
+        self._handle = handle
+        self._clock = clock
+        self._last_seen = -1
+        self._changed = asyncio.Event()
+        self._unsubscribe = session.on_state(self._on_state)
+
+    def _on_state(self, state: SessionState) -> None:
+        if state in (SessionState.CONNECTED, SessionState.RENEWED):
+            self._changed.set()  # watches of the old session are gone, and so may be what they would have told
+
+    async def start(self) -> None:
+        """What is there already is old news: the caller reads the whole state after this."""
+        for name in await self._session.children(self._root, self._on_watch):
+            self._last_seen = max(self._last_seen, self._number(name))
+
+    def _on_watch(self, path: str) -> None:
+        self._changed.set()
+
+    def _number(self, name: str) -> int:
+        return int(name.removeprefix(self._prefix))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                try:
+                    await self._read_new()
+                except (ConnectionLost, SessionExpired) as error:
+                    log.info("notifications under %s wait for ZooKeeper: %s", self._root, error)
+        finally:
+            self._unsubscribe()
+
+    async def _read_new(self) -> None:
+        names = sorted(await self._session.children(self._root, self._on_watch), key=self._number)
+        fresh = [name for name in names if self._number(name) > self._last_seen]
+        operations: list[Operation] = [Get(f"{self._root}/{name}") for name in fresh]
+        for name, result in zip(fresh, (await self._session.batch(operations)).results, strict=True):
+            if result.ok and result.data is not None:
+                await self._handle(result.data)
+            self._last_seen = self._number(name)
+        await self._purge(names)
+
+    async def _purge(self, names: list[str]) -> None:
+        if not names:
+            return
+        oldest = f"{self._root}/{names[0]}"
+        stat = await self._session.exists(oldest)
+        # Sequence numbers and creation times grow together: while the oldest is young, all are.
+        if stat is None or self._clock.now_ms() - stat.mtime_ms <= EXPIRATION_MS:
+            return
+        results = (await self._session.batch([Get(f"{self._root}/{name}") for name in names])).results
+        stale = [
+            Delete(f"{self._root}/{name}")
+            for name, result in zip(names, results, strict=True)
+            if result.ok and result.stat is not None and self._clock.now_ms() - result.stat.mtime_ms > EXPIRATION_MS
+        ]
+        await self._session.batch(stale)
