@@ -4,13 +4,13 @@ A Java properties file. Version 0 is ZooKeeper mode's (`broker.id`), version 1 K
 what is read is written back in the same version.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.core.config.properties import format_properties, parse
+from barnabas.core.errors import BarnabasError, ConfigError
 from barnabas.core.ids import BrokerId, format_uuid, parse_uuid
 from barnabas.storage.checkpoints import CheckpointError, parse_integer, write_atomically
 
@@ -42,8 +42,11 @@ def read(path: str) -> MetaProperties | None:
             data = file.read()
     except FileNotFoundError:
         return None
-    # Java's Properties.load reads bytes as ISO-8859-1, with \\uXXXX for the rest: no bytes are invalid.
-    properties = parse_properties(path, data.decode("latin-1"))
+    try:
+        # Java's Properties.load reads bytes as ISO-8859-1, escapes for the rest: no byte is invalid.
+        properties = parse(data.decode("latin-1"))
+    except ConfigError as error:
+        raise CheckpointError(path, 0, str(error)) from None
     version = _integer(path, properties, _VERSION, 0)
     if version not in (0, 1):
         raise CheckpointError(path, 0, f"version {version} is not known")
@@ -75,9 +78,8 @@ def encode(meta: MetaProperties, *, now_ms: int) -> bytes:
     if meta.directory_id is not None:
         fields[_DIRECTORY_ID] = format_uuid(meta.directory_id)
     moment = datetime.fromtimestamp(now_ms / 1000, UTC)
-    lines = ["#", f"#{moment:%a %b %d %H:%M:%S} UTC {moment:%Y}"]
-    lines += [f"{name}={_escape(value)}" for name, value in fields.items()]
-    return "".join(f"{line}\n" for line in lines).encode("latin-1")
+    comment = f"#\n#{moment:%a %b %d %H:%M:%S} UTC {moment:%Y}\n"
+    return (comment + format_properties(fields)).encode("latin-1")
 
 
 def check(
@@ -120,55 +122,3 @@ def _integer(path: str, properties: Mapping[str, str], name: str, default: int |
         return parse_integer(path, 0, text.strip(), _INT32_MAX)
     except CheckpointError as error:
         raise CheckpointError(path, 0, f"{name}: {error.why}") from None
-
-
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def parse_properties(path: str, text: str) -> dict[str, str]:
-    """Java's properties format: comments, `=`, `:` or white space between name and value, escapes, continued lines."""
-    properties: dict[str, str] = {}
-    for number, line in _logical_lines(text):
-        name_end = 0
-        while name_end < len(line) and line[name_end] not in "=: \t\f":
-            name_end += 2 if line[name_end] == "\\" else 1
-        value = line[name_end:].lstrip(" \t\f")
-        if value[:1] in ("=", ":"):
-            value = value[1:].lstrip(" \t\f")
-        try:
-            properties[_unescape(line[:name_end])] = _unescape(value)
-        except Malformed as error:
-            raise CheckpointError(path, number, str(error)) from None
-    return properties
-
-
-def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    lines = re.split(r"\r\n|\n|\r", text)
-    number = 0
-    while number < len(lines):
-        first = number
-        line = lines[number].lstrip(" \t\f")
-        number += 1
-        if not line or line[0] in "#!":
-            continue
-        while (len(line) - len(line.rstrip("\\"))) % 2 and number < len(lines):
-            line = line[:-1] + lines[number].lstrip(" \t\f")
-            number += 1
-        yield first + 1, line
-
-
-def _unescape(text: str) -> str:
-    if "\\u" in text and re.search(r"(?<!\\)(?:\\\\)*\\u(?![0-9a-fA-F]{4})", text):
-        raise Malformed("malformed \\uxxxx encoding")
-
-    def replace(match: re.Match[str]) -> str:
-        escape = match[1]
-        return chr(int(escape[1:], 16)) if len(escape) == 5 else _NAMED.get(escape, escape)
-
-    return _ESCAPE.sub(replace, text)
-
-
-def _escape(value: str) -> str:
-    out = "".join(f"\\{c}" if c in "=:#!\\" else c if " " <= c <= "~" else f"\\u{ord(c):04X}" for c in value)
-    return f"\\{out}" if out.startswith(" ") else out
