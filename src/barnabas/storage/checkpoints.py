@@ -158,9 +158,9 @@ class LeaderEpochCheckpoint:
             return []
 
 
-def write_partition_metadata(path: str, topic_id: bytes) -> None:
+def write_partition_metadata(path: str, topic_id: bytes, *, sync: bool = True) -> None:
     text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {format_uuid(topic_id)}"
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), sync=sync)
 
 
 def read_partition_metadata(path: str) -> PartitionMetadata:

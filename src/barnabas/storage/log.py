@@ -15,6 +15,7 @@ from barnabas.protocol.record_batch import LEADER_EPOCH_AT, BatchHeader
 from barnabas.storage import log_read
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.log_append import check_leader_batch, follower_batches
+from barnabas.storage.log_flush import FlushJob
 from barnabas.storage.log_types import (
     NO_LOG_APPEND_TIME,
     AppendInfo,
@@ -272,7 +273,7 @@ class Log(LogUpkeep):
     def latest_offset(self) -> TimestampedOffset:
         return TimestampedOffset(-1, self.log_end_offset, self.epochs.latest_epoch)
 
-    def max_timestamp_offset(self) -> TimestampedOffset | None:
+    def offset_of_max_timestamp(self) -> TimestampedOffset | None:
         """The record with the largest timestamp; None where no record has one."""
         try:
             return log_read.max_timestamp(self.segments)
@@ -291,19 +292,36 @@ class Log(LogUpkeep):
         """Forget producers that have been silent for `producer.id.expiration.ms`."""
         return self.producers.remove_expired(now_ms)
 
-    def close(self) -> None:
-        """A clean end: a snapshot at the log end, indexes complete. Flush before, checkpoint after."""
+    def begin_close(self) -> FlushJob | None:
+        """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
         if self._closed:
-            return
+            return None
         try:
             self.producers.update_map_end_offset(self._end)
-            self._snapshots.take(self.producers, sync=True)
+            if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
+                self._unsynced_paths.append(snapshot)
             self.epochs.flush()
-            for segment in self.segments:
-                segment.close()
+            self.segments.active.complete()
         except OSError as error:
             self._fault(error)
-        self._closed = True
+        return self.begin_flush(force=True)
+
+    def finish_close(self, job: FlushJob | None, error: BaseException | None = None) -> None:
+        """What `begin_close` began is on disk, or `error` says why not."""
+        if job is not None:
+            self.finish_flush(job, error)
+        self.abandon()
+
+    def close(self) -> None:
+        """Both, and the disk in between, where one stands: for tools, tests and threads that own the log."""
+        job = self.begin_close()
+        try:
+            if job is not None:
+                job.run()
+        except OSError as error:
+            self.finish_close(job, error)
+        else:
+            self.finish_close(job)
 
     def abandon(self) -> None:
         """Let go of every file without a write: the directory has failed, or is about to be deleted."""

@@ -4,11 +4,20 @@
 the loop moves the recovery point. What the thread touches cannot change: pinned descriptors and plain paths.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from barnabas.core.ids import Offset
 from barnabas.storage.disk import Disk
 from barnabas.storage.file_handle import OpenFile
+
+
+class FlushWaiter(NamedTuple):
+    """Somebody who must not answer before everything below `up_to` is durable."""
+
+    up_to: int
+    #: Called on the event loop, with the error where the flush failed.
+    then: Callable[[Exception | None], None]
 
 
 class FlushJob:

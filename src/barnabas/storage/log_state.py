@@ -10,11 +10,12 @@ from typing import NoReturn
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
-from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition, format_uuid
 from barnabas.storage import names
-from barnabas.storage.checkpoints import write_epochs
+from barnabas.storage.checkpoints import write_epochs, write_partition_metadata
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.log_flush import FlushWaiter
 from barnabas.storage.log_read import Bound, locate
 from barnabas.storage.log_types import OffsetMetadata, OffsetSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
@@ -60,12 +61,14 @@ class LogState:
         "_end",
         "_env",
         "_epoch_file",
+        "_flush_waiters",
         "_high_watermark",
         "_last_flush_ms",
         "_log_start",
+        "_new_files",
         "_recovery_point",
         "_snapshots",
-        "_unsynced_snapshot",
+        "_unsynced_paths",
         "config",
         "directory",
         "epochs",
@@ -91,6 +94,7 @@ class LogState:
         epochs: LeaderEpochCache,
         epoch_file: EpochFile,
         topic_id: TopicId | None = None,
+        new_files: bool = False,
     ) -> None:
         self.directory = directory
         self.partition = partition
@@ -109,7 +113,11 @@ class LogState:
         self._high_watermark = log_start_offset
         self._recovery_point = max(min(recovery_point, log_end_offset), log_start_offset)
         self._last_flush_ms = env.clock.now_ms()
-        self._unsynced_snapshot: str | None = None
+        #: Small files that were written without fsync: the next flush makes up for it.
+        self._unsynced_paths: list[str] = []
+        #: Files were made since the directory was last synced.
+        self._new_files = new_files
+        self._flush_waiters: list[FlushWaiter] | None = None
         #: The last bound that a read asked for: usually the high watermark, for many reads in a row.
         self._bound = Bound(-1, 0, 0)
         self._closed = False
@@ -220,6 +228,23 @@ class LogState:
         for segment in self.segments:
             segment.index_interval_bytes = config.index_interval_bytes
             segment.max_index_bytes = config.segment_index_bytes
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """The topic's id, known from now on, and kept in `partition.metadata`."""
+        if self.topic_id == topic_id:
+            return
+        if self.topic_id is not None:
+            raise Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"the log of {self.partition} has topic id {format_uuid(self.topic_id)}, not {format_uuid(topic_id)}",
+            )
+        path = f"{self.directory}/{names.PARTITION_METADATA}"
+        try:
+            write_partition_metadata(path, topic_id, sync=False)
+        except OSError as error:
+            self._fault(error)
+        self._unsynced_paths.append(path)
+        self.topic_id = topic_id
 
     # -- high watermark
 

@@ -4,10 +4,11 @@ Owner: the event loop. `FlushJob.run` and the deletion of files run on threads a
 """
 
 import logging
+from collections.abc import Callable
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
 from barnabas.storage import names
-from barnabas.storage.log_flush import FlushJob
+from barnabas.storage.log_flush import FlushJob, FlushWaiter
 from barnabas.storage.log_read import Bound
 from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import rebuild_producers
@@ -47,9 +48,10 @@ class LogUpkeep(LogState):
         self.segments.add(segment)
         # At the start of a segment, so that recovery of it can begin there.
         self.producers.update_map_end_offset(new_base)
-        self._unsynced_snapshot = self._snapshots.take(self.producers, sync=False) or self._unsynced_snapshot
+        if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
+            self._unsynced_paths.append(snapshot)
         logger.info("rolled %s to a new segment at offset %d", self.partition, new_base)
-        self._flush_in_background(new_base)
+        self.flush_in_background(new_base)
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -68,6 +70,7 @@ class LogUpkeep(LogState):
         for path in segment.paths():
             # Left by a truncation whose deletion has not come yet, or by a crash: not ours to append to.
             env.disk.unlink(path)
+        self._new_files = True
         segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
         segment.become_active()
         return segment
@@ -77,10 +80,14 @@ class LogUpkeep(LogState):
     def begin_flush(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
         """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
 
-        `force` includes an empty active segment's file, for a clean shutdown. Run the job on a thread, then `finish_flush`.
+        `force` includes files that hold no record yet, for a clean shutdown. Run the job on a thread, then `finish_flush`.
         """
         offset = self._end if up_to is None else min(up_to, self._end)
-        if self._closed or (offset <= self._recovery_point and not force):
+        if self._closed:
+            return None
+        if offset <= self._recovery_point and not (
+            force and (self._new_files or self._unsynced_paths or self._epoch_file.unsynced)
+        ):
             return None
         try:
             segments = self.segments.overlapping(self._recovery_point, offset + 1 if force else offset)
@@ -88,16 +95,15 @@ class LogUpkeep(LogState):
         except OSError as error:
             self._fault(error)
         paths = [path for segment in segments for path in segment.paths()[1:]]
-        if self._unsynced_snapshot is not None:
-            paths.append(self._unsynced_snapshot)
-            self._unsynced_snapshot = None
+        renamed = bool(self._unsynced_paths) or self._epoch_file.unsynced
+        paths += self._unsynced_paths
+        self._unsynced_paths = []
         if self._epoch_file.unsynced:
             paths.append(self._epoch_file.path)
             self._epoch_file.unsynced = False
-        is_new = any(segment.base_offset >= self._recovery_point for segment in segments)
-        return FlushJob(
-            self._env.disk, files=files, paths=paths, directory=self.directory if is_new else None, up_to=offset
-        )
+        directory = self.directory if self._new_files or renamed else None
+        self._new_files = False
+        return FlushJob(self._env.disk, files=files, paths=paths, directory=directory, up_to=offset)
 
     def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
         """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
@@ -124,19 +130,58 @@ class LogUpkeep(LogState):
         else:
             self.finish_flush(job)
 
-    def _flush_in_background(self, up_to: int) -> None:
-        job = self.begin_flush(up_to)
-        if job is None:
+    def flush_then(self, up_to: int, then: Callable[[Exception | None], None]) -> None:
+        """Have everything below `up_to` durable, then call `then` on the event loop, with the fault where it failed.
+
+        For `flush.messages=1`: an append is acknowledged in `then`. One flush runs at a time; who comes meanwhile
+        shares the next one, so that many small appends cost few disk writes.
+        """
+        if up_to <= self._recovery_point:
+            then(None)
             return
+        if self._flush_waiters is not None:
+            self._flush_waiters.append(FlushWaiter(up_to, then))
+            return
+        self._start_flush([FlushWaiter(up_to, then)])
+
+    def _start_flush(self, waiters: list[FlushWaiter]) -> None:
+        try:
+            job = self.begin_flush(max(waiter.up_to for waiter in waiters))
+        except LogDirFault as fault:
+            self._tell_flushed(waiters, fault)
+            return
+        if job is None:
+            # Closed, or truncated below what they wait for.
+            self._tell_flushed(waiters, self._storage_error() if self._closed else None)
+            return
+        self._flush_waiters = []
 
         def done(error: BaseException | None) -> None:
+            fault: Exception | None = None
             try:
                 self.finish_flush(job, error)
-            except LogDirFault as fault:
-                # The environment has been told; there is no caller to tell.
-                logger.error("flush of %s failed: %s", self.partition, fault)
+            except LogDirFault as failed:
+                fault = failed
+            late, self._flush_waiters = self._flush_waiters or [], None
+            self._tell_flushed(waiters, fault)
+            if late:
+                self._start_flush(late)
 
         self._env.threads.run(job.run, done)
+
+    def _tell_flushed(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
+        for waiter in waiters:
+            waiter.then(error)
+
+    def flush_in_background(self, up_to: int | None = None) -> None:
+        """Nobody waits for it: after a roll, and by `flush.ms`."""
+
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                # The environment has been told; there is no caller to tell.
+                logger.error("flush of %s failed: %s", self.partition, error)
+
+        self.flush_then(self._end if up_to is None else up_to, then)
 
     # -- truncation
 
@@ -219,7 +264,7 @@ class LogUpkeep(LogState):
 
     # -- log start, retention, replacement
 
-    def maybe_increment_log_start_offset(self, offset: int, reason: str) -> bool:
+    def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
         """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
         if offset > self._high_watermark:
             raise Refused(

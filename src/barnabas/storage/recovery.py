@@ -88,6 +88,7 @@ class _Loader:
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory)
         self._epochs = LeaderEpochCache()
+        self._created = False
 
     def _new_producers(self) -> ProducerStateManager:
         return ProducerStateManager(
@@ -132,6 +133,7 @@ class _Loader:
             epochs=self._epochs,
             epoch_file=self._epoch_file,
             topic_id=topic_id,
+            new_files=self._created,
         )
 
     # -- what is there
@@ -298,6 +300,7 @@ class _Loader:
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
         )
+        self._created = True
         segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
         return segment
 

@@ -253,14 +253,13 @@ class Segment:
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
 
-    def close(self) -> None:
-        """A clean end: indexes complete and trimmed."""
-        if self.is_active and self.size_bytes and (self._max_timestamp != UNKNOWN or self._offset_index is not None):
+    def complete(self) -> None:
+        """A clean end of the active segment: indexes hold what they must, and the files no more than their content."""
+        if self.size_bytes and (self._max_timestamp != UNKNOWN or self._offset_index is not None):
             self._finish_indexes()
         if self.preallocated:
             self._disk.truncate(self.file.fd, self.size_bytes)
             self.preallocated = False
-        self.abandon()
 
     def abandon(self) -> None:
         """Close without a write: for a failed directory, and for files that are to be deleted."""

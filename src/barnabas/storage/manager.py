@@ -1,0 +1,493 @@
+"""All logs of a broker over its log directories: found, made, moved, deleted, checkpointed, and closed cleanly.
+
+Who calls what on which thread:
+
+- `open_dirs` and `load` block: on a thread (or before there is a loop), and nobody else touches the manager meanwhile;
+- `start` and everything after it is the event loop's; what must wait for the disk goes through `env.threads`;
+- `stop` ends the timers, on the loop; then `shutdown` blocks, on a thread, when no request is served any more.
+
+A directory that fails goes offline with its logs, once, through `on_dir_failed`; the others go on.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.storage import meta_properties, names
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.log import Log
+from barnabas.storage.log_dir import LogDir
+from barnabas.storage.manager_load import DuplicateLog, load_dirs
+from barnabas.storage.manager_upkeep import Checkpointer, Periodic, checkpoint_offsets, sliced
+from barnabas.storage.recovery import open_log
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS: Final = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+    names.REPLICATION_OFFSET_CHECKPOINT,
+)
+
+#: (directory, partitions that went offline with it)
+DirFailed = Callable[[str, list[TopicPartition]], None]
+
+
+class NoLogDirLeft(BarnabasError):
+    """Every log directory has failed: a broker without one cannot go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings:
+    """The broker's settings that the manager needs, by their names where they have one."""
+
+    recovery_threads_per_data_dir: int = 1
+    retention_check_interval_ms: int = 300_000
+    flush_scheduler_interval_ms: int = 2**63 - 1
+    flush_offset_checkpoint_interval_ms: int = 60_000
+    flush_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    initial_task_delay_ms: int = 30_000
+    #: For directories of deleted partitions; segments have their topic's `file.delete.delay.ms`.
+    segment_delete_delay_ms: int = 60_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "ManagerSettings":
+        return cls(
+            recovery_threads_per_data_dir=config.num_recovery_threads_per_data_dir,
+            retention_check_interval_ms=config.log_retention_check_interval_ms,
+            flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
+            flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+            high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+            producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+            initial_task_delay_ms=config.log_initial_task_delay_ms,
+            segment_delete_delay_ms=config.log_segment_delete_delay_ms,
+        )
+
+
+class LogManager:
+    """`config_of` gives a topic's settings; it is asked from threads while `load` runs."""
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        *,
+        env: LogEnvironment,
+        settings: ManagerSettings,
+        config_of: Callable[[str], LogConfig],
+        on_dir_failed: DirFailed,
+    ) -> None:
+        self._dirs = [LogDir(path) for path in log_dirs]
+        if len({log_dir.path for log_dir in self._dirs}) != len(self._dirs):
+            raise ConfigError(f"log.dirs names a directory twice: {', '.join(log_dirs)}")
+        self._env = env
+        self.settings = settings
+        self._config_of = config_of
+        self._on_dir_failed = on_dir_failed
+        self._logs: dict[TopicPartition, Log] = {}
+        self._future: dict[TopicPartition, Log] = {}
+        #: Where AlterReplicaLogDirs wants a partition that does not exist yet.
+        self._preferred: dict[TopicPartition, str] = {}
+        self._doomed: list[str] = []
+        env.on_fault = self.handle_fault
+        env.on_truncated = self._on_truncated
+        self.checkpoints = Checkpointer(env, self.logs_in, self.handle_fault)
+        self._tasks: list[Periodic] = []
+
+    # -- before the loop
+
+    def open_dirs(self, *, broker_id: int, cluster_id: str | None) -> None:
+        """Lock every directory and check whose it is. One that cannot be used goes offline; `NoLogDirLeft` if all do.
+
+        `LogDirLocked` and `InconsistentMetaProperties` are the operator's to solve: no directory stays locked then.
+        """
+        try:
+            for log_dir in self._dirs:
+                try:
+                    log_dir.open()
+                except OSError as error:
+                    self._set_offline(log_dir, error)
+            found = {log_dir.path: log_dir.meta for log_dir in self.live_dirs}
+            expected = meta_properties.check(found, broker_id=broker_id, cluster_id=cluster_id)
+            for log_dir in self.live_dirs:
+                try:
+                    log_dir.write_meta(expected[log_dir.path], now_ms=self._env.clock.now_ms())
+                except OSError as error:
+                    self._set_offline(log_dir, error)
+            self._check_alive()
+        except BarnabasError:
+            self._unlock()
+            raise
+
+    def load(self) -> None:
+        """Load every log. Blocks; see `manager_load`."""
+        began_s = self._env.clock.monotonic_s()
+        loaded = load_dirs(
+            self.live_dirs,
+            env=self._env,
+            config_of=self._config_of,
+            threads_per_dir=self.settings.recovery_threads_per_data_dir,
+        )
+        for found in loaded:
+            if found.failure is not None:
+                for log in found.logs:
+                    log.abandon()
+                self._set_offline(found.log_dir, found.failure)
+                continue
+            self._doomed += found.doomed
+            for log in found.logs:
+                self._adopt(log)
+        self._check_alive()
+        took_ms = round((self._env.clock.monotonic_s() - began_s) * 1000)
+        logger.info("loaded %d logs in %d ms", len(self._logs) + len(self._future), took_ms)
+
+    def _adopt(self, log: Log) -> None:
+        logs = self._future if log.is_future else self._logs
+        other = logs.setdefault(log.partition, log)
+        if other is not log:
+            raise DuplicateLog(
+                f"{log.partition} is in both {log.directory} and {other.directory}: a move between directories was cut "
+                "short by a failure; delete the one in the directory that failed"
+            )
+
+    def _check_alive(self) -> None:
+        if not self.live_dirs:
+            raise NoLogDirLeft(f"none of the log directories {', '.join(d.path for d in self._dirs)} can be used")
+
+    # -- the loop's
+
+    def start(self) -> None:
+        """Begin the periodic tasks."""
+        settings = self.settings
+        for path in self._doomed:
+            self._remove_tree_later(path)
+        self._doomed.clear()
+        self._every(settings.retention_check_interval_ms, self._retention_pass)
+        self._every(settings.flush_scheduler_interval_ms, self._flush_pass)
+        self._every(settings.producer_id_expiration_check_interval_ms, self._expiration_pass)
+        for period_ms, name in (
+            (settings.flush_offset_checkpoint_interval_ms, names.RECOVERY_POINT_CHECKPOINT),
+            (settings.flush_start_offset_checkpoint_interval_ms, names.LOG_START_OFFSET_CHECKPOINT),
+            (settings.high_watermark_checkpoint_interval_ms, names.REPLICATION_OFFSET_CHECKPOINT),
+        ):
+            self._every(period_ms, partial(self.checkpoint, name))
+
+    def _every(self, period_ms: int, step: Callable[[], Iterator[None] | None]) -> None:
+        task = Periodic(self._env, period_ms, step)
+        task.start(min(self.settings.initial_task_delay_ms, period_ms))
+        self._tasks.append(task)
+
+    def stop(self) -> None:
+        """End the periodic tasks; `shutdown` may follow."""
+        for task in self._tasks:
+            task.stop()
+        self._tasks.clear()
+
+    # -- what there is
+
+    @property
+    def live_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs if log_dir.is_online]
+
+    @property
+    def dirs(self) -> list[LogDir]:
+        """Every directory of `log.dirs`, failed ones too."""
+        return list(self._dirs)
+
+    def has_offline_dirs(self) -> bool:
+        return any(not log_dir.is_online for log_dir in self._dirs)
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """From the clean-shutdown markers; -1 unless every directory has one and they agree."""
+        epochs = {log_dir.previous_broker_epoch for log_dir in self._dirs}
+        return epochs.pop() if len(epochs) == 1 else -1
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __iter__(self) -> Iterator[Log]:
+        """The current logs, not the future ones."""
+        return iter(list(self._logs.values()))
+
+    def get(self, partition: TopicPartition) -> Log | None:
+        return self._logs.get(partition)
+
+    def get_future(self, partition: TopicPartition) -> Log | None:
+        return self._future.get(partition)
+
+    def all_logs(self) -> list[Log]:
+        return [*self._logs.values(), *self._future.values()]
+
+    def logs_in(self, log_dir: LogDir) -> list[Log]:
+        return [log for log in self.all_logs() if log.log_dir == log_dir.path]
+
+    def logs_of(self, topic: str) -> list[Log]:
+        return [log for log in self.all_logs() if log.partition.topic == topic]
+
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> int:
+        """What was known to be committed when the broker stopped; loading has given it to the log already."""
+        log = self._logs.get(partition)
+        return 0 if log is None else log.high_watermark
+
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        for log in self.logs_of(topic):
+            log.update_config(config)
+
+    def refresh_configs(self) -> None:
+        """The broker's own settings changed: every topic's may have."""
+        for log in self.all_logs():
+            log.update_config(self._config_of(log.partition.topic))
+
+    # -- making, moving, deleting
+
+    def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool = False) -> Log:
+        """The log; made in the directory that has the fewest where there is none.
+
+        Unless `is_new`, a log that is missing while a directory is offline is taken to be in that one: `Refused` with
+        `KAFKA_STORAGE_ERROR`. `INCONSISTENT_TOPIC_ID` where the log is another topic's of that name.
+        """
+        log = self._logs.get(partition)
+        if log is None:
+            if not is_new and self.has_offline_dirs():
+                raise Refused(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"cannot create the log of {partition}: it may be in an offline directory",
+                )
+            log = self._create(partition, names.partition_dir(partition), self._candidates(partition))
+            self._logs[partition] = log
+            self._preferred.pop(partition, None)
+        if topic_id is not None:
+            log.assign_topic_id(topic_id)
+        return log
+
+    def _candidates(self, partition: TopicPartition) -> list[LogDir]:
+        """Live directories, the best first."""
+        preferred = self._preferred.get(partition)
+        counts = {log_dir.path: 0 for log_dir in self.live_dirs}
+        for log in self.all_logs():
+            if log.log_dir in counts:
+                counts[log.log_dir] += 1
+        return sorted(self.live_dirs, key=lambda log_dir: (log_dir.path != preferred, counts[log_dir.path]))
+
+    def _create(self, partition: TopicPartition, name: str, candidates: list[LogDir]) -> Log:
+        config = self._config_of(partition.topic)
+        for log_dir in candidates:
+            try:
+                log = open_log(log_dir.file(name), config=config, env=self._env, partition=partition)
+            except OSError as error:
+                self.handle_fault(LogDirFault(log_dir.path, error))
+                continue
+            logger.info("created the log of %s in %s", partition, log.directory)
+            return log
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition}")
+
+    def delete(self, partition: TopicPartition) -> None:
+        """The log and its future one, if any: renamed now, removed after the delay."""
+        for logs in (self._logs, self._future):
+            log = logs.pop(partition, None)
+            if log is not None:
+                self._delete(log)
+
+    def delete_future(self, partition: TopicPartition) -> None:
+        """Give up a move between directories."""
+        log = self._future.pop(partition, None)
+        if log is not None:
+            self._delete(log)
+
+    def _delete(self, log: Log) -> None:
+        log_dir = self._dir_of(log)
+        log.abandon()
+        self._rename(log, names.delete_dir(log.partition))
+        logger.info("deleting the log of %s, now %s", log.partition, log.directory)
+        self._remove_tree_later(log.directory)
+        self._checkpoint_dir(log_dir)
+
+    def mark_stray(self, partition: TopicPartition) -> None:
+        """A log that belongs to no partition of this broker: renamed, and kept for the operator to look at."""
+        log = self._logs.pop(partition, None)
+        if log is None:
+            return
+        log_dir = self._dir_of(log)
+        log.abandon()
+        self._rename(log, names.stray_dir(partition))
+        logger.warning("the log of %s is not this broker's any more, kept as %s", partition, log.directory)
+        self._checkpoint_dir(log_dir)
+
+    def _rename(self, log: Log, name: str) -> None:
+        target = f"{log.log_dir}/{name}"
+        try:
+            self._env.disk.rename(log.directory, target)
+        except OSError as error:
+            fault = LogDirFault(log.log_dir, error)
+            self.handle_fault(fault)
+            raise fault from error
+        log.moved_to(target)
+
+    def _remove_tree_later(self, path: str) -> None:
+        log_dir = path.rpartition("/")[0]
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                logger.info("deleted %s", path)
+            elif isinstance(error, FileNotFoundError):
+                logger.info("%s was gone already", path)
+            elif isinstance(error, OSError):
+                self.handle_fault(LogDirFault(log_dir, error))
+            else:
+                raise error
+
+        def work() -> None:
+            self._env.threads.run(lambda: shutil.rmtree(path), done)
+
+        self._env.timers.call_later(self.settings.segment_delete_delay_ms / 1000, work)
+
+    # -- moves between directories (AlterReplicaLogDirs)
+
+    def prefer_dir(self, partition: TopicPartition, path: str) -> None:
+        """Where the partition's log, or its future one, is to be made. `LOG_DIR_NOT_FOUND` for an unknown directory."""
+        if not any(log_dir.path == path for log_dir in self.live_dirs):
+            raise Refused(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not an online log directory")
+        self._preferred[partition] = path
+
+    def get_or_create_future(self, partition: TopicPartition) -> Log:
+        """The copy that grows in the preferred directory until it can take the log's place."""
+        future = self._future.get(partition)
+        if future is not None:
+            return future
+        current = self._logs.get(partition)
+        preferred = self._preferred.get(partition)
+        if current is None or preferred is None or preferred == current.log_dir:
+            raise BrokenInvariant(f"{partition} has no log to move, or no other directory to move to")
+        log_dir = next((d for d in self.live_dirs if d.path == preferred), None)
+        if log_dir is None:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{preferred} is offline")
+        future = self._create(partition, names.future_dir(partition), [log_dir])
+        if current.topic_id is not None:
+            future.assign_topic_id(current.topic_id)
+        self._future[partition] = future
+        del self._preferred[partition]
+        return future
+
+    def swap_future(self, partition: TopicPartition) -> Log:
+        """The future log has caught up: it becomes the log, and the old one is deleted. The answer is the new one."""
+        current, future = self._logs.get(partition), self._future.get(partition)
+        if current is None or future is None:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no future log, or it is offline")
+        source_dir, target_dir = self._dir_of(current), self._dir_of(future)
+        self._rename(future, names.partition_dir(partition))
+        future.update_high_watermark(current.high_watermark)
+        del self._future[partition]
+        self._logs[partition] = future
+        logger.info("%s has moved from %s to %s", partition, source_dir.path, target_dir.path)
+        self._checkpoint_dir(target_dir)
+        self._delete(current)
+        return future
+
+    # -- failure
+
+    def handle_fault(self, fault: LogDirFault) -> None:
+        """An I/O error: the directory goes offline with its logs. Tells once; later faults of the same are echoes."""
+        log_dir = next((d for d in self.live_dirs if d.path == fault.log_dir), None)
+        if log_dir is None:
+            return
+        gone = self.logs_in(log_dir)
+        self._set_offline(log_dir, fault.cause)
+        partitions = []
+        for log in gone:
+            logs = self._future if log.is_future else self._logs
+            logs.pop(log.partition, None)
+            log.abandon()
+            partitions.append(log.partition)
+        logger.error("%s is offline, and with it %d logs", log_dir.path, len(gone))
+        self._on_dir_failed(log_dir.path, partitions)
+
+    def fail_dir(self, path: str, error: OSError) -> None:
+        """As if the disk had said so: for fault injection and for an operator's command."""
+        self.handle_fault(LogDirFault(path, error))
+
+    def _set_offline(self, log_dir: LogDir, error: OSError) -> None:
+        logger.error("log directory %s goes offline: %s", log_dir.path, error)
+        log_dir.is_online = False
+        log_dir.unlock()
+
+    def _dir_of(self, log: Log) -> LogDir:
+        return next(log_dir for log_dir in self._dirs if log_dir.path == log.log_dir)
+
+    # -- upkeep
+
+    def checkpoint(self, name: str) -> None:
+        """Write one of `CHECKPOINTS` in every live directory, soon."""
+        for log_dir in self.live_dirs:
+            self.checkpoints.request(log_dir, name)
+
+    def _checkpoint_dir(self, log_dir: LogDir) -> None:
+        for name in CHECKPOINTS:
+            self.checkpoints.request(log_dir, name)
+
+    def _on_truncated(self, path: str) -> None:
+        for log_dir in self.live_dirs:
+            if log_dir.path == path:
+                self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT)
+
+    def _retention_pass(self) -> Iterator[None]:
+        now_ms = self._env.clock.now_ms()
+        # A compacted log is the cleaner's, also where it deletes by age.
+        logs = [log for log in self.all_logs() if not log.config.is_compacted]
+        return sliced(logs, lambda log: log.delete_old_segments(now_ms))
+
+    def _flush_pass(self) -> Iterator[None]:
+        now_ms = self._env.clock.now_ms()
+
+        def flush(log: Log) -> None:
+            if log.unflushed_messages and now_ms - log.last_flush_ms >= log.config.flush_ms:
+                log.flush_in_background()
+
+        return sliced(self.all_logs(), flush)
+
+    def _expiration_pass(self) -> Iterator[None]:
+        now_ms = self._env.clock.now_ms()
+        return sliced(self.all_logs(), lambda log: log.expire_producers(now_ms))
+
+    # -- the end
+
+    def shutdown(self, broker_epoch: int = -1) -> None:
+        """Flush and close every log, write the checkpoints, mark the directories clean, unlock them. Blocks."""
+        self.stop()
+        try:
+            for log_dir in self.live_dirs:
+                self._shut_down(log_dir, broker_epoch)
+        finally:
+            self._unlock()
+
+    def _shut_down(self, log_dir: LogDir, broker_epoch: int) -> None:
+        logs = self.logs_in(log_dir)
+        try:
+            jobs = [(log, log.begin_close()) for log in logs]
+            with ThreadPoolExecutor(self.settings.recovery_threads_per_data_dir) as pool:
+                synced = [None if job is None else pool.submit(job.run) for _, job in jobs]
+            for (log, job), future in zip(jobs, synced, strict=True):
+                log.finish_close(job, None if future is None else future.exception())
+            for name in CHECKPOINTS:
+                log_dir.write_checkpoint(name, checkpoint_offsets(name, logs))
+            if log_dir.is_loaded:
+                log_dir.mark_clean_shutdown(broker_epoch)
+        except LogDirFault as fault:
+            # The next start recovers this directory; the others are still closed cleanly.
+            logger.error("%s is not shut down cleanly: %s", log_dir.path, fault)
+        except OSError as error:
+            self.handle_fault(LogDirFault(log_dir.path, error))
+
+    def _unlock(self) -> None:
+        for log_dir in self._dirs:
+            log_dir.unlock()

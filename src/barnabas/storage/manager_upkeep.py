@@ -1,0 +1,129 @@
+"""What the log manager does from time to time: checkpoints, flushes, retention, expiry of producers.
+
+Owner: the event loop. A pass over many logs is cut into slices, so that requests get their turn in between; what is
+written to disk is a snapshot taken on the loop and written on a thread.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from barnabas.core.errors import LogDirFault
+from barnabas.core.ids import TopicPartition
+from barnabas.runtime.timers import Timer
+from barnabas.storage import names
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.log import Log
+from barnabas.storage.log_dir import LogDir
+
+logger = logging.getLogger(__name__)
+
+#: Logs looked at before others get their turn on the loop.
+_SLICE: Final = 32
+#: Settings speak of "never" as the largest number there is; a timer cannot.
+_NEVER_MS: Final = 1 << 53
+
+Offsets = dict[TopicPartition, int]
+_OFFSET_OF: Final[dict[str, Callable[[Log], int]]] = {
+    names.RECOVERY_POINT_CHECKPOINT: lambda log: log.recovery_point,
+    names.REPLICATION_OFFSET_CHECKPOINT: lambda log: log.high_watermark,
+    names.LOG_START_OFFSET_CHECKPOINT: lambda log: log.log_start_offset,
+}
+
+
+def checkpoint_offsets(name: str, logs: Iterable[Log]) -> Offsets:
+    """What one checkpoint file of a directory should say of its logs."""
+    offset_of = _OFFSET_OF[name]
+    if name == names.LOG_START_OFFSET_CHECKPOINT:
+        # As Kafka: only a start that lies inside the first segment is news, the segment's name tells the rest.
+        return {
+            log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments.first.base_offset
+        }
+    return {log.partition: offset_of(log) for log in logs}
+
+
+class Checkpointer:
+    """Writes the checkpoint files of the directories. One write of a file at a time; who asks meanwhile gets one more."""
+
+    def __init__(
+        self, env: LogEnvironment, logs_in: Callable[[LogDir], list[Log]], on_fault: Callable[[LogDirFault], None]
+    ) -> None:
+        self._env = env
+        self._logs_in = logs_in
+        self._on_fault = on_fault
+        #: File -> whether it is to be written again once the write under way has ended.
+        self._writing: dict[str, bool] = {}
+
+    def request(self, log_dir: LogDir, name: str) -> None:
+        """Write the file soon, with the offsets of now or later."""
+        path = log_dir.file(name)
+        if path in self._writing:
+            self._writing[path] = True
+            return
+        if not log_dir.is_online:
+            return
+        offsets = checkpoint_offsets(name, self._logs_in(log_dir))
+        self._writing[path] = False
+
+        def done(error: BaseException | None) -> None:
+            again = self._writing.pop(path)
+            if isinstance(error, OSError):
+                self._on_fault(LogDirFault(log_dir.path, error))
+            elif error is not None:
+                raise error
+            elif again:
+                self.request(log_dir, name)
+
+        self._env.threads.run(lambda: log_dir.write_checkpoint(name, offsets), done)
+
+
+class Periodic:
+    """A task that runs again and again, `period_ms` after it has ended, until `stop`."""
+
+    def __init__(self, env: LogEnvironment, period_ms: int, step: Callable[[], Iterator[None] | None]) -> None:
+        self._env = env
+        self._period_ms = period_ms
+        self._step = step
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    def start(self, delay_ms: int | None = None) -> None:
+        wait_ms = self._period_ms if delay_ms is None else delay_ms
+        if self._period_ms < _NEVER_MS and not self._stopped:
+            self._timer = self._env.timers.call_later(wait_ms / 1000, self._run)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self) -> None:
+        """A step may be a generator: each `yield` lets others have the loop."""
+        slices = self._step()
+        if slices is None:
+            self.start()
+        else:
+            self._continue(slices)
+
+    def _continue(self, slices: Iterator[None]) -> None:
+        if self._stopped:
+            return
+        try:
+            next(slices)
+        except StopIteration:
+            self.start()
+        else:
+            self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
+
+
+def sliced(logs: list[Log], work: Callable[[Log], object]) -> Iterator[None]:
+    """`work` on every log that is still open, a few between two `yield`. A failed directory does not end the pass."""
+    for count, log in enumerate(logs, start=1):
+        if not log.is_closed:
+            try:
+                work(log)
+            except LogDirFault as fault:
+                # The manager has been told by the log; the other directories go on.
+                logger.error("upkeep of %s stopped: %s", log.partition, fault)
+        if count % _SLICE == 0:
+            yield
