@@ -248,7 +248,8 @@ def _check_mode(request: CreateRequest) -> tuple[bool, bool]:
     is_ttl = flags in (5, 6)
     if is_ttl != (request.op == Op.CREATE_TTL) or (is_ttl and not 0 < request.ttl_ms <= TTL_MS_MAX):
         raise Refusal(Err.BAD_ARGUMENTS)
-    return flags in (1, 3), flags in (2, 3, 6)
+    # A container is one whatever its flags say.
+    return flags in (1, 3) and request.op != Op.CREATE_CONTAINER, flags in (2, 3, 6)
 
 
 def _prepare_create(request: CreateRequest, view: View, identities: Sequence[Identity]) -> CreateTxn:

@@ -31,6 +31,7 @@ _SESSION = struct.Struct(">qi")
 _OPEN_ACL_ID = -1
 _END = wire.text("/")
 
+#: A slice holds the loop up for about half a millisecond.
 NODES_PER_SLICE = 200
 
 
