@@ -83,7 +83,7 @@ class ReplicaFetcher:
         self._clock = clock
         self._throttle = throttle
         self._on_give_up = on_give_up
-        self._interrupt_every_ms = settings.replica_fetch_wait_max_ms
+        self._wait_max_ms = settings.replica_fetch_wait_max_ms
         self._machine = FetcherMachine(
             partition_bytes_max=settings.replica_fetch_max_bytes,
             backoff_max_ms=settings.replica_fetch_backoff_ms,
@@ -93,7 +93,7 @@ class ReplicaFetcher:
         self._changed = asyncio.Event()
         self._is_polling = False
         self._was_interrupted = False
-        self._interrupted_ms = -self._interrupt_every_ms
+        self._interrupted_ms = -self._wait_max_ms
         self._stopping = False
         #: True from the moment at which the task will do nothing more: give its partitions to another one.
         self.ended = False
@@ -143,7 +143,7 @@ class ReplicaFetcher:
         The connection is given up, with the request; bounded to one in the time that a poll takes.
         """
         now_ms = self._now_ms()
-        if self._is_polling and now_ms - self._interrupted_ms >= self._interrupt_every_ms:
+        if self._is_polling and now_ms - self._interrupted_ms >= self._wait_max_ms:
             self._interrupted_ms = now_ms
             self._was_interrupted = True
             self._endpoint.close()
@@ -182,7 +182,10 @@ class ReplicaFetcher:
                 self._machine.set_truncates_on_fetch(truncates_on_fetch)
                 return
             self._is_polling = True
-            answer = await self._endpoint.fetch(step.plan)
+            wait_ms = self._wait_max_ms
+            if step.until_ms is not None:
+                wait_ms = min(wait_ms, max(0, step.until_ms - self._now_ms()))
+            answer = await self._endpoint.fetch(step.plan, max_wait_ms=wait_ms)
         except _WIRE_FAILURES as error:
             self._wire_failed("fetch", error)
             return

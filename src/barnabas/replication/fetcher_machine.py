@@ -151,6 +151,8 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class SendFetch:
     plan: FetchPlan
+    #: The leader must not keep it waiting for longer: a partition's pause ends then. None: no such limit.
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,14 +382,14 @@ class FetcherMachine:
             entries, _ = self._entries(self._states)
             self._dirty.clear()
             if entries:
-                return SendFetch(session.plan_full(entries))
+                return SendFetch(session.plan_full(entries), self._next_wake_ms(now_ms))
         else:
             changed, dropped = self._entries(self._dirty)
             self._dirty.clear()
             plan = session.plan_increment(changed, dropped)
             if session.sent or plan.forgotten:
-                return SendFetch(plan)
-        return self._idle(now_ms)
+                return SendFetch(plan, self._next_wake_ms(now_ms))
+        return Idle(self._next_wake_ms(now_ms))
 
     def _entries(
         self, partitions: Iterable[TopicPartition]
@@ -414,12 +416,12 @@ class FetcherMachine:
                 )
         return entries, dropped
 
-    def _idle(self, now_ms: int) -> Idle:
+    def _next_wake_ms(self, now_ms: int) -> int | None:
         until_ms = self._delays[0][0] if self._delays else None
         if self._held:
             retry_ms = now_ms + self._backoff_max_ms
             until_ms = retry_ms if until_ms is None else min(until_ms, retry_ms)
-        return Idle(until_ms)
+        return until_ms
 
     # --- what the leader answered ----------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class LeaderEndpoint(Protocol):
         """Be ready for requests; True: this leader truncates on fetch."""
         ...
 
-    async def fetch(self, plan: FetchPlan) -> FetchAnswer: ...
+    async def fetch(self, plan: FetchPlan, *, max_wait_ms: int) -> FetchAnswer: ...
 
     async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]: ...
 
@@ -131,7 +131,7 @@ class RemoteLeader:
             self._connection.close()
             self._connection = None
 
-    async def fetch(self, plan: FetchPlan) -> FetchAnswer:
+    async def fetch(self, plan: FetchPlan, *, max_wait_ms: int) -> FetchAnswer:
         connection = self._ready()
         version = min(connection.versions.pick(FetchRequest), _FETCH_VERSION_MAX)
         if not plan.has_topic_ids:
@@ -140,12 +140,12 @@ class RemoteLeader:
             self._names.clear()
         for partition, entry in plan.to_send.items():
             self._names[entry.topic_id] = partition.topic
-        request = self._fetch_request(plan, version)
+        request = self._fetch_request(plan, version, max_wait_ms)
         timeout_ms = self._settings.replica_socket_timeout_ms
         response = await connection.request(request, FetchResponse, version=version, timeout_ms=timeout_ms)
         return self._fetch_answer(response, by_name=version <= _FETCH_WITH_NAMES)
 
-    def _fetch_request(self, plan: FetchPlan, version: int) -> FetchRequest:
+    def _fetch_request(self, plan: FetchPlan, version: int, max_wait_ms: int) -> FetchRequest:
         settings = self._settings
         topics: dict[tuple[str, TopicId], FetchTopic] = {}
         for partition, entry in plan.to_send.items():
@@ -170,7 +170,7 @@ class RemoteLeader:
             )
             gone.partitions.append(partition.partition)
         request = FetchRequest(
-            max_wait_ms=settings.replica_fetch_wait_max_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=settings.replica_fetch_min_bytes,
             max_bytes=settings.replica_fetch_response_max_bytes,
             session_id=plan.session_id,

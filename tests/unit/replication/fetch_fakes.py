@@ -1,0 +1,59 @@
+"""A follower's log that is a list, for the tests of fetchers."""
+
+import struct
+
+from barnabas.core.errors import LogDirFault, Malformed
+from barnabas.storage.epoch_cache import LeaderEpochCache
+
+_RECORD = struct.Struct(">i")
+
+
+def records(*epochs: int) -> bytes:
+    return b"".join(map(_RECORD.pack, epochs))
+
+
+class FakeReplica:
+    """Each record is its leader epoch. `broken` makes the next append fail."""
+
+    def __init__(self, *epochs: int, high_watermark: int = 0, log_start: int = 0) -> None:
+        self.epochs_of = list(epochs)
+        self.cache = LeaderEpochCache()
+        self.log_start = log_start
+        self.high_watermark = high_watermark
+        self.leader_log_start = -1
+        self.broken: str | None = None
+        for offset, epoch in enumerate(epochs):
+            self.cache.assign(epoch, log_start + offset)
+
+    @property
+    def log_end(self) -> int:
+        return self.log_start + len(self.epochs_of)
+
+    @property
+    def latest_epoch(self):
+        return self.cache.latest_epoch
+
+    def end_offset_for_epoch(self, epoch):
+        return self.cache.end_offset_for(epoch, self.log_end)
+
+    def append_follower(self, data, leader_high_watermark, leader_log_start):
+        if self.broken == "bytes":
+            self.broken = None
+            raise Malformed("a batch with a wrong checksum")
+        if self.broken == "disk":
+            raise LogDirFault("/data", OSError(5, "Input/output error"))
+        for (epoch,) in _RECORD.iter_unpack(data):
+            self.cache.assign(epoch, self.log_end)
+            self.epochs_of.append(epoch)
+        self.high_watermark = min(leader_high_watermark, self.log_end)
+        self.leader_log_start = leader_log_start
+
+    def truncate_to(self, offset):
+        del self.epochs_of[offset - self.log_start :]
+        self.cache.truncate_from_end(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+    def truncate_fully_and_start_at(self, offset):
+        self.epochs_of.clear()
+        self.cache.clear()
+        self.log_start = self.high_watermark = offset
