@@ -1,0 +1,384 @@
+"""The fetcher's task: a scripted leader on the other side, real time only where a back-off is waited for."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from fetch_fakes import FakeReplica, records
+
+from barnabas.client.errors import ConnectionLost
+from barnabas.core.clock import SystemClock
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
+from barnabas.protocol import codec
+from barnabas.protocol.messages.fetch import EpochEndOffset as Diverging
+from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from barnabas.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetcher_machine import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
+from barnabas.replication.follower_session import FetchEntry, FetchPlan
+from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings, RemoteLeader
+from barnabas.storage.epoch_cache import EpochEnd
+
+A = TopicPartition("orders", 0)
+B = TopicPartition("orders", 1)
+ID = TopicId(b"o" * 16)
+SETTINGS = FetcherSettings(broker_id=1, replica_fetch_backoff_ms=30, replica_fetch_wait_max_ms=10_000)
+
+
+class ScriptedLeader:
+    """Answers each fetch with what the test put into the queue; without that, it waits as a long poll does."""
+
+    def __init__(self, *, truncates_on_fetch=True):
+        self.truncates_on_fetch = truncates_on_fetch
+        self.answers = asyncio.Queue()
+        self.plans = asyncio.Queue()
+        self.connections = 0
+        self._lost = None
+        self.ends = {}
+        self.offsets = {}
+
+    async def prepare(self):
+        if self._lost is None:
+            self.connections += 1
+            self._lost = asyncio.get_running_loop().create_future()
+        return self.truncates_on_fetch
+
+    async def fetch(self, plan, *, max_wait_ms):
+        self.plans.put_nowait(plan)
+        answer = asyncio.ensure_future(self.answers.get())
+        try:
+            await asyncio.wait({answer, self._lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ConnectionLost("the connection was closed")
+            if isinstance(answer.result(), Exception):
+                raise answer.result()
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    async def epoch_ends(self, questions):
+        return {partition: self.ends[partition] for partition in questions}
+
+    async def list_offsets(self, epochs):
+        return {partition: self.offsets[partition] for partition in epochs}
+
+    def close(self):
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+        self._lost = None
+
+    def say(self, *fetched, session_id=5):
+        self.answers.put_nowait(FetchAnswer(0, session_id, list(fetched), sum(len(f.records or b"") for f in fetched)))
+
+    async def plan(self):
+        async with asyncio.timeout(5):
+            return await self.plans.get()
+
+
+@asynccontextmanager
+async def managed(leaders, settings=SETTINGS, throttle=None):
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        manager = FetcherManager(settings, tasks, SystemClock(), lambda broker: leaders[broker], throttle=throttle)
+        yield manager
+        manager.stop()
+
+
+async def turns_until(condition):
+    """Let the other tasks run, turn by turn; no time passes."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+def add(manager, partition, replica, *, leader=2, leader_epoch=5):
+    manager.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=ID)
+
+
+def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            assert (await leader.plan()).to_send[A].fetch_offset == 1
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
+            assert (await leader.plan()).to_send[A].fetch_offset == 3
+            assert replica.epochs_of == [1, 5, 5]
+            assert replica.high_watermark == 2
+            assert manager.max_lag == 0
+            assert manager.fetcher_of(A).fetched_bytes == 8
+
+    asyncio.run(run())
+
+
+def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            add(manager, B, FakeReplica(1))
+            plan = await leader.plan()
+            assert plan.is_full
+            assert set(plan.to_send) == {A, B}
+            assert leader.connections == 2
+
+    asyncio.run(run())
+
+
+def test_broken_connection_is_opened_again():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.answers.put_nowait(ConnectionLost("reset by peer"))
+            await leader.plan()
+            assert leader.connections == 2
+
+    asyncio.run(run())
+
+
+def test_fetcher_ends_with_its_last_partition_and_another_is_started_when_needed():
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            first = manager.fetcher_of(A)
+            manager.remove([A])
+            leader.say()
+            assert (await leader.plan()).forgotten[0].partition == A
+            leader.say(session_id=0)
+            await turns_until(lambda: first.ended)
+            assert manager.fetcher_count == 0
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            assert manager.fetcher_of(A) is not first
+
+    asyncio.run(run())
+
+
+def test_partition_moves_to_its_new_leader():
+    async def run():
+        leaders = {2: ScriptedLeader(), 3: ScriptedLeader()}
+        replica = FakeReplica(1)
+        async with managed(leaders) as manager:
+            add(manager, A, replica)
+            await leaders[2].plan()
+            add(manager, A, replica, leader=3, leader_epoch=6)
+            assert (await leaders[3].plan()).to_send[A].current_leader_epoch == 6
+            leaders[2].say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+            await leaders[2].plan()
+            assert replica.epochs_of == [1], "what the old leader sends is not appended any more"
+
+    asyncio.run(run())
+
+
+def test_diverging_replica_is_cut_before_it_goes_on():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1, 1, 2)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 1)))
+            assert (await leader.plan()).to_send[A].fetch_offset == 1
+            assert replica.epochs_of == [1]
+
+    asyncio.run(run())
+
+
+def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
+    async def run():
+        leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
+        leader.ends[A] = EpochAnswer(0, EpochEnd(1, 1))
+        leader.offsets[A] = OffsetsAnswer(0, latest=60, earliest=40)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            assert (await leader.plan()).to_send[A].fetch_offset == 1
+            leader.say(FetchedPartition(A, ErrorCode.OFFSET_OUT_OF_RANGE))
+            assert (await leader.plan()).to_send[A].fetch_offset == 40
+            assert (replica.log_start, replica.epochs_of) == (40, [])
+
+    asyncio.run(run())
+
+
+def test_corrupt_bytes_are_fetched_again_and_a_failed_disk_is_reported():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            replica.broken = "bytes"
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+            assert (await leader.plan()).forgotten[0].partition == A, "it pauses"
+            leader.say(session_id=0)
+            assert (await leader.plan()).to_send[A].fetch_offset == 1
+            replica.broken = "disk"
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+            await turns_until(lambda: A in manager.failed)
+            assert "Input/output error" in manager.failed[A]
+            assert manager.fetcher_of(A) is None
+            leader.say(session_id=0)
+
+    asyncio.run(run())
+
+
+def test_number_of_fetchers_can_change_at_runtime():
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            replicas = {TopicPartition("orders", n): FakeReplica(1) for n in range(4)}
+            for partition, replica in replicas.items():
+                add(manager, partition, replica)
+            assert manager.fetcher_count == 1
+            manager.resize(2)
+            assert len({manager.fetcher_of(partition) for partition in replicas}) == 2
+
+    asyncio.run(run())
+
+
+def test_replication_quota_is_told_of_every_byte():
+    class Quota:
+        taken = 0
+
+        def is_throttled(self, partition):
+            return False
+
+        def record(self, partition, size):
+            Quota.taken += size
+
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}, throttle=Quota()) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5, 5)))
+            await leader.plan()
+            assert Quota.taken == 12
+
+    asyncio.run(run())
+
+
+# --- the wire ---------------------------------------------------------------------------------------------------------
+
+
+class FakeConnection:
+    """Every message goes through the real codec, in the version that was asked for."""
+
+    closed = False
+
+    def __init__(self, highest, *responses):
+        self.highest = highest
+        self.responses = list(responses)
+        self.requests = []
+        self.versions = self
+
+    def pick(self, message):
+        return min(message.MAX_VERSION, self.highest.get(message, message.MAX_VERSION))
+
+    async def request(self, message, response_type, *, version=None, timeout_ms=0):
+        if version is None:
+            version = self.pick(type(message))
+        data = codec.encode(message, version)
+        self.requests.append((version, codec.decode(type(message), memoryview(data), version)))
+        response = self.responses.pop(0)
+        return codec.decode(response_type, memoryview(codec.encode(response, version)), version)
+
+    def close(self):
+        self.closed = True
+
+
+def remote(connection):
+    async def connect(broker):
+        return connection
+
+    return RemoteLeader(2, connect, SETTINGS, lambda: 99)
+
+
+def plan_of(topic_id=ID):
+    return FetchPlan(0, 0, {A: FetchEntry(topic_id, 7, 3, 5, 4, 1000)}, (), topic_id != ZERO_TOPIC_ID)
+
+
+def test_fetch_in_the_newest_version_of_kafka_3_9():
+    async def run():
+        data = PartitionData(
+            partition_index=0, high_watermark=8, log_start_offset=3, diverging_epoch=Diverging(epoch=3, end_offset=6)
+        )
+        topic = FetchableTopicResponse(topic_id=ID, partitions=[data])
+        connection = FakeConnection({}, FetchResponse(session_id=12, responses=[topic]))
+        leader = remote(connection)
+        assert await leader.prepare()
+        answer = await leader.fetch(plan_of(), max_wait_ms=250)
+        version, request = connection.requests[0]
+        assert version == 17
+        assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 99)
+        assert request.max_wait_ms == 250
+        sent = request.topics[0].partitions[0]
+        assert request.topics[0].topic_id == ID
+        assert (sent.fetch_offset, sent.log_start_offset, sent.current_leader_epoch) == (7, 3, 5)
+        assert sent.last_fetched_epoch == 4
+        assert answer.session_id == 12
+        (fetched,) = answer.partitions
+        assert (fetched.partition, fetched.high_watermark, fetched.log_start) == (A, 8, 3)
+        assert fetched.diverging == EpochEnd(3, 6)
+
+    asyncio.run(run())
+
+
+def test_fetch_without_topic_ids_uses_names():
+    async def run():
+        data = PartitionData(partition_index=0, high_watermark=8, records=b"abc")
+        response = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[data])])
+        connection = FakeConnection({}, response)
+        leader = remote(connection)
+        await leader.prepare()
+        answer = await leader.fetch(plan_of(ZERO_TOPIC_ID), max_wait_ms=0)
+        version, request = connection.requests[0]
+        assert version == 12
+        assert request.replica_id == 1
+        assert request.topics[0].topic == "orders"
+        assert answer.partitions[0].partition == A
+        assert bytes(answer.partitions[0].records) == b"abc"
+        assert answer.size == 3
+
+    asyncio.run(run())
+
+
+def test_leader_before_version_12_does_not_truncate_on_fetch():
+    assert not asyncio.run(remote(FakeConnection({FetchRequest: 11})).prepare())
+
+
+def test_epoch_ends_and_offsets_are_asked_as_a_replica():
+    async def run():
+        end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=6)
+        epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
+
+        def listed(offset):
+            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
+
+        connection = FakeConnection({}, epochs, listed(90), listed(50))
+        leader = remote(connection)
+        await leader.prepare()
+        assert await leader.epoch_ends({A: EpochQuestion(5, 4)}) == {A: EpochAnswer(0, EpochEnd(3, 6))}
+        assert await leader.list_offsets({A: 5}) == {A: OffsetsAnswer(0, 90, 50)}
+        asked = [request for _, request in connection.requests]
+        assert isinstance(asked[0], OffsetForLeaderEpochRequest)
+        assert all(isinstance(request, ListOffsetsRequest) for request in asked[1:])
+        assert [request.replica_id for request in asked] == [1, 1, 1]
+        assert [request.topics[0].partitions[0].timestamp for request in asked[1:]] == [-1, -2]
+
+    asyncio.run(run())
