@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import typer
@@ -52,13 +52,14 @@ CommandConfig = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Kafka's text.")]
 
 
-def options(bootstrap: str | None, command_config: str | None = None, **overrides: str) -> ClientConfig:
-    """The client's settings: the file's, then those of the command line."""
-    properties = load_properties(command_config) if command_config else {}
-    properties |= {name.replace("_", "."): value for name, value in overrides.items()}
-    if bootstrap is None and "bootstrap.servers" not in properties:
+def options(
+    bootstrap: str | None, command_config: str | None = None, properties: Mapping[str, str] | None = None
+) -> ClientConfig:
+    """The client's settings: the file's, then `properties`, then those of the command line."""
+    settings = (load_properties(command_config) if command_config else {}) | dict(properties or {})
+    if bootstrap is None and "bootstrap.servers" not in settings:
         raise UsageError("--bootstrap-server must be specified, for example --bootstrap-server localhost:9092")
-    return client_config(bootstrap, properties, client_id="barnabas-tool")
+    return client_config(bootstrap, settings, client_id="barnabas-tool")
 
 
 def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]]) -> T:

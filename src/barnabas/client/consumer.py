@@ -87,6 +87,15 @@ class Fetched:
 
     def records(self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True) -> Iterator[Record]:
         """What an application sees: no control records, and with READ_COMMITTED none of aborted transactions."""
+        for pos, header in self.visible_batches(isolation_level=isolation_level, check_crcs=check_crcs):
+            for record in iter_records(self.data, pos, header):
+                if record.offset >= self.position:
+                    yield record
+
+    def visible_batches(
+        self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Place and header of each batch whose records an application sees."""
         aborted = sorted(self.aborted, key=lambda entry: entry.first_offset)
         in_aborted: set[int] = set()
         for pos, header in self.batches():
@@ -104,9 +113,7 @@ class Fetched:
                     continue
             elif header.is_control:
                 continue
-            for record in iter_records(self.data, pos, header):
-                if record.offset >= self.position:
-                    yield record
+            yield pos, header
 
     @property
     def next_position(self) -> int:

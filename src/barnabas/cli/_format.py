@@ -1,0 +1,119 @@
+"""How console-consumer prints a record: Kafka's DefaultMessageFormatter, by its properties."""
+
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from barnabas.cli._command import UsageError
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import LOG_APPEND_TIME, BatchHeader
+from barnabas.protocol.records import Record
+
+#: What is written for a record.
+Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
+_Deserializer = Callable[[bytes], bytes]
+
+
+def formatter_of(name: str, properties: Mapping[str, str]) -> Formatter:
+    """By Kafka's class name, with or without its package."""
+    simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
+    if simple == "default":
+        return _default(properties)
+    if simple == "noop":
+        return lambda partition, header, record: b""
+    if simple == "logging":
+        default = _default(properties)
+        return lambda partition, header, record: (
+            _time_line(partition, header, record) + default(partition, header, record)
+        )
+    raise UsageError(f"--formatter {name}: only the Default, NoOp and Logging formatters are supported")
+
+
+def _time_line(partition: TopicPartition, header: BatchHeader, record: Record) -> bytes:
+    key = "null" if record.key is None else record.key.decode(errors="replace")
+    value = "null" if record.value is None else record.value.decode(errors="replace")
+    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat() if record.timestamp >= 0 else "-"
+    return f"{at} {_timestamp(header, record)}, key:{key}, value:{value}\n".encode()
+
+
+def _timestamp(header: BatchHeader, record: Record) -> str:
+    kind = "LogAppendTime" if header.timestamp_type == LOG_APPEND_TIME else "CreateTime"
+    return f"{kind}:{record.timestamp}"
+
+
+def _default(properties: Mapping[str, str]) -> Formatter:
+    def flag(name: str, default: bool = False) -> bool:
+        return properties[name].strip().lower() == "true" if name in properties else default
+
+    def text(name: str, default: str) -> bytes:
+        return properties.get(name, default).encode()
+
+    separator, line_end = text("key.separator", "\t"), text("line.separator", "\n")
+    headers_separator, null = text("headers.separator", ","), text("null.literal", "null")
+    key_text, value_text, header_text = (
+        _deserializer(properties.get(f"{part}.deserializer")) for part in ("key", "value", "headers")
+    )
+    columns: list[Formatter] = []
+    if flag("print.timestamp"):
+        columns.append(lambda partition, header, record: _timestamp(header, record).encode())
+    if flag("print.partition"):
+        columns.append(lambda partition, header, record: b"Partition:%d" % partition.partition)
+    if flag("print.offset"):
+        columns.append(lambda partition, header, record: b"Offset:%d" % record.offset)
+    if flag("print.delivery"):
+        columns.append(lambda partition, header, record: b"Delivery:NOT_PRESENT")
+    if flag("print.epoch"):
+        columns.append(lambda partition, header, record: b"Epoch:%d" % header.leader_epoch)
+    if flag("print.headers"):
+        columns.append(
+            lambda partition, header, record: (
+                headers_separator.join(
+                    name.encode(errors="surrogateescape") + b":" + header_text(null if value is None else value)
+                    for name, value in record.headers
+                )
+                or b"NO_HEADERS"
+            )
+        )
+    if flag("print.key"):
+        columns.append(lambda partition, header, record: key_text(null if record.key is None else record.key))
+    if flag("print.value", default=True):
+        columns.append(lambda partition, header, record: value_text(null if record.value is None else record.value))
+    if len(columns) == 1:
+        only = columns[0]
+        return lambda partition, header, record: only(partition, header, record) + line_end
+    return lambda partition, header, record: (
+        separator.join(column(partition, header, record) for column in columns) + line_end if columns else b""
+    )
+
+
+_NUMBERS = {"Integer": ">i", "Long": ">q", "Short": ">h", "Float": ">f", "Double": ">d"}
+
+
+def _deserializer(name: str | None) -> _Deserializer:
+    """Kafka's own deserializers, by class name."""
+    if name is None:
+        return _as_it_is
+    simple = name.rpartition(".")[2].removesuffix("Deserializer")
+    if simple in ("String", "ByteArray", "Bytes"):
+        return _as_it_is
+    if simple == "UUID":
+        return lambda data: str(uuid.UUID(data.decode())).encode()
+    if simple == "Boolean":
+        return lambda data: b"true" if data == b"\x01" else b"false"
+    if simple in _NUMBERS:
+        return _number(simple, struct.Struct(_NUMBERS[simple]))
+    raise UsageError(f"{name} is a Java class that cannot be loaded here; Kafka's own deserializers can be named")
+
+
+def _number(name: str, layout: struct.Struct) -> _Deserializer:
+    def read(data: bytes) -> bytes:
+        if len(data) != layout.size:
+            raise ValueError(f"Size of data received by {name}Deserializer is not {layout.size}")
+        return str(layout.unpack(data)[0]).encode()
+
+    return read
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data

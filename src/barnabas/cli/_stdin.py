@@ -1,0 +1,50 @@
+"""Lines of standard input, without holding the event loop up and without holding the exit up."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+_CHUNK_BYTES = 64 * 1024
+#: Chunks that have been read and not yet dealt with.
+_CHUNKS_MAX = 16
+
+
+async def stdin_lines(prompt: str = "") -> AsyncIterator[bytes]:
+    """Lines without their ends. With a terminal, `prompt` before each."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_MAX)
+    fileno = sys.stdin.fileno()
+
+    def read() -> None:
+        # A thread of its own that nobody waits for: a read of a terminal ends when the user says so, or never. It reads
+        # the descriptor: the lock of a buffered reader would be found taken when the interpreter ends.
+        while True:
+            try:
+                chunk = os.read(fileno, _CHUNK_BYTES)
+            except OSError:
+                chunk = b""
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+            except RuntimeError:
+                return  # the loop has closed: nobody reads any more
+            if not chunk:
+                return
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    rest = b""
+    _print(prompt)
+    while chunk := await chunks.get():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+            _print(prompt)
+    if rest:
+        yield rest
+
+
+def _print(prompt: str) -> None:
+    if prompt and sys.stdin.isatty():
+        sys.stdout.write(prompt)
+        sys.stdout.flush()

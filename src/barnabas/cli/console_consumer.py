@@ -1,0 +1,258 @@
+"""`barnabas console-consumer`: kafka-console-consumer.sh.
+
+Without `--group` it reads all partitions by itself: no group is made that nobody will use again.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Protocol
+
+import typer
+
+from barnabas.cli._format import Formatter, formatter_of
+from barnabas.cli._tool import UsageError, matches, options, pairs, run
+from barnabas.client.admin.partitions import EARLIEST, LATEST, list_offsets
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import load_properties
+from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched
+from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.group import GroupConsumer
+from barnabas.client.settings import consumer_config, group_config
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.records import iter_records
+
+_FOREVER_MS = 2**31
+
+
+class Source(Protocol):
+    """Where records come from: a consumer with partitions of its own, or a member of a group."""
+
+    async def poll(self, timeout_ms: int) -> list[Fetched]: ...
+
+    def consumed(self, partition: TopicPartition, next_offset: int) -> None: ...
+
+
+def command(
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", metavar="HOST:PORT[,…]", envvar="BARNABAS_BOOTSTRAP_SERVER"),
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic to consume.")] = None,
+    include: Annotated[
+        str | None, typer.Option("--include", metavar="REGEX", help="Topics to consume, as a regular expression.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="The partition to consume.")] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", help="Where to begin: a number, earliest or latest. [latest]")
+    ] = None,
+    consumer_property: Annotated[
+        list[str] | None, typer.Option("--consumer-property", metavar="NAME=VALUE", help="A setting of the consumer.")
+    ] = None,
+    consumer_config_file: Annotated[str | None, typer.Option("--consumer.config", metavar="FILE")] = None,
+    formatter: Annotated[
+        str, typer.Option("--formatter", metavar="CLASS", help="Default, NoOp or Logging.")
+    ] = "Default",
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="print.timestamp, print.key, print.offset, print.partition, print.epoch, print.headers, print.value, "
+            "key.separator, line.separator, headers.separator, null.literal, key.deserializer, value.deserializer",
+        ),
+    ] = None,
+    formatter_config: Annotated[str | None, typer.Option("--formatter-config", metavar="FILE")] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin with the first record where there is no offset yet.")
+    ] = False,
+    max_messages: Annotated[int, typer.Option("--max-messages", help="Stop after so many records.")] = -1,
+    timeout_ms: Annotated[int, typer.Option("--timeout-ms", help="Stop when no record comes for so long.")] = -1,
+    skip_message_on_error: Annotated[
+        bool, typer.Option("--skip-message-on-error", help="Skip what cannot be printed.")
+    ] = False,
+    key_deserializer: Annotated[str | None, typer.Option("--key-deserializer")] = None,
+    value_deserializer: Annotated[str | None, typer.Option("--value-deserializer")] = None,
+    enable_systest_events: Annotated[bool, typer.Option("--enable-systest-events", hidden=True)] = False,
+    isolation_level: Annotated[
+        str | None, typer.Option("--isolation-level", help="read_committed or read_uncommitted. [read_uncommitted]")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The consumer group.")] = None,
+) -> None:
+    """Print the records of a topic."""
+    if (topic is None) == (include is None):
+        raise UsageError("Exactly one of --include/--topic is required.")
+    if partition is None and offset is not None:
+        raise UsageError("The partition is required when offset is specified.")
+    if partition is not None and topic is None:
+        raise UsageError("The topic is required when partition is specified.")
+    if from_beginning and offset is not None:
+        raise UsageError("Options from-beginning and offset cannot be specified together.")
+    properties = load_properties(consumer_config_file) if consumer_config_file else {}
+    properties |= pairs(consumer_property or (), option="--consumer-property")
+    properties.setdefault("client.id", "console-consumer")
+    if isolation_level is not None:
+        properties["isolation.level"] = isolation_level
+    _auto_offset_reset(properties, from_beginning)
+    groups = {name for name in (group, properties.get("group.id")) if name}
+    if len(groups) > 1:
+        raise UsageError(
+            "The group ids provided in different places (directly using '--group', via '--consumer-property', or via "
+            f"'--consumer.config') do not match. Detected group ids: {', '.join(sorted(groups))}"
+        )
+    if groups and partition is not None:
+        raise UsageError("Options group and partition cannot be specified together.")
+    formatting = load_properties(formatter_config) if formatter_config else {}
+    if key_deserializer:
+        formatting["key.deserializer"] = key_deserializer
+    if value_deserializer:
+        formatting["value.deserializer"] = value_deserializer
+    for item in property_ or ():
+        name, _, value = item.partition("=")
+        formatting[name.strip()] = value
+    printer = formatter_of(formatter, formatting)
+    start = _start(offset, from_beginning) if partition is not None else None
+    client = options(bootstrap_server, properties=properties)
+    config = consumer_config(properties)
+    group_id = next(iter(groups), None)
+
+    async def consume(cluster: Cluster) -> None:
+        async with _source(cluster, config, properties, topic, include, partition, start, group_id) as source:
+            await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
+
+    run(client, consume)
+
+
+def _auto_offset_reset(properties: dict[str, str], from_beginning: bool) -> None:
+    given = properties.get("auto.offset.reset")
+    if given is not None and from_beginning and given != "earliest":
+        raise UsageError(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={given}', please remove one option"
+        )
+    properties.setdefault("auto.offset.reset", "earliest" if from_beginning else "latest")
+
+
+def _start(offset: str | None, from_beginning: bool) -> int:
+    text = (offset or ("earliest" if from_beginning else "latest")).lower()
+    if text == "earliest":
+        return EARLIEST
+    if text == "latest":
+        return LATEST
+    if not text.isdigit():
+        raise UsageError(
+            f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a non-negative long."
+        )
+    return int(text)
+
+
+class _Alone:
+    """A consumer without a group: nothing is committed."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    async def poll(self, timeout_ms: int) -> list[Fetched]:
+        return await self._consumer.poll(timeout_ms)
+
+    def consumed(self, partition: TopicPartition, next_offset: int) -> None:
+        return
+
+
+@asynccontextmanager
+async def _source(
+    cluster: Cluster,
+    config: ConsumerConfig,
+    properties: Mapping[str, str],
+    topic: str | None,
+    include: str | None,
+    partition: int | None,
+    start: int | None,
+    group_id: str | None,
+) -> AsyncIterator[Source]:
+    if group_id is not None:
+        async with GroupConsumer(
+            cluster,
+            group_config(group_id, properties),
+            topics=[topic] if topic else [],
+            matching=(lambda name: matches(include, name)) if include else None,
+            config=config,
+        ) as member:
+            yield member
+        return
+    partitions = await _partitions(cluster, topic, include)
+    async with Consumer(cluster, config) as consumer:
+        if partition is not None:
+            assert topic is not None
+            only = TopicPartition(topic, partition)
+            if only not in partitions:
+                raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
+            partitions = [only]
+        if start is not None and start >= 0:
+            consumer.assign(dict.fromkeys(partitions, start))
+        elif start is not None:
+            listed = await list_offsets(
+                cluster, dict.fromkeys(partitions, start), isolation_level=config.isolation_level
+            )
+            consumer.assign({where: found.offset for where, found in listed.items()})
+        else:
+            consumer.assign(await consumer.offsets_by_reset(partitions))
+        yield _Alone(consumer)
+
+
+async def _partitions(cluster: Cluster, topic: str | None, include: str | None) -> list[TopicPartition]:
+    if include is not None:
+        found = {name: info for name, info in (await cluster.all_topics()).items() if matches(include, name)}
+    else:
+        assert topic is not None
+
+        async def once() -> None:
+            info = (await cluster.topics([topic], auto_create=True)).get(topic)
+            check(info.error if info else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
+
+        await cluster.retrying(f"metadata of {topic}", once)
+        found = {topic: cluster.image.topics[topic]}
+    return [TopicPartition(name, part.index) for name, info in found.items() for part in info.partitions]
+
+
+async def _print_all(
+    source: Source, printer: Formatter, config: ConsumerConfig, limit: int, timeout_ms: int, skip_errors: bool
+) -> None:
+    count = 0
+    out = sys.stdout.buffer
+    try:
+        while limit < 0 or count < limit:
+            arrived = await source.poll(timeout_ms if timeout_ms >= 0 else _FOREVER_MS)
+            if not arrived:
+                if timeout_ms >= 0:
+                    return
+                continue
+            for fetched in arrived:
+                count = _print_one(source, fetched, printer, config, count, limit, skip_errors)
+            out.flush()
+            await asyncio.sleep(0)
+    finally:
+        sys.stderr.write(f"Processed a total of {count} messages\n")
+
+
+def _print_one(
+    source: Source, fetched: Fetched, printer: Formatter, config: ConsumerConfig, count: int, limit: int, skip: bool
+) -> int:
+    write = sys.stdout.buffer.write
+    for pos, header in fetched.visible_batches(isolation_level=config.isolation_level, check_crcs=config.check_crcs):
+        for record in iter_records(fetched.data, pos, header):
+            if record.offset < fetched.position:
+                continue
+            if 0 <= limit <= count:
+                source.consumed(fetched.partition, record.offset)
+                return count
+            count += 1
+            try:
+                write(printer(fetched.partition, header, record))
+            except (ValueError, Malformed) as error:
+                if not skip:
+                    raise Malformed(f"{fetched.partition} offset {record.offset}: {error}") from None
+                sys.stderr.write(f"skipped {fetched.partition} offset {record.offset}: {error}\n")
+    source.consumed(fetched.partition, fetched.next_position)
+    return count

@@ -1,0 +1,219 @@
+"""`barnabas console-producer`: kafka-console-producer.sh."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli._tool import UsageError, options, pairs, run
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import load_properties
+from barnabas.client.errors import ClientError
+from barnabas.client.producer import Batch, Headers, Producer, ProducerConfig
+from barnabas.client.settings import producer_config
+
+OPTIONAL_VALUES: Final = ("--compression-codec",)
+NO_VALUE: Final = "gzip"
+
+
+def command(
+    topic: Annotated[str, typer.Option("--topic", help="REQUIRED: the topic to produce to.")],
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", metavar="HOST:PORT[,…]", envvar="BARNABAS_BOOTSTRAP_SERVER"),
+    ] = None,
+    broker_list: Annotated[str | None, typer.Option("--broker-list", hidden=True)] = None,
+    sync: Annotated[bool, typer.Option("--sync", help="Wait for each record before the next.")] = False,
+    compression_codec: Annotated[
+        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4, zstd; gzip without a value.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Bytes of a batch. [16384]")] = None,
+    message_send_max_retries: Annotated[int | None, typer.Option("--message-send-max-retries")] = None,
+    retry_backoff_ms: Annotated[int | None, typer.Option("--retry-backoff-ms")] = None,
+    timeout: Annotated[
+        int | None, typer.Option("--timeout", help="How long a record waits for company, in ms. [1000]")
+    ] = None,
+    request_required_acks: Annotated[
+        str | None, typer.Option("--request-required-acks", help="0, 1, all or -1. [-1]")
+    ] = None,
+    request_timeout_ms: Annotated[int | None, typer.Option("--request-timeout-ms", help="[1500]")] = None,
+    metadata_expiry_ms: Annotated[int | None, typer.Option("--metadata-expiry-ms")] = None,
+    max_block_ms: Annotated[int | None, typer.Option("--max-block-ms", help="[60000]")] = None,
+    max_memory_bytes: Annotated[int | None, typer.Option("--max-memory-bytes", help="[33554432]")] = None,
+    max_partition_memory_bytes: Annotated[int | None, typer.Option("--max-partition-memory-bytes")] = None,
+    line_reader: Annotated[str | None, typer.Option("--line-reader", hidden=True)] = None,
+    socket_buffer_size: Annotated[int | None, typer.Option("--socket-buffer-size", hidden=True)] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
+            "headers.key.separator, null.marker, ignore.error",
+        ),
+    ] = None,
+    reader_config: Annotated[str | None, typer.Option("--reader-config", metavar="FILE")] = None,
+    producer_property: Annotated[
+        list[str] | None, typer.Option("--producer-property", metavar="NAME=VALUE", help="A setting of the producer.")
+    ] = None,
+    producer_config_file: Annotated[str | None, typer.Option("--producer.config", metavar="FILE")] = None,
+) -> None:
+    """Send lines of standard input to a topic."""
+    if line_reader is not None and not line_reader.endswith("LineMessageReader"):
+        raise UsageError(
+            "--line-reader takes a Java class, which cannot be loaded here; lines are read as LineMessageReader does"
+        )
+    properties = load_properties(producer_config_file) if producer_config_file else {}
+    properties |= pairs(producer_property or (), option="--producer-property")
+    properties.setdefault("client.id", "console-producer")
+    merged: dict[str, tuple[object | None, str | None]] = {
+        "compression.type": (compression_codec, None),
+        "linger.ms": (timeout, "1000"),
+        "acks": (request_required_acks, "-1"),
+        "request.timeout.ms": (request_timeout_ms, "1500"),
+        "retry.backoff.ms": (retry_backoff_ms, None),
+        "buffer.memory": (max_memory_bytes, None),
+        "batch.size": (max_partition_memory_bytes if max_partition_memory_bytes is not None else batch_size, None),
+        "metadata.max.age.ms": (metadata_expiry_ms, None),
+        "default.api.timeout.ms": (max_block_ms, None),
+    }
+    for name, (given, default) in merged.items():
+        if given is not None:
+            properties[name] = str(given)
+        elif default is not None:
+            properties.setdefault(name, default)
+    reader = LineReader.of((load_properties(reader_config) if reader_config else {}) | _reader_pairs(property_ or []))
+    client = options(bootstrap_server or broker_list, properties=properties)
+    config = producer_config(properties)
+    run(client, lambda cluster: _produce(cluster, topic, reader, config, sync))
+
+
+def _reader_pairs(items: list[str]) -> dict[str, str]:
+    """As `pairs`, but separators keep their blanks."""
+    found: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UsageError(f"--property {item}: it must be in the format key=value")
+        found[key.strip()] = value
+    return found
+
+
+async def _produce(cluster: Cluster, topic: str, reader: "LineReader", config: ProducerConfig, sync: bool) -> None:
+    from barnabas.cli._stdin import stdin_lines
+
+    failures: list[str] = []
+    watched: set[Batch] = set()
+
+    def report(batch: Batch) -> None:
+        watched.discard(batch)
+        error = batch.done.exception()
+        if error is not None:
+            failures.append(str(error))
+            sys.stderr.write(f"error: {len(batch.records)} records for {batch.partition} were not sent: {error}\n")
+
+    async with Producer(cluster, config) as producer:
+        async for line in stdin_lines(prompt=">"):
+            key, value, headers = reader.parse(line)
+            delivery = await producer.send(topic, value, key=key, headers=headers)
+            if sync:
+                await producer.flush()
+                await delivery.offset()
+            elif delivery.batch not in watched:
+                batch = delivery.batch
+                watched.add(batch)
+                batch.done.add_done_callback(lambda _, batch=batch: report(batch))  # type: ignore[misc]
+    if failures:
+        raise ClientError(f"{len(failures)} batches were not sent; the last: {failures[-1]}")
+
+
+@dataclass(slots=True)
+class LineReader:
+    """Kafka's LineMessageReader: headers, key and value out of one line."""
+
+    parse_key: bool = False
+    parse_headers: bool = False
+    ignore_error: bool = False
+    key_separator: bytes = b"\t"
+    headers_delimiter: bytes = b"\t"
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    null_marker: bytes | None = None
+    line_number: int = 0
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> "LineReader":
+        def flag(name: str) -> bool:
+            return properties.get(name, "").strip().lower() == "true"
+
+        def text(name: str, default: bytes) -> bytes:
+            return properties[name].encode() if name in properties else default
+
+        reader = cls(
+            parse_key=flag("parse.key"),
+            parse_headers=flag("parse.headers"),
+            ignore_error=flag("ignore.error"),
+            key_separator=text("key.separator", b"\t"),
+            headers_delimiter=text("headers.delimiter", b"\t"),
+            headers_separator=text("headers.separator", b","),
+            headers_key_separator=text("headers.key.separator", b":"),
+            null_marker=properties["null.marker"].encode() if "null.marker" in properties else None,
+        )
+        reader._check()
+        return reader
+
+    def _check(self) -> None:
+        named = [
+            ("headers.delimiter", self.headers_delimiter),
+            ("headers.separator", self.headers_separator),
+            ("headers.key.separator", self.headers_key_separator),
+        ]
+        for index, (name, value) in enumerate(named):
+            for other, same in named[index + 1 :]:
+                if value == same:
+                    raise UsageError(f"{name} and {other} may not be equal")
+        for name, value in [("key.separator", self.key_separator), *named]:
+            if not value:
+                raise UsageError(f"{name} may not be empty")
+            if value == self.null_marker:
+                raise UsageError(f"null.marker and {name} may not be equal")
+
+    def parse(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
+        """(key, value, headers)."""
+        self.line_number += 1
+        headers, rest = self._cut(self.parse_headers, line, line, self.headers_delimiter, "headers delimiter")
+        key, rest = self._cut(self.parse_key, line, rest, self.key_separator, "key separator")
+        return (
+            self._null(key),
+            self._null(rest),
+            self._headers(headers) if headers is not None and headers != self.null_marker else (),
+        )
+
+    def _cut(self, wanted: bool, line: bytes, rest: bytes, separator: bytes, name: str) -> tuple[bytes | None, bytes]:
+        if not wanted:
+            return None, rest
+        before, found, after = rest.partition(separator)
+        if found:
+            return before, after
+        if self.ignore_error:
+            return None, rest
+        raise UsageError(f"No {name} found on line number {self.line_number}: '{line.decode(errors='replace')}'")
+
+    def _headers(self, text: bytes) -> Headers:
+        headers: list[tuple[str, bytes | None]] = []
+        for pair in text.split(self.headers_separator):
+            name, found, value = pair.partition(self.headers_key_separator)
+            if not found and not self.ignore_error:
+                raise UsageError(
+                    f"No header key separator found in pair '{pair.decode(errors='replace')}' "
+                    f"on line number {self.line_number}"
+                )
+            if found and name == self.null_marker:
+                raise UsageError("Header keys should not be equal to the null marker as they can't be null")
+            headers.append((name.decode(errors="surrogateescape"), self._null(value) if found else None))
+        return headers
+
+    def _null(self, field: bytes | None) -> bytes | None:
+        return None if field == self.null_marker else field

@@ -1,0 +1,105 @@
+"""Producers' and consumers' settings by Kafka's names: what a `--producer.config` or `--consumer.config` file says."""
+
+from collections.abc import Mapping
+
+from barnabas.client.admin.partitions import READ_COMMITTED, READ_UNCOMMITTED
+from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.group import GroupConfig
+from barnabas.client.producer import ACKS_ALL, ProducerConfig
+from barnabas.core.errors import ConfigError
+from barnabas.protocol.compression import Codec
+
+_ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+
+def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
+    """Unknown names are left alone: they may be the connection's."""
+    acks = _acks(properties.get("acks", "all"))
+    # Kafka: idempotence is the default, and an `acks` that rules it out switches it off unless it was asked for.
+    wanted = properties.get("enable.idempotence")
+    idempotent = _flag("enable.idempotence", wanted) if wanted is not None else acks == ACKS_ALL
+    transactional_id = properties.get("transactional.id") or None
+    if (idempotent or transactional_id) and acks != ACKS_ALL:
+        raise ConfigError(
+            "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence."
+        )
+    default = ProducerConfig()
+    return ProducerConfig(
+        acks=acks,
+        codec=codec(properties.get("compression.type", "none")),
+        batch_bytes=_number(properties, "batch.size", default.batch_bytes),
+        linger_ms=_number(properties, "linger.ms", default.linger_ms),
+        buffer_memory_bytes=_number(properties, "buffer.memory", default.buffer_memory_bytes),
+        max_in_flight=_number(properties, "max.in.flight.requests.per.connection", default.max_in_flight),
+        request_timeout_ms=_number(properties, "request.timeout.ms", default.request_timeout_ms),
+        delivery_timeout_ms=_number(properties, "delivery.timeout.ms", default.delivery_timeout_ms),
+        retry_backoff_ms=_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
+        idempotent=idempotent or transactional_id is not None,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=_number(properties, "transaction.timeout.ms", default.transaction_timeout_ms),
+    )
+
+
+def consumer_config(properties: Mapping[str, str]) -> ConsumerConfig:
+    isolation = properties.get("isolation.level", "read_uncommitted")
+    if isolation not in _ISOLATION:
+        raise ConfigError(f"isolation.level={isolation!r} is neither read_committed nor read_uncommitted")
+    reset = properties.get("auto.offset.reset", "latest")
+    if reset not in ("earliest", "latest", "none"):
+        raise ConfigError(f"auto.offset.reset={reset!r} is none of earliest, latest, none")
+    default = ConsumerConfig()
+    return ConsumerConfig(
+        isolation_level=_ISOLATION[isolation],
+        fetch_min_bytes=_number(properties, "fetch.min.bytes", default.fetch_min_bytes),
+        fetch_max_bytes=_number(properties, "fetch.max.bytes", default.fetch_max_bytes),
+        partition_max_bytes=_number(properties, "max.partition.fetch.bytes", default.partition_max_bytes),
+        fetch_max_wait_ms=_number(properties, "fetch.max.wait.ms", default.fetch_max_wait_ms),
+        auto_offset_reset=reset,
+        check_crcs=_flag("check.crcs", properties.get("check.crcs", "true")),
+        client_rack=properties.get("client.rack", ""),
+        retry_backoff_ms=_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
+    )
+
+
+def group_config(group_id: str, properties: Mapping[str, str]) -> GroupConfig:
+    default = GroupConfig(group_id=group_id)
+    return GroupConfig(
+        group_id=group_id,
+        session_timeout_ms=_number(properties, "session.timeout.ms", default.session_timeout_ms),
+        rebalance_timeout_ms=_number(properties, "max.poll.interval.ms", default.rebalance_timeout_ms),
+        heartbeat_interval_ms=_number(properties, "heartbeat.interval.ms", default.heartbeat_interval_ms),
+        auto_commit_interval_ms=_number(properties, "auto.commit.interval.ms", default.auto_commit_interval_ms),
+        enable_auto_commit=_flag("enable.auto.commit", properties.get("enable.auto.commit", "true")),
+        group_instance_id=properties.get("group.instance.id"),
+    )
+
+
+def codec(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        raise ConfigError(f"compression {name!r} is none of none, gzip, snappy, lz4, zstd") from None
+
+
+def _acks(text: str) -> int:
+    if text in ("all", "-1"):
+        return ACKS_ALL
+    if text in ("0", "1"):
+        return int(text)
+    raise ConfigError(f"acks={text!r} is none of all, -1, 0, 1")
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{name}={text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _number(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is not a number") from None
