@@ -11,7 +11,7 @@ from barnabas.protocol.records import EndTxnMarker
 from barnabas.storage import producer_snapshot
 from barnabas.storage.producer_state import AppendOrigin, ProducerStateManager
 
-PIDS = st.integers(0, 3)
+PIDS = st.integers(0, 2)
 MODULUS = 2**31
 #: Sequences start near the wrap, so that it is met.
 START = MODULUS - 6
@@ -75,6 +75,11 @@ class ProducersModel(RuleBasedStateMachine):
         mine = [batch for batch in reference.batches if batch[0] == epoch]
         following = (mine[-1][1] + mine[-1][2]) % MODULUS if mine else 0 if reference.epoch is not None else START
         self.write(pid, epoch, (following + sequence_step) % MODULUS, count, txn)
+
+    @rule(pid=PIDS, batches=st.integers(2, 7), count=st.integers(1, 3), txn=st.booleans())
+    def client_writes_a_lot(self, pid, batches, count, txn):
+        for _ in range(batches):
+            self.client_writes(pid, 0, 0, count, txn or self.model.setdefault(pid, Reference()).open_since is not None)
 
     @rule(pid=PIDS, back=st.integers(1, 7), txn=st.booleans())
     def client_writes_again(self, pid, back, txn):
@@ -140,6 +145,11 @@ class ProducersModel(RuleBasedStateMachine):
         self.high_watermark = min(self.end, self.high_watermark + step)
         self.state.on_high_watermark(self.high_watermark)
         self.unreplicated = [(first, last) for first, last in self.unreplicated if last >= self.high_watermark]
+
+    @rule(past=st.integers(0, 1))
+    def followers_fetch_up_to_a_marker(self, past):
+        if self.unreplicated:
+            self.followers_fetch(max(0, self.unreplicated[0][1] + past - self.high_watermark))
 
     @rule()
     def restart_from_a_snapshot(self):

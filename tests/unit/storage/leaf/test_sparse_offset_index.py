@@ -39,15 +39,19 @@ class OffsetIndexModel(RuleBasedStateMachine):
         self.index = OffsetIndex(self.path, self.base, max_index_bytes=8 * 2_000)
         self.model: dict[int, int] = {}
 
-    @rule(gaps=st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 5_000)), max_size=700))
-    def append(self, gaps):
-        for offset_gap, position_gap in gaps:
+    @rule(count=st.integers(1, 700), offset_gap=st.integers(1, 1_000), position_gap=st.integers(0, 5_000))
+    def append(self, count, offset_gap, position_gap):
+        for _ in range(count):
             if self.index.is_full:
                 break
-            offset = max(self.model, default=self.base - 1) + offset_gap
-            position = max(self.model.values(), default=0) + position_gap
+            offset = max(self.last_offset + offset_gap, self.base)
+            position = self.model.get(self.last_offset, 0) + position_gap
             self.index.append(offset, position)
             self.model[offset] = position
+
+    @property
+    def last_offset(self) -> int:
+        return next(reversed(self.model), self.base - 1)
 
     @rule(back=st.integers(-5, 20_000))
     def truncate(self, back):
@@ -91,6 +95,20 @@ class OffsetIndexModel(RuleBasedStateMachine):
         if hasattr(self, "index"):
             self.index.release()
             self.directory.cleanup()
+
+
+@pytest.mark.parametrize("entries", [511, 512, 513, 1_024, 1_500])
+def test_every_offset_is_found_on_every_page(tmp_path, entries: int):
+    index = OffsetIndex(str(tmp_path / "x.index"), 100)
+    for number in range(entries):
+        index.append(100 + 3 * number, 10 * number)
+    for opened in range(2):
+        for number in range(entries):
+            for within in range(3):
+                found = index.lookup(100 + 3 * number + within)
+                assert found == (100 + 3 * number, 10 * number), (opened, number)
+        index.close()
+    index.release()
 
 
 TestOffsetIndexModel = OffsetIndexModel.TestCase
