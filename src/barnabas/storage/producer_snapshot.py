@@ -1,6 +1,6 @@
 """`.snapshot`: the producers of a partition at an offset, so that recovery need not read the log from its start.
 
-Version 1, byte for byte Kafka's: version int16, CRC-32C uint32 of what follows, then an array of 54-byte entries.
+Version 1, byte for byte Kafka's: version int16, CRC-32C uint32 of what follows, then an array of 46-byte entries.
 The offset is in the file's name. Reading raises `CorruptSnapshot`; the owner deletes such a file and takes an older one.
 """
 
