@@ -333,7 +333,7 @@ class Partition:
         if timestamp == LATEST_TIERED_TIMESTAMP:
             return None
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp_offset()
+            found = log.offset_of_max_timestamp()
         else:
             found = log.offset_for_timestamp(timestamp)
         if found is None:

@@ -121,7 +121,7 @@ class Pipeline:
         self._waiting_for_room.append(connection)
         return False
 
-    def start(self, connection: Connection, frame: memoryview) -> Call | None:
+    def start(self, connection: Connection, frame: memoryview) -> Call:
         now_s = self._now_s()
         header = parse_request_header(frame)
         api = self.handlers.get(header.api_key)

@@ -1,0 +1,519 @@
+"""One broker: the composition root, the only module that knows everyone.
+
+`Broker.run` is its life: take the ports, find the cluster, open the logs, serve, register, and, when told to stop, hand
+leadership over, flush, mark the shutdown as clean. Every task has the broker's task group as its parent; one that fails
+ends the broker, before it can write nonsense.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from barnabas.api import control, fetch, metadata, offsets, produce, registry
+from barnabas.client.errors import ClientError, ConnectionLost
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.registration import (
+    BrokerRegistrar,
+    create_or_get_cluster_id,
+    create_top_level_paths,
+    generate_broker_id,
+)
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.core.clock import Clock, SystemClock
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.config.usage import Notices
+from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
+from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
+from barnabas.metrics.registry import Registry
+from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.replication.control_requests import ControlRequests
+from barnabas.replication.fetch_session_cache import FetchSessionCache
+from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.isr_changes import IsrChanges
+from barnabas.replication.leader_endpoint import FetcherSettings, RemoteLeader
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import FetchParams, Partition
+from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
+from barnabas.runtime.threads import LoopThreads
+from barnabas.server.context import BrokerContext
+from barnabas.server.links import BrokerLinks
+from barnabas.server.listener import ConnectionLimits, SocketServer
+from barnabas.server.listener import Endpoint as ListenEndpoint
+from barnabas.server.pipeline import Pipeline
+from barnabas.storage import meta_properties, names
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.manager import LogManager, ManagerSettings
+
+log = logging.getLogger(__name__)
+R = TypeVar("R", bound=ApiMessage)
+
+#: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
+FETCH_SESSION_EVICTION_MS = 120_000
+
+
+class Broker:
+    """Owner: the event loop that runs it."""
+
+    def __init__(self, properties: Mapping[str, str], *, clock: Clock | None = None) -> None:
+        self.dynamic = DynamicConfig(properties)
+        self._clock = clock or SystemClock()
+        self._stop = asyncio.Event()
+        self._fatal: BaseException | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self.registry = Registry()
+        #: Set when the broker serves: listener name -> port.
+        self.ports: dict[str, int] = {}
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.dynamic.broker
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, on_ready: Callable[["Broker"], None] = lambda broker: None) -> None:
+        """Until `stop` is called. Raises what ended it, if it was not that."""
+        loop = asyncio.get_running_loop()
+        self._warn_about_settings()
+        pool = ThreadPoolExecutor(self.config.background_threads, thread_name_prefix="file-work")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._loop, self._pool, self._threads = loop, pool, LoopThreads(loop, pool)
+                await self._start()
+                on_ready(self)
+                await self._stop.wait()
+                await self._shut_down()
+        finally:
+            pool.shutdown(wait=True)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self) -> None:
+        """Begin a clean stop. Twice does no harm."""
+        self._stop.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something is broken that cannot be worked around: stop, and say why."""
+        if self._fatal is None:
+            log.critical("stopping because of %s: %s", type(error).__name__, error)
+            self._fatal = error
+        self._stop.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        assert self._tasks is not None
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def _warn_about_settings(self) -> None:
+        for line in Notices().of_broker(self.dynamic.static):
+            log.warning("%s", line)
+        for directory in self.config.log_dirs:
+            if directory == "/tmp" or directory.startswith("/tmp/"):
+                log.warning(
+                    "log.dirs=%s is under /tmp: the system may delete it; choose a folder that stays", directory
+                )
+
+    async def _start(self) -> None:
+        config = self.config
+        self._bind_listeners()
+        self.session = ZooKeeperSession(_session_config(config))
+        await self.session.start()
+        await create_top_level_paths(self.session)
+        self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
+        self.broker_id = await self._find_broker_id()
+        self.config_store = ConfigStore(self.session, self._clock)
+        await self._open_logs()
+        self._assemble()
+        await self._serve()
+
+    def _bind_listeners(self) -> None:
+        config = self.config
+        self.pipeline = Pipeline(
+            {},
+            self.registry,
+            now_s=self._loop.time,
+            spawn=lambda work, *, name: self._spawn(work, name),
+            on_bug=self.fail,
+            request_bytes_max=config.socket_request_max_bytes,
+            queued_requests_max=config.queued_max_requests,
+        )
+        self.server = SocketServer(
+            self._loop,
+            self.pipeline,
+            self._pool,
+            self.registry,
+            limits=_connection_limits(config),
+            spawn=self._spawn,
+            backlog=config.socket_listen_backlog_size,
+            send_buffer_bytes=config.socket_send_buffer_bytes,
+            receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        )
+        for listener in config.listeners:
+            if listener.security_protocol.uses_tls or listener.security_protocol.uses_sasl:
+                raise ConfigError(
+                    f"listener {listener.name} wants {listener.security_protocol.name}, which is not supported yet; "
+                    "use PLAINTEXT"
+                )
+            endpoint = ListenEndpoint(name=listener.name, host=listener.host, port=listener.port)
+            self.ports[listener.name] = self.server.bind(endpoint)
+
+    async def _find_broker_id(self) -> BrokerId:
+        """`broker.id`, or that of the log directories, or a new one from ZooKeeper."""
+        if self.config.broker_id >= 0:
+            return BrokerId(self.config.broker_id)
+        for directory in self.config.log_dirs:
+            meta = meta_properties.read(f"{directory}/{names.META_PROPERTIES}")
+            if meta is not None and meta.broker_id is not None:
+                return BrokerId(meta.broker_id)
+        if not self.config.broker_id_generation_enable:
+            raise ConfigError("broker.id is not set and broker.id.generation.enable is false: set one of them")
+        return BrokerId(
+            await generate_broker_id(self.session, reserved_broker_max_id=self.config.reserved_broker_max_id)
+        )
+
+    async def _open_logs(self) -> None:
+        config = self.config
+        self.logs = LogManager(
+            config.log_dirs,
+            env=LogEnvironment(
+                clock=self._clock,
+                timers=self._loop,
+                threads=self._threads,
+                producer_id_expiration_ms=config.producer_id_expiration_ms,
+                max_transaction_timeout_ms=config.transaction_max_timeout_ms,
+            ),
+            settings=ManagerSettings.of(config),
+            config_of=self.dynamic.log_config,
+            on_dir_failed=self._dir_failed,
+        )
+        self.logs.open_dirs(broker_id=self.broker_id, cluster_id=self.cluster_id)
+        await self.config_store.start(self._settings_changed)
+        await self._loop.run_in_executor(self._pool, self.logs.load)
+        self.logs.start()
+        self.dynamic.subscribe_topics(self._topic_settings_changed)
+
+    # -- the parts ----------------------------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        config = self.config
+        self.metadata = MetadataCache()
+        self.links = BrokerLinks(self.broker_id, endpoint_of=self._inter_broker_endpoint)
+        self.registrar = BrokerRegistrar(
+            self.session,
+            BrokerRegistration(id=self.broker_id, endpoints=self._advertised(), rack=config.broker_rack),
+            clock=self._clock,
+            wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,
+        )
+        self.isr_changes = IsrChanges(
+            self.broker_id,
+            broker_epoch=self._broker_epoch,
+            send=self._alter_partition,
+            on_settled=lambda partition, settled: self.replicas.isr_settled(partition, settled),
+            clock=self._clock,
+        )
+        self.replicas = ReplicaManager(
+            self.broker_id,
+            clock=self._clock,
+            timers=self._loop,
+            threads=self._threads,
+            registry=self.registry,
+            is_known=lambda tp: self.metadata.partition(tp) is not None,
+            submit_isr_change=self.isr_changes.submit,
+            prefers_replica=self._preferred_replica,
+            fetch_bytes_max=config.fetch_max_bytes,
+        )
+        self.fetchers = self._make_fetchers(config)
+        self.control = ControlRequests(
+            self.broker_id,
+            self.replicas,
+            self.fetchers,
+            self.logs,
+            self._clock,
+            broker_epoch=self._broker_epoch,
+            make_machine=self._make_machine,
+            is_alive=self.metadata.is_alive,
+        )
+        self.controller = self._make_controller(config)
+        self.context = BrokerContext(
+            broker_id=self.broker_id,
+            cluster_id=self.cluster_id,
+            dynamic=self.dynamic,
+            clock=self._clock,
+            registry=self.registry,
+            metadata=self.metadata,
+            logs=self.logs,
+            replicas=self.replicas,
+            fetch_sessions=FetchSessionCache(
+                slots_max=config.max_incremental_fetch_session_cache_slots,
+                eviction_ms=FETCH_SESSION_EVICTION_MS,
+                random_id=lambda: random.randrange(1, 2**31),
+            ),
+            controller=self.controller,
+            broker_epoch=self._broker_epoch,
+            auto_create=self._auto_create,
+        )
+        self.pipeline.handlers.update(
+            registry.build(
+                [
+                    *(family.handlers(self.context) for family in (produce, fetch, metadata, offsets)),
+                    control.handlers(self.context, self.control),
+                ]
+            )
+        )
+
+    def _make_fetchers(self, config: BrokerConfig) -> FetcherManager:
+        assert self._tasks is not None
+        settings = FetcherSettings(
+            broker_id=self.broker_id,
+            num_replica_fetchers=config.num_replica_fetchers,
+            replica_fetch_max_bytes=config.replica_fetch_max_bytes,
+            replica_fetch_min_bytes=config.replica_fetch_min_bytes,
+            replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
+            replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+            replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+            replica_socket_timeout_ms=config.replica_socket_timeout_ms,
+        )
+
+        def endpoint(leader: BrokerId) -> RemoteLeader:
+            return RemoteLeader(
+                leader, lambda broker: self.links.open(broker, purpose="fetcher"), settings, self._broker_epoch
+            )
+
+        return FetcherManager(settings, self._tasks, self._clock, endpoint)
+
+    def _make_machine(self, tp: TopicPartition) -> PartitionMachine:
+        return PartitionMachine(
+            local_broker=self.broker_id,
+            replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
+            min_insync_replicas=self.dynamic.log_config(tp.topic).min_insync_replicas,
+            is_eligible=lambda broker, epoch: self.metadata.is_alive(broker),
+        )
+
+    def _preferred_replica(self, partition: Partition, params: FetchParams, fetch_offset: int) -> int | None:
+        """KIP-392: a consumer that tells its rack may be sent to a replica nearby."""
+        if params.replica_id >= 0 or not params.client_rack or not partition.is_leader:
+            return None
+        if self.config.replica_selector_class != RACK_AWARE_SELECTOR:
+            return None
+
+        def rack_of(broker: BrokerId) -> str | None:
+            image = self.metadata.brokers.get(broker)
+            return image.rack if image is not None else None
+
+        candidates = read_candidates(
+            partition.machine, fetch_offset=fetch_offset, now_ms=self._clock.now_ms(), rack_of=rack_of
+        )
+        return select_by_rack(params.client_rack, leader_rack=self.config.broker_rack, candidates=candidates)
+
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        """Where clients and brokers are told to connect; port 0 becomes the port that the OS chose."""
+        return tuple(
+            Endpoint(
+                listener=listener.name,
+                security_protocol=listener.security_protocol.name,
+                host=listener.host or socket.gethostname(),
+                port=listener.port or self.ports[listener.name],
+            )
+            for listener in self.config.advertised_listeners
+        )
+
+    def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
+        return self.metadata.endpoint(broker_id, self.config.inter_broker_listener_name)
+
+    def _broker_epoch(self) -> BrokerEpoch:
+        return self.registrar.epoch
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def _settings_changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        """Told by ZooKeeper: of everything at the start, then of changes."""
+        ignored: tuple[str, ...] = ()
+        if entity_type == paths.TOPICS:
+            ignored = self.dynamic.set_topic(name, settings)
+        elif entity_type == paths.BROKERS_ENTITY:
+            if name == paths.DEFAULT_ENTITY:
+                ignored = self.dynamic.set_cluster_default(settings)
+            elif name == str(self.broker_id):
+                ignored = self.dynamic.set_broker(settings)
+        for line in ignored:
+            log.warning("%s", line)
+
+    def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        if topic:
+            self.logs.update_topic_config(topic, config)
+        else:
+            self.logs.refresh_configs()
+        for partition in self.replicas:
+            if partition.log is not None and topic in ("", partition.tp.topic):
+                moved = partition.machine.set_min_insync_replicas(
+                    partition.log.config.min_insync_replicas,
+                    log_end=partition.log.log_end_offset,
+                    now_ms=self._clock.now_ms(),
+                )
+                if moved:
+                    partition.log.update_high_watermark(partition.machine.high_watermark)
+                    self.replicas.high_watermark_moved(partition)
+
+    # -- serving and stopping -----------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        self.server.start_accepting()
+        await self.registrar.register()
+        self.session.on_state(self._session_changed)
+        self._spawn(self.config_store.run(), "config changes")
+        self._spawn(self.isr_changes.run(), "isr changes")
+        self._spawn(self._shrink_isrs(), "isr expiration")
+        await self.controller.start()
+        await self._wait_for_metadata()
+
+    async def _wait_for_metadata(self) -> None:
+        """Ready means that a client's first question has an answer: the controller has told this broker of itself."""
+        known = asyncio.Event()
+        unsubscribe = self.metadata.subscribe(
+            lambda change: known.set() if self.metadata.is_alive(self.broker_id) else None
+        )
+        try:
+            if not self.metadata.is_alive(self.broker_id):
+                stopping = self._spawn(self._stop_then(known), "stop while starting")
+                await known.wait()
+                stopping.cancel()
+        finally:
+            unsubscribe()
+
+    async def _stop_then(self, event: asyncio.Event) -> None:
+        await self._stop.wait()
+        event.set()
+
+    async def _shrink_isrs(self) -> None:
+        """Twice in `replica.lag.time.max.ms`, as Kafka does: a lagging follower leaves within 1.5 times that."""
+        while True:
+            await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
+            self.replicas.tick()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.RENEWED:
+            self._spawn(self._register_again(), "register again")
+        elif state is SessionState.EXPIRED:
+            log.warning("the ZooKeeper session expired; this broker registers again")
+            self.controller.session_expired()
+
+    async def _register_again(self) -> None:
+        await self.registrar.register()
+        self.controller.session_renewed()
+
+    def _dir_failed(self, directory: str, gone: list[TopicPartition]) -> None:
+        """The disk under some partitions failed: they go offline here, and the controller elects others."""
+        self.fetchers.remove(gone)
+        for tp in gone:
+            partition = self.replicas.get(tp)
+            if partition is not None:
+                partition.machine.go_offline()
+                partition.log = None
+                self.replicas.wake_all(partition)
+        if not self.logs.live_dirs:
+            self.fail(BarnabasError("every log directory has failed"))
+        else:
+            self._spawn(self.controller.report_log_dir_failure(), f"report failure of {directory}")
+
+    async def _shut_down(self) -> None:
+        log.info("stopping")
+        if self.config.controlled_shutdown_enable and self._fatal is None:
+            await self._hand_over()
+        self.server.stop_accepting()
+        self.fetchers.stop()
+        await self.controller.stop()
+        self.server.close_all()
+        self.links.close()
+        self.logs.stop()
+        await self._threads.drain()
+        await self._loop.run_in_executor(self._pool, self.logs.shutdown, self.registrar.epoch)
+        await self.session.stop()
+        for task in list(self._running):
+            task.cancel()
+        log.info("stopped")
+
+    async def _hand_over(self) -> None:
+        """Controlled shutdown: the controller moves leadership away first, so that nobody notices."""
+        for attempt in range(self.config.controlled_shutdown_max_retries):
+            if attempt:
+                await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
+            try:
+                response = await self._ask_controller(
+                    ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.registrar.epoch),
+                    ControlledShutdownResponse,
+                )
+            except ClientError as error:
+                log.info("controlled shutdown not answered: %s", error)
+                continue
+            if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
+                return
+            log.info(
+                "controlled shutdown: %s, %d partitions still led here",
+                ErrorCode(response.error_code).name,
+                len(response.remaining_partitions),
+            )
+        log.warning("leaving without a complete hand-over; the controller elects new leaders when this broker is gone")
+
+    async def _ask_controller(self, request: ApiMessage, response_type: type[R]) -> R:
+        controller = self.metadata.controller_id
+        if controller is None:
+            raise ConnectionLost("no controller is known")
+        return await self.links.request(
+            controller, request, response_type, timeout_ms=self.config.controller_socket_timeout_ms
+        )
+
+    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        return await self._ask_controller(request, AlterPartitionResponse)
+
+    async def _auto_create(self, topics: list[str]) -> dict[str, ErrorCode]:
+        """Topics that clients asked for, with the broker's defaults."""
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in topics],
+            timeout_ms=self.config.request_timeout_ms,
+        )
+        try:
+            response = await self._ask_controller(request, CreateTopicsResponse)
+        except ClientError as error:
+            log.info("cannot create %s: %s", ", ".join(topics), error)
+            return dict.fromkeys(topics, ErrorCode.LEADER_NOT_AVAILABLE)
+        return {result.name: ErrorCode(result.error_code) for result in response.topics}
+
+
+def _session_config(config: BrokerConfig) -> SessionConfig:
+    hosts, chroot = SessionConfig.split(config.zookeeper_connect)
+    return SessionConfig(
+        hosts=hosts,
+        chroot=chroot,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+        secure_acls=config.zookeeper_set_acl,
+        tls=config.zookeeper_ssl_client_enable,
+        tls_certificate=config.zookeeper_ssl_keystore_location,
+        tls_authorities=config.zookeeper_ssl_truststore_location,
+    )
+
+
+def _connection_limits(config: BrokerConfig) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        per_ip_overrides=config.max_connections_per_ip_overrides,
+        idle_ms_max=config.connections_max_idle_ms,
+    )

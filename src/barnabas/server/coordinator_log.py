@@ -1,0 +1,106 @@
+"""An internal topic as its coordinator sees it: records appended with acks=all, the whole log read back at election.
+
+Owner: the event loop. Loading decodes in slices, so that other requests are served meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import BatchBuilder, iter_records, read_end_txn_marker
+from barnabas.replication.manager import AppendOutcome, ReplicaManager
+from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
+from barnabas.storage.log_types import Origin
+
+#: How much of the log is read and replayed before others get their turn.
+LOAD_STEP_BYTES = 256 * 1024
+
+
+class InternalTopicLog:
+    """A `CoordinatorLog` over the replica manager."""
+
+    def __init__(self, topic: str, replicas: ReplicaManager, *, timeout_ms: Callable[[], int]) -> None:
+        self._topic = topic
+        self._replicas = replicas
+        self._timeout_ms = timeout_ms
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        *,
+        producer: Producer,
+        now_ms: int,
+        on_committed: Callable[[ErrorCode], None],
+    ) -> int:
+        batch = self._batch(records, producer, now_ms)
+        first = -1
+        refusal: Refused | None = None
+        settled: ErrorCode | None = None
+        returned = False
+
+        def done(outcomes: list[AppendOutcome]) -> None:
+            nonlocal first, refusal, settled
+            [outcome] = outcomes
+            if returned:
+                on_committed(outcome.error)
+                return
+            # Settled at once: refused, or committed because nobody else is in the ISR.
+            settled = outcome.error
+            first = outcome.base_offset
+            if outcome.error is not ErrorCode.NONE:
+                refusal = Refused(outcome.error, outcome.message)
+
+        tp = TopicPartition(self._topic, partition)
+        log = self._replicas.require(tp).local_log
+        next_offset = log.log_end_offset
+        self._replicas.append(
+            [(tp, batch)],
+            required_acks=-1,
+            timeout_ms=self._timeout_ms(),
+            origin=Origin.COORDINATOR,
+            on_done=done,
+        )
+        if refusal is not None:
+            raise refusal
+        returned = True
+        if settled is not None:
+            asyncio.get_running_loop().call_soon(on_committed, settled)
+        return first if first >= 0 else next_offset
+
+    @staticmethod
+    def _batch(records: Sequence[KeyValue], producer: Producer, now_ms: int) -> bytearray:
+        builder = BatchBuilder(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transactional=producer.producer_id >= 0,
+        )
+        for record in records:
+            builder.append(record.key, record.value, timestamp=now_ms)
+        return bytearray(builder.build())
+
+    async def load(self, partition: int, replay: Replay) -> None:
+        log = self._replicas.require(TopicPartition(self._topic, partition)).local_log
+        offset = log.log_start_offset
+        end = log.log_end_offset
+        while offset < end:
+            found = log.read(offset, max_bytes=LOAD_STEP_BYTES, max_offset=end, min_one_batch=True)
+            data = found.read()
+            if not data:
+                return
+            for position, header in iter_batches(data, 0, len(data)):
+                producer = Producer(header.producer_id, header.producer_epoch)
+                if header.is_control:
+                    marker = read_end_txn_marker(data, position, header)
+                    if marker is not None:
+                        replay(Marker(producer, marker.is_commit), header.base_offset)
+                else:
+                    owner = producer if header.is_transactional else Producer(-1, -1)
+                    for record in iter_records(data, position, header):
+                        if record.key is not None:
+                            entry = KeyValue(record.key, record.value)
+                            replay(ReplayedRecord(entry, record.offset, record.timestamp, owner), record.offset)
+                offset = header.next_offset
+            await asyncio.sleep(0)

@@ -1,0 +1,75 @@
+"""Connections from this broker to the others, on the inter-broker listener.
+
+Owner: the event loop. One shared connection a broker for short requests (to the controller, to transaction coordinators);
+those who keep a connection busy (replica fetchers, the controller's channels) open their own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from barnabas.client.connection import Connection, open_connection
+from barnabas.client.errors import ConnectionLost
+from barnabas.coordination.znodes import Endpoint
+from barnabas.core.ids import BrokerId
+from barnabas.protocol.messages.base import ApiMessage
+
+R = TypeVar("R", bound=ApiMessage)
+#: Opens a connection to an endpoint, with the security that the inter-broker listener asks for.
+Opener = Callable[[Endpoint, str], Awaitable[Connection]]
+
+
+async def open_plaintext(endpoint: Endpoint, client_id: str) -> Connection:
+    return await open_connection(endpoint.host, endpoint.port, client_id=client_id, max_in_flight=64)
+
+
+class BrokerLinks:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        endpoint_of: Callable[[BrokerId], Endpoint | None],
+        open_link: Opener = open_plaintext,
+    ) -> None:
+        self._broker_id = broker_id
+        self._endpoint_of = endpoint_of
+        self._open_link = open_link
+        self._shared: dict[BrokerId, tuple[Endpoint, Connection]] = {}
+        self._locks: dict[BrokerId, asyncio.Lock] = {}
+
+    async def open(self, broker_id: BrokerId, *, purpose: str) -> Connection:
+        """A connection of the caller's own."""
+        return await self.open_to(self._require(broker_id), purpose=purpose)
+
+    async def open_to(self, endpoint: Endpoint, *, purpose: str) -> Connection:
+        return await self._open_link(endpoint, f"broker-{self._broker_id}-{purpose}")
+
+    async def request(
+        self, broker_id: BrokerId, message: ApiMessage, response_type: type[R], *, timeout_ms: int = 30_000
+    ) -> R:
+        """On the shared connection. Raises `ClientError` where the broker cannot be reached or does not answer."""
+        connection = await self._connection(broker_id)
+        return await connection.request(message, response_type, timeout_ms=timeout_ms)
+
+    async def _connection(self, broker_id: BrokerId) -> Connection:
+        async with self._locks.setdefault(broker_id, asyncio.Lock()):
+            endpoint = self._require(broker_id)
+            known = self._shared.get(broker_id)
+            if known is not None:
+                if known[0] == endpoint and not known[1].closed:
+                    return known[1]
+                known[1].close()
+            connection = await self.open_to(endpoint, purpose="link")
+            self._shared[broker_id] = (endpoint, connection)
+            return connection
+
+    def _require(self, broker_id: BrokerId) -> Endpoint:
+        endpoint = self._endpoint_of(broker_id)
+        if endpoint is None:
+            raise ConnectionLost(f"broker {broker_id} is not known to be alive")
+        return endpoint
+
+    def close(self) -> None:
+        for _, connection in self._shared.values():
+            connection.close()
+        self._shared.clear()
