@@ -1,0 +1,54 @@
+"""Each `.txt` file beside this one is a story: what is done, and the trace of it. `REWRITE=1` writes the traces anew."""
+
+import os
+from pathlib import Path
+
+import pytest
+from replication_stage import Stage
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+def parse(text: str) -> list[tuple[list[str], str | None]]:
+    """The blocks of a story: lines of prose and, perhaps, a command, whose trace follows it in the file."""
+    blocks: list[tuple[list[str], str | None]] = []
+    prose: list[str] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if not line.strip() or line.startswith("#"):
+            prose.append(line)
+            continue
+        blocks.append((prose, line))
+        prose = []
+        if next(lines, None) != "----":
+            raise ValueError(f"after {line!r} a line ---- is due")
+        for trace in lines:
+            if not trace.strip():
+                prose.append(trace)
+                break
+    if prose:
+        blocks.append((prose, None))
+    return blocks
+
+
+def play(text: str) -> str:
+    stage = Stage()
+    out: list[str] = []
+    for prose, command in parse(text):
+        out.extend(prose)
+        if command is not None:
+            out += [command, "----", *stage.run(command)]
+    return "\n".join(out).rstrip("\n") + "\n"
+
+
+def test_there_are_stories():
+    assert len(STORIES) >= 12
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story_goes_as_it_is_told(story):
+    told = story.read_text()
+    played = play(told)
+    if os.environ.get("REWRITE"):
+        story.write_text(played)
+    assert played == told
