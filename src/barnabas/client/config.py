@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.client.errors import NotSupportedYet
+from barnabas.core.config import properties
 from barnabas.core.errors import ConfigError
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -62,10 +63,10 @@ _INT_SETTINGS: Final = {
 
 
 def client_config(
-    bootstrap: str | None = None, properties: Mapping[str, str] | None = None, *, client_id: str | None = None
+    bootstrap: str | None = None, settings: Mapping[str, str] | None = None, *, client_id: str | None = None
 ) -> ClientConfig:
     """Settings by Kafka's names. `bootstrap` and `client_id` given by the caller win over the file's."""
-    props = dict(properties or {})
+    props = dict(settings or {})
     values: dict[str, int] = {}
     for name, attribute in _INT_SETTINGS.items():
         if (text := props.get(name)) is not None:
@@ -108,70 +109,5 @@ def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def load_properties(path: str | Path) -> dict[str, str]:
-    """A Java properties file: `=`, `:` or blank after the key, comments, continued lines, backslash escapes."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return parse_properties(text)
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for line in _logical_lines(text):
-        key, value = _split(line)
-        values[_unescape(key)] = _unescape(value)
-    return values
-
-
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.lstrip()
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        line = pending + line
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            pending = line[:-1]
-        else:
-            lines.append(line)
-            pending = ""
-    if pending:
-        lines.append(pending)
-    return lines
-
-
-def _split(line: str) -> tuple[str, str]:
-    at = 0
-    while at < len(line) and line[at] not in "=: \t\f":
-        at += 2 if line[at] == "\\" else 1
-    rest = line[at:].lstrip(" \t\f")
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
-    return line[:at], rest
-
-
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if char != "\\" or at == len(text):
-            out.append(char)
-            continue
-        escape = text[at]
-        at += 1
-        if escape == "u" and len(digits := text[at : at + 4]) == 4:
-            out.append(chr(int(digits, 16)))
-            at += 4
-        else:
-            out.append(_ESCAPES.get(escape, escape))
-    return "".join(out)
+    """A `--command-config` file."""
+    return dict(properties.load(str(path)))

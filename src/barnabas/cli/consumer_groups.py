@@ -1,0 +1,485 @@
+"""`barnabas consumer-groups`: kafka-consumer-groups.sh."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli import _reset_offsets
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    exactly_one,
+    options,
+    run,
+    say,
+    say_json,
+    table,
+)
+from barnabas.client.admin import groups as admin
+from barnabas.client.admin.groups import GroupDescription
+from barnabas.client.admin.partitions import LATEST, list_offsets
+from barnabas.client.cluster import Cluster
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+OPTIONAL_VALUES: Final = ("--state", "--type")
+NO_VALUE: Final = ""
+
+MISSING: Final = "-"
+_STATES: Final = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Dead",
+    "Empty",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
+_TYPES: Final = ("Consumer", "Classic", "Share", "Streams")
+_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="The group to act on; may be repeated.")] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Apply to all groups.")] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC[:0,1,…]", help="Topics (and partitions) to reset or delete offsets of."),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of a group.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List all groups.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="Describe groups and their lag.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete groups.")] = False,
+    reset_offsets: Annotated[bool, typer.Option("--reset-offsets", help="Reset offsets of inactive groups.")] = False,
+    delete_offsets: Annotated[bool, typer.Option("--delete-offsets", help="Delete offsets of a group.")] = False,
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for an answer, in ms.")] = 5000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be reset (the default).")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Reset the offsets.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the reset plan as CSV.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None,
+    from_file: Annotated[str | None, typer.Option("--from-file", metavar="CSV", help="Reset as a file says.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Reset to a point in time.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to so long before now.")
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the current offset.")] = False,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Move the current offset by n.")] = None,
+    members: Annotated[bool, typer.Option("--members", help="With --describe: the members.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --describe: more.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="With --describe: offsets and lag (the default).")] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state", metavar="[STATE,…]", help="With --describe: the state; with --list: only these states."
+        ),
+    ] = None,
+    type_: Annotated[
+        str | None, typer.Option("--type", metavar="[TYPE,…]", help="With --list: show types, or only these.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List, describe and delete groups; reset and delete their offsets."""
+    action = exactly_one(
+        "Command",
+        list=list_,
+        describe=describe,
+        delete=delete,
+        reset_offsets=reset_offsets,
+        delete_offsets=delete_offsets,
+    )
+    groups = group or []
+    if groups and all_groups:
+        raise UsageError('Option "[group]" can\'t be used with option "[all-groups]"')
+    if action in ("describe", "delete", "reset_offsets") and not groups and not all_groups:
+        raise UsageError(f"Option [{action.replace('_', '-')}] takes one of these options: [group], [all-groups]")
+    if action == "list" and groups:
+        raise UsageError('Option "[group]" can\'t be used with option "[list]"')
+    if topic and action in ("list", "describe"):
+        raise UsageError(f'Option "[topic]" can\'t be used with option "[{action}]"')
+    if topic and action == "delete":
+        raise UsageError("The consumer does not support topic-specific offset deletion from a consumer group.")
+    if (members or verbose or offsets) and not describe:
+        raise UsageError("--members, --offsets and --verbose go with --describe only")
+    if state is not None and action not in ("list", "describe"):
+        raise UsageError("--state goes with --describe and --list only")
+    if type_ is not None and action != "list":
+        raise UsageError("--type goes with --list only")
+    config = options(bootstrap_server, command_config, {"default.api.timeout.ms": str(timeout)})
+    if action == "list":
+        run(config, lambda cluster: _list(cluster, state, type_, json))
+    elif action == "describe":
+        if sum((members, offsets, state is not None)) > 1:
+            raise UsageError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
+        if state:
+            raise UsageError("Option [describe] does not take a value for [state]")
+        view = "members" if members else "state" if state is not None else "offsets"
+        if not run(config, lambda cluster: _describe(cluster, groups, all_groups, view, verbose, json)):
+            raise typer.Exit(1)
+    elif action == "delete":
+        if not run(config, lambda cluster: _delete(cluster, groups, all_groups)):
+            raise typer.Exit(1)
+    elif action == "delete_offsets":
+        if len(groups) != 1 or not topic:
+            raise UsageError("Option [delete-offsets] takes the following options: [group], [topic]")
+        if not run(config, lambda cluster: _delete_offsets(cluster, groups[0], topic)):
+            raise typer.Exit(1)
+    else:
+        rule = _reset_offsets.Rule.of(
+            to_offset=to_offset,
+            shift_by=shift_by,
+            to_datetime=to_datetime,
+            by_duration=by_duration,
+            from_file=from_file,
+            to_earliest=to_earliest,
+            to_latest=to_latest,
+            to_current=to_current,
+        )
+        scope = _reset_offsets.Scope(tuple(groups), all_groups, tuple(topic or ()), all_topics)
+        _reset_offsets.reset(config, rule, scope, execute=execute, dry_run=dry_run, export=export, json=json)
+
+
+# -- list ---------------------------------------------------------------------------------------------------------------
+
+
+def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
+    """Kafka takes states and types in any case."""
+    by_lower = {name.lower().replace("_", ""): name for name in valid}
+    names = []
+    for part in text.split(","):
+        name = by_lower.get(part.strip().lower().replace("_", ""))
+        if name is None:
+            raise UsageError(f"Invalid {what} list '{text}'. Valid {what}s are: {', '.join(valid)}")
+        names.append(name)
+    return names
+
+
+async def _list(cluster: Cluster, state: str | None, kind: str | None, json: bool) -> None:
+    listed = await admin.list_groups(
+        cluster,
+        states=_parse_names(state, _STATES, "state") if state else (),
+        types=_parse_names(kind, _TYPES, "type") if kind else (),
+    )
+    # As Kafka: groups of other protocols (Connect's) are not consumer groups.
+    listed = [entry for entry in listed if entry.protocol_type in ("consumer", "")]
+    if json:
+        say_json([{"group": entry.group_id, "type": entry.type, "state": entry.state} for entry in listed])
+        return
+    if state is None and kind is None:
+        for entry in listed:
+            say(entry.group_id)
+        return
+    headers = ["GROUP", *(["TYPE"] if kind is not None else []), *(["STATE"] if state is not None else [])]
+    rows = [
+        [
+            entry.group_id,
+            *([entry.type] if kind is not None else []),
+            *([entry.state or "Unknown"] if state is not None else []),
+        ]
+        for entry in listed
+    ]
+    widths = [max([15, *(len(row[0]) for row in rows)]) + 10, *([20] * (len(headers) - 1))]
+
+    def plain() -> None:
+        for row in [headers, *rows]:
+            say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+
+    table(headers, rows, plain)
+
+
+# -- describe -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition of a group, and who has it."""
+
+    group: str
+    partition: TopicPartition
+    offset: int | None
+    end: int | None
+    member_id: str = MISSING
+    host: str = MISSING
+    client_id: str = MISSING
+
+    @property
+    def lag(self) -> int | None:
+        return self.end - self.offset if self.offset is not None and self.end is not None else None
+
+    def cells(self) -> list[str]:
+        numbers = [MISSING if number is None else str(number) for number in (self.offset, self.end, self.lag)]
+        topic, index = self.partition
+        return [self.group, topic, str(index), *numbers, self.member_id, self.host, self.client_id]
+
+
+async def _chosen(cluster: Cluster, groups: Sequence[str], all_groups: bool) -> list[str]:
+    if not all_groups:
+        return list(groups)
+    return [entry.group_id for entry in await admin.list_groups(cluster) if entry.protocol_type in ("consumer", "")]
+
+
+async def _describe(
+    cluster: Cluster, groups: Sequence[str], all_groups: bool, view: str, verbose: bool, json: bool
+) -> bool:
+    """Whether all of them exist."""
+    document: list[dict[str, object]] = []
+    all_exist = True
+    for name in sorted(await _chosen(cluster, groups, all_groups)):
+        description = await admin.describe_group(cluster, name)
+        all_exist &= not description.missing
+        if json:
+            document.append(await _as_json(cluster, description))
+            continue
+        if view == "offsets":
+            rows = await offset_rows(cluster, description)
+            if _announce(description) and rows:
+                _print_offsets(rows)
+        elif view == "members":
+            if _announce(description):
+                _print_members(description, verbose)
+        elif _announce(description):
+            _print_state(cluster, description)
+    if json:
+        say_json(document)
+    return all_exist
+
+
+def _announce(description: GroupDescription) -> bool:
+    """What is to be said before a table; False if there is none to print."""
+    name, state = description.group_id, description.state
+    if description.missing:
+        say(f"\nError: Consumer group '{name}' does not exist.")
+        return False
+    sys.stdout.flush()
+    if state == "Empty":
+        sys.stderr.write(f"\nConsumer group '{name}' has no active members.\n")
+    elif state in _REBALANCING:
+        sys.stderr.write(f"\nWarning: Consumer group '{name}' is rebalancing.\n")
+    return True
+
+
+async def offset_rows(cluster: Cluster, description: GroupDescription) -> list[OffsetRow]:
+    """Partitions that members have, the members with most of them first; then those that only have an offset."""
+    group = description.group_id
+    committed = await admin.committed_offsets(cluster, group)
+    assigned = {partition for member in description.members for partition in member.assignment}
+    ends = await _end_offsets(cluster, assigned | committed.keys())
+    rows: list[OffsetRow] = []
+    for member in sorted(description.members, key=lambda member: -len(member.assignment)):
+        for partition in sorted(member.assignment):
+            at = committed.get(partition)
+            rows.append(
+                OffsetRow(
+                    group,
+                    partition,
+                    at.offset if at else None,
+                    ends.get(partition),
+                    member.member_id,
+                    member.host,
+                    member.client_id,
+                )
+            )
+    for partition in sorted(committed.keys() - assigned):
+        rows.append(OffsetRow(group, partition, committed[partition].offset, ends.get(partition)))
+    return rows
+
+
+async def _end_offsets(cluster: Cluster, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    """Of those that still exist: a group keeps offsets of deleted topics for a while."""
+    known = await cluster.topics({partition.topic for partition in partitions})
+    there = {
+        partition
+        for partition in partitions
+        if partition.topic in known and partition.partition < len(known[partition.topic].partitions)
+    }
+    listed = await list_offsets(cluster, dict.fromkeys(there, LATEST))
+    return {partition: found.offset for partition, found in listed.items() if found.error is ErrorCode.NONE}
+
+
+_OFFSET_HEADERS: Final = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
+)
+
+
+def _print_offsets(rows: Sequence[OffsetRow]) -> None:
+    cells = [row.cells() for row in rows]
+
+    def width(column: int) -> int:
+        return max(15, *(len(row[column]) for row in cells))
+
+    widths = (width(0), width(1), 10, 15, 15, 15, width(6), width(7), 0)
+
+    def plain() -> None:
+        for row in [list(_OFFSET_HEADERS), *cells]:
+            sys.stdout.write("\n" + _line(row, widths))
+        say()
+
+    table(_OFFSET_HEADERS, cells, plain)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _print_members(description: GroupDescription, verbose: bool) -> None:
+    static = any(member.instance_id for member in description.members)
+    headers = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if static else []), "HOST", "CLIENT-ID", "#PARTITIONS"]
+    rows = [
+        [
+            description.group_id,
+            member.member_id,
+            *([member.instance_id or ""] if static else []),
+            member.host,
+            member.client_id,
+            str(len(member.assignment)),
+        ]
+        for member in description.members
+    ]
+    least = [15, 15, *([17] if static else []), 15, 15]
+    widths = [max([low, *(len(row[index]) for row in rows)]) for index, low in enumerate(least)] + [15]
+    if verbose:
+        headers.append("ASSIGNMENT")
+        rows = [
+            [*row, _assignment_text(member.assignment)] for row, member in zip(rows, description.members, strict=True)
+        ]
+
+    def plain() -> None:
+        say()
+        for row in [headers, *rows]:
+            say(_line(row[: len(widths)], widths) + " " + "".join(row[len(widths) :]))
+
+    table(headers, rows, plain)
+
+
+def _assignment_text(partitions: Sequence[TopicPartition]) -> str:
+    """`topic(0,1), other(2)`, as 3.9.1 prints it."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return (
+        ", ".join(f"{topic}({','.join(sorted(map(str, indexes)))})" for topic, indexes in sorted(by_topic.items()))
+        or MISSING
+    )
+
+
+def _print_state(cluster: Cluster, description: GroupDescription) -> None:
+    broker = cluster.image.brokers.get(description.coordinator_id)
+    where = f"{broker.host}:{broker.port}  ({broker.id})" if broker else MISSING
+    headers = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
+    row = [description.group_id, where, description.assignor, description.state, str(len(description.members))]
+    widths = (max(25, len(where)), 25, 20, 15, 0)
+
+    def plain() -> None:
+        sys.stdout.write("\n" + _line(headers, widths))
+        sys.stdout.write("\n" + _line(row, widths))
+        say()
+
+    table(headers, [row], plain)
+
+
+async def _as_json(cluster: Cluster, description: GroupDescription) -> dict[str, object]:
+    rows = [] if description.missing else await offset_rows(cluster, description)
+    return {
+        "group": description.group_id,
+        "exists": not description.missing,
+        "type": description.type,
+        "state": description.state,
+        "assignor": description.assignor,
+        "coordinator": description.coordinator_id,
+        "members": [
+            {
+                "memberId": member.member_id,
+                "instanceId": member.instance_id,
+                "clientId": member.client_id,
+                "host": member.host,
+                "assignment": [{"topic": topic, "partition": index} for topic, index in member.assignment],
+            }
+            for member in description.members
+        ],
+        "offsets": [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "currentOffset": row.offset,
+                "logEndOffset": row.end,
+                "lag": row.lag,
+                "memberId": row.member_id if row.member_id != MISSING else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+# -- delete -------------------------------------------------------------------------------------------------------------
+
+
+async def _delete(cluster: Cluster, groups: Sequence[str], all_groups: bool) -> bool:
+    names = await _chosen(cluster, groups, all_groups)
+    outcome = {name: await admin.delete_group(cluster, name) for name in names}
+    failed = {name: code for name, code in outcome.items() if code is not ErrorCode.NONE}
+    deleted = [name for name in outcome if name not in failed]
+    if not failed:
+        say(f"Deletion of requested consumer groups ('{', '.join(deleted)}') was successful.")
+        return True
+    say("\nError: Deletion of some consumer groups failed:")
+    for name, code in failed.items():
+        say(f"* Group '{name}' could not be deleted due to: {code.name}{_HINTS.get(code, '')}")
+    if deleted:
+        say(f"\nThese consumer groups were deleted successfully: '{', '.join(deleted)}'")
+    return False
+
+
+_HINTS: Final = {
+    ErrorCode.NON_EMPTY_GROUP: " (it has members: stop its consumers first)",
+    ErrorCode.GROUP_ID_NOT_FOUND: " (there is no such group)",
+}
+
+
+async def _delete_offsets(cluster: Cluster, group: str, topics: Sequence[str]) -> bool:
+    partitions, unknown = await _reset_offsets.expand_topics(cluster, topics)
+    code, results = await admin.delete_offsets(cluster, group, partitions)
+    statuses: dict[TopicPartition, ErrorCode] = dict.fromkeys(
+        (TopicPartition(topic, -1) for topic in unknown), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    ) | (results if code is ErrorCode.NONE else dict.fromkeys(partitions, code))
+    worst = code or next((status for status in statuses.values() if status), ErrorCode.NONE)
+    messages = {
+        ErrorCode.NONE: "",
+        ErrorCode.INVALID_GROUP_ID: f"'{group}' is not valid.",
+        ErrorCode.GROUP_ID_NOT_FOUND: f"'{group}' does not exist.",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: f"Access to '{group}' is not authorized.",
+        ErrorCode.NON_EMPTY_GROUP: f"Deleting offsets of a consumer group '{group}' is forbidden if the group is not empty.",
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Encounter some partition level error, see the follow-up details:",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Encounter some partition level error, see the follow-up details:",
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Encounter some partition level error, see the follow-up details:",
+    }
+    if worst is ErrorCode.NONE:
+        say(f"Request succeed for deleting offsets with topic {', '.join(topics)} group {group}")
+    else:
+        say(f"\nError: {messages.get(worst, f'Encounter some unknown error: {worst.name}')}")
+    widths = (30, 15, 15)
+    sys.stdout.write("\n" + _line(("TOPIC", "PARTITION", "STATUS"), widths))
+    for where, status in sorted(statuses.items()):
+        index = str(where.partition) if where.partition >= 0 else "Not Provided"
+        text = f"Error: {status.name}" if status else "Successful"
+        sys.stdout.write("\n" + _line((where.topic, index, text), widths))
+    say()
+    return worst is ErrorCode.NONE
