@@ -26,12 +26,14 @@ _TURN_BYTES_MAX = 256 << 10
 class Connection(Client, asyncio.Protocol):
     """One client.
 
-    Invariant: `_buffer` starts at a frame boundary. While `_stalled`, no frame is handled and nothing is read.
+    Invariant: `_buffer` holds what has not been handled yet, from a frame boundary on; `_needed` is how long it must be for
+    a turn to be worth while.
     """
 
     __slots__ = (
         "_buffer",
         "_close_after",
+        "_needed",
         "_reading",
         "_service",
         "_transport",
@@ -63,7 +65,8 @@ class Connection(Client, asyncio.Protocol):
         super().__init__()
         self._service = service
         self._transport: asyncio.Transport | None = None
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._needed = 4
         self._reading = True
         self._unwritable = False
         self._close_after = False
@@ -106,9 +109,17 @@ class Connection(Client, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.is_open:
             return
-        self._buffer = self._buffer + data if self._buffer else data
-        if not self.is_waiting and not self._unwritable:
-            self._turn()
+        if self._buffer or self.is_waiting or self._unwritable:
+            self._buffer += data
+            self._turn_if_possible()
+        else:
+            self._turn(data)
+
+    def _turn_if_possible(self) -> None:
+        if len(self._buffer) >= self._needed and not self.is_waiting and not self._unwritable:
+            received = bytes(self._buffer)
+            self._buffer.clear()
+            self._turn(received)
 
     def eof_received(self) -> bool:
         # `echo ruok | nc`: the words come, then the end; the answer must still go out.
@@ -119,7 +130,7 @@ class Connection(Client, asyncio.Protocol):
             self.is_open = False
             self._service.departed(self)
         self._transport = None
-        self._buffer = b""
+        self._buffer.clear()
 
     def pause_writing(self) -> None:
         self._unwritable = True
@@ -131,75 +142,64 @@ class Connection(Client, asyncio.Protocol):
 
     # ---- frames -------------------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _turn(self, received: bytes) -> None:
         """Handle the frames that are there, as far as the limits allow, and send the answers together."""
         service = self._service
-        buffer = self._buffer
-        at = 0
-        end = len(buffer)
+        at, end = 0, len(received)
         out: list[bytes] = []
         budget = _TURN_BYTES_MAX
+        limited = False
         self.turn_started_s = service.clock.monotonic_s()
-        while end - at >= 4 and not self.is_waiting and not self._close_after:
-            length = _unpack_int(buffer, at)[0]
-            if (
-                not self.is_ready
-                and at == 0
-                and length > service.config.jute_max_buffer
-                and self._four_letter_word(buffer)
-            ):
-                return
+        self._needed = 4
+        while end - at >= 4 and not self._close_after:
+            length = _unpack_int(received, at)[0]
             if not 0 <= length <= service.config.jute_max_buffer:
-                _log.warning(
-                    "%s: a request of %d bytes, jute.maxbuffer is %d; closed",
-                    self.peer,
-                    length,
-                    service.config.jute_max_buffer,
-                )
-                self.abort()
+                if self.is_ready or not self._four_letter_word(received):
+                    self._too_long(length)
                 return
             after = at + 4 + length
             if after > end:
+                self._needed = 4 + length
                 break
-            payload = buffer[at + 4 : after]
-            at = after
-            self.received += 1
             before = len(out)
-            service.handle(self, payload, out)
+            self.received += 1
+            service.handle(self, received[at + 4 : after], out)
+            at = after
             if not self.is_open:
                 return
             budget -= sum(map(len, out[before:]))
             if budget <= 0 or service.is_overloaded:
+                limited = True
                 break
-        self._buffer = buffer[at:] if at < end else b""
-        if out:
+        if at < end:
+            self._buffer += received[at:]
+        if out or self._close_after:
             self.outstanding += len(out)
             service.commit.send(self, out, close=self._close_after)
-        elif self._close_after:
-            service.commit.send(self, [], close=True)
-        self._wait_if_needed(more=at < end)
+        if limited and self.is_open and not self._close_after:
+            self._pause()
 
-    def _wait_if_needed(self, *, more: bool) -> None:
-        if not self.is_open or self._close_after or self.is_waiting:
-            self._set_reading()
-            return
+    def _pause(self) -> None:
+        """Until the disk has caught up, or, after a long turn, until the others have had theirs."""
+        self.is_waiting = True
         if self._service.is_overloaded:
-            self.is_waiting = True
             self._service.wait(self)
-            self._set_reading()
-        elif more and not self._unwritable and len(self._buffer) >= 4 + _unpack_int(self._buffer)[0]:
-            # The turn was long: others get theirs first.
-            self.is_waiting = True
+        else:
             self._service.wait_turn(self)
-            self._set_reading()
+        self._set_reading()
 
-    def _four_letter_word(self, buffer: bytes) -> bool:
-        word = buffer[:4]
+    def _too_long(self, length: int) -> None:
+        limit = self._service.config.jute_max_buffer
+        _log.warning("%s: a request of %d bytes, jute.maxbuffer is %d; closed", self.peer, length, limit)
+        self.abort()
+
+    def _four_letter_word(self, received: bytes) -> bool:
+        """Before the handshake, four letters read as a length are far too much; some of them are words."""
+        word = received[:4]
         if not fourletter.is_known(word):
             return False
-        answer = fourletter.answer(word, buffer[4:12], self._service)
+        answer = fourletter.answer(word, received[4:12], self._service)
         self._close_after = True
-        self._buffer = b""
         self.received += 1
         self.transmit([answer.encode("utf-8")], close=True)
         return True
@@ -209,8 +209,7 @@ class Connection(Client, asyncio.Protocol):
         if not self.is_open:
             return
         self.is_waiting = False
-        if self._buffer and not self._unwritable:
-            self._turn()
+        self._turn_if_possible()
         self._set_reading()
 
     def _set_reading(self) -> None:

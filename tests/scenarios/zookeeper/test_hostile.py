@@ -1,0 +1,181 @@
+"""Input from people who mean no good: the server stays up, small, and serves the others."""
+
+import contextlib
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from zk_process import ZooKeeperProcess, four_letter_word, running, until
+from zk_raw import RawClient, create, set_data, watched
+
+from barnabas.coordination.embedded import wire
+from barnabas.coordination.embedded.wire import Err, Op
+
+MB = 1 << 20
+
+
+def serves(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port) as client:
+        assert client.connect()
+        assert client.call(Op.EXISTS, watched("/")).err == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_garbage_before_the_handshake(server: ZooKeeperProcess, seed: int) -> None:
+    rng = random.Random(seed)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock, contextlib.suppress(OSError):
+        sock.sendall(rng.randbytes(rng.choice([1, 4, 5, 45, 5000])))
+    serves(server)
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 0x100000])
+def test_impossible_lengths_end_the_connection(server: ZooKeeperProcess, length: int) -> None:
+    with RawClient(server.port) as client:
+        client.sock.sendall(struct.pack(">i", length))
+        assert client.is_closed()
+    with RawClient(server.port) as client:
+        assert client.connect()
+        client.sock.sendall(struct.pack(">i", length))
+        assert client.is_closed()
+    serves(server)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_garbage_in_requests_is_answered_or_ends_the_connection(server: ZooKeeperProcess, seed: int) -> None:
+    rng = random.Random(seed)
+    ops = [int(op) for op in Op if op != Op.CLOSE_SESSION]
+    with RawClient(server.port) as client:
+        assert client.connect()
+        try:
+            for _ in range(200):
+                reply = client.call(rng.choice(ops), rng.randbytes(rng.randrange(40)))
+                assert reply.err <= 0
+        except ConnectionError:
+            pass
+    serves(server)
+
+
+def test_every_length_inside_a_request_may_lie(server: ZooKeeperProcess) -> None:
+    honest = create("/lies", b"data")
+    with RawClient(server.port) as client:
+        assert client.connect()
+        for at in range(len(honest) - 3):
+            for lie in (0x7FFFFFFF, -2, 1000):
+                body = honest[:at] + struct.pack(">i", lie) + honest[at + 4 :]
+                assert client.call(Op.CREATE, body).err <= 0
+        assert client.call(Op.CREATE, create("/truth")).err == 0
+
+
+def test_request_of_eight_bytes_less_one_ends_the_connection(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port) as client:
+        assert client.connect()
+        client.send_frame(bytes(7))
+        assert client.is_closed()
+    serves(server)
+
+
+def test_byte_by_byte_is_fine(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port) as client:
+        assert client.connect()
+        client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        body = struct.pack(">ii", 1, Op.EXISTS) + watched("/")
+        for byte in struct.pack(">i", len(body)) + body:
+            client.sock.sendall(bytes([byte]))
+        assert client.reply().err == 0
+
+
+def test_two_thousand_connections_and_the_two_thousand_first_is_served(server: ZooKeeperProcess) -> None:
+    before = server.rss_bytes()
+    sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(2000)]
+    try:
+        serves(server)
+        assert int(four_letter_word(server.port, b"mntr").split("zk_num_alive_connections\t")[1].split()[0]) >= 2000
+        assert server.rss_bytes() - before < 60 * MB
+    finally:
+        for sock in sockets:
+            sock.close()
+    until(lambda: "\nConnections: 1\n" in four_letter_word(server.port, b"srvr"))
+
+
+def test_connections_per_host_and_sessionless_connections_are_limited(data: Path) -> None:
+    with running(data, "--max-client-cnxns", "3") as server:
+        with RawClient(server.port) as a, RawClient(server.port) as b, RawClient(server.port) as c:
+            assert all(client.connect() for client in (a, b, c))
+            with RawClient(server.port) as d:
+                assert d.is_closed()
+            assert a.call(Op.EXISTS, watched("/")).err == 0
+        until(lambda: _admitted(server))
+
+
+def _admitted(server: ZooKeeperProcess) -> bool:
+    with RawClient(server.port) as client:
+        try:
+            return client.connect()
+        except ConnectionError:
+            return False
+
+
+def test_client_that_never_reads_its_answers_stops_being_read(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port) as writer:
+        assert writer.connect()
+        assert writer.call(Op.CREATE, create("/big", bytes(900_000))).err in (0, Err.NODE_EXISTS)
+    before = server.rss_bytes()
+    with RawClient(server.port) as client:
+        assert client.connect()
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sock.settimeout(0.5)
+        request = struct.pack(">ii", 1, Op.GET_DATA) + watched("/big")
+        frame = struct.pack(">i", len(request)) + request
+        sent = 0
+        # Answers to all of these would be 18 GB.
+        with contextlib.suppress(TimeoutError):
+            for _ in range(20_000):
+                sent += client.sock.send(frame * 10)
+        serves(server)
+        assert server.rss_bytes() - before < 60 * MB
+
+
+def test_client_that_never_reads_its_events_is_dropped(server: ZooKeeperProcess) -> None:
+    before = server.rss_bytes()
+    path = "/" + "x" * 100_000
+    with RawClient(server.port) as deaf, RawClient(server.port) as writer:
+        deaf.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert deaf.connect()
+        assert writer.connect(timeout_ms=60_000)
+        assert deaf.call(Op.ADD_WATCH, wire.text("/") + struct.pack(">i", 1)).err == 0
+        writer.call(Op.CREATE, create(path))
+        for _ in range(400):
+            assert writer.call(Op.SET_DATA, set_data(path, b"")).err == 0
+        assert server.rss_bytes() - before < 60 * MB
+        assert "zk_num_alive_connections\t2" in four_letter_word(server.port, b"mntr"), "the writer and this question"
+
+
+def test_flood_of_large_writes_is_held_back_not_hoarded(server: ZooKeeperProcess) -> None:
+    before = server.rss_bytes()
+    with RawClient(server.port, timeout_s=60) as client:
+        assert client.connect(timeout_ms=60_000)
+        client.call(Op.CREATE, create("/flood"))
+        request = struct.pack(">ii", 7, Op.SET_DATA) + set_data("/flood", os.urandom(500_000))
+        frame = struct.pack(">i", len(request)) + request
+        count = 200
+        sender_pid = os.fork()
+        if sender_pid == 0:
+            for _ in range(count):
+                client.sock.sendall(frame)
+            os._exit(0)
+        peak = 0
+        for _ in range(count):
+            assert client.reply().err == 0
+            peak = max(peak, server.rss_bytes())
+        assert os.waitpid(sender_pid, 0)[1] == 0
+        assert peak - before < 80 * MB
+
+
+def test_whitelist_of_four_letter_words(data: Path) -> None:
+    with running(data, "--4lw-commands-whitelist", "ruok, mntr") as server:
+        assert four_letter_word(server.port, b"ruok") == "imok"
+        assert four_letter_word(server.port, b"srvr").startswith("Zookeeper version: 3.8.4")
+        assert four_letter_word(server.port, b"dump") == "dump is not executed because it is not in the whitelist.\n"
