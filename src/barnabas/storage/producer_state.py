@@ -455,10 +455,17 @@ class ProducerStateManager:
         else:
             current.absorb(append.updated)
         for first_offset in append.started:
-            self._ongoing[first_offset] = append.producer_id
+            self._begin(first_offset, append.producer_id)
         if append.transactional:
             # The open transaction itself tells from now on that its producer may write; after a marker none may.
             self._verifications.pop(append.producer_id, None)
+
+    def _begin(self, first_offset: int, producer_id: int) -> None:
+        in_order = first_offset > next(reversed(self._ongoing), -1)
+        self._ongoing[first_offset] = producer_id
+        if not in_order:
+            # Producers that a fetch brought together are updated one by one, so their transactions can come unsorted.
+            self._ongoing = dict(sorted(self._ongoing.items()))
 
     def update_map_end_offset(self, end_offset: int) -> None:
         """Every batch below `end_offset` has been applied."""

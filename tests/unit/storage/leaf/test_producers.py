@@ -5,7 +5,7 @@ import pytest
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, increment_sequence, read_header
-from barnabas.protocol.records import BatchBuilder, end_txn_marker, read_end_txn_marker
+from barnabas.protocol.records import BatchBuilder, EndTxnMarker, end_txn_marker, read_end_txn_marker
 from barnabas.storage.producer_state import AppendOrigin, CompletedTxn, ProducerEntry, ProducerStateManager
 
 PARTITION = TopicPartition("t", 0)
@@ -211,6 +211,33 @@ def test_first_unstable_offset_is_the_earliest_of_open_and_unreplicated(log: Log
     assert log.state.first_unstable_offset == 1
     log.state.on_high_watermark(log.end)
     assert log.state.first_unstable_offset == 4
+
+
+def test_transactions_that_one_fetch_brings_together_are_kept_in_the_order_of_the_log(log: Log):
+    headers = []
+    for sequence, pid in ((0, 1), (0, 2), (1, 1)):
+        headers.append(log.data(sequence, pid=pid, txn=True))
+        log.end += 1
+    marker = EndTxnMarker(True, 0, 0)
+    ended = read_header(
+        end_txn_marker(commit=True, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=0, base_offset=1)
+    )
+    # offsets: 0 a transaction of producer 1, 1 its end, 2 one of producer 2, 3 another one of producer 1
+    batches = [
+        (headers[0], None),
+        (ended, marker),
+        (headers[1]._replace(base_offset=2), None),
+        (headers[2]._replace(base_offset=3), None),
+    ]
+    plan = log.state.analyze(batches, AppendOrigin.REPLICATION)
+    for append in plan.appends:
+        log.state.update(append)
+    for completed in plan.completed:
+        log.state.complete_txn(completed)
+    assert log.state.first_undecided_offset == 2
+    log.state.on_high_watermark(4)
+    assert log.state.first_unstable_offset == 2
+    assert log.state.last_stable_offset(CompletedTxn(1, 3, 4, True)) == 2
 
 
 def test_last_stable_offset_for_the_index_looks_past_the_transaction_that_ends(log: Log):

@@ -140,6 +140,42 @@ class ProducersModel(RuleBasedStateMachine):
         self.end += 1
         self.state.update_map_end_offset(self.end)
 
+    @rule(
+        batches=st.lists(st.tuples(PIDS, st.integers(1, 3), st.sampled_from(["data", "txn", "txn", "end"])), max_size=8)
+    )
+    def leader_sends(self, batches):
+        """What a leader accepted comes in one fetch: many batches, of many producers, markers between them."""
+        fetched = []
+        ended = []
+        for pid, count, kind in batches:
+            reference = self.model.setdefault(pid, Reference())
+            epoch = reference.epoch or 0
+            if kind == "end":
+                coordinator_epoch = max(0, reference.coordinator_epoch)
+                fetched.append((self.header(pid, epoch, -1, 1, 0x30), EndTxnMarker(True, coordinator_epoch, self.end)))
+                if reference.open_since is not None:
+                    ended.append((reference.open_since, self.end))
+                reference.epoch, reference.coordinator_epoch, reference.open_since = epoch, coordinator_epoch, None
+                self.end += 1
+                continue
+            mine = [batch for batch in reference.batches if batch[0] == epoch]
+            sequence = (mine[-1][1] + mine[-1][2]) % MODULUS if mine else 0
+            txn = kind == "txn" or reference.open_since is not None
+            fetched.append((self.header(pid, epoch, sequence, count, 0x10 if txn else 0), None))
+            reference.epoch = epoch
+            reference.batches.append((epoch, sequence, count, self.end))
+            if txn and reference.open_since is None:
+                reference.open_since = self.end
+            self.end += count
+        plan = self.state.analyze(fetched, AppendOrigin.REPLICATION)
+        for append in plan.appends:
+            self.state.update(append)
+        assert [(done.first_offset, done.last_offset) for done in plan.completed] == ended
+        for completed in plan.completed:
+            self.state.complete_txn(completed)
+        self.unreplicated += ended
+        self.state.update_map_end_offset(self.end)
+
     @rule(step=st.integers(0, 10))
     def followers_fetch(self, step):
         self.high_watermark = min(self.end, self.high_watermark + step)

@@ -84,6 +84,7 @@ class OffsetIndexModel(RuleBasedStateMachine):
     def upper_bound(self, position, size):
         above = [item for item in self.model.items() if item[1] >= position + size]
         assert self.index.fetch_upper_bound(position, size) == (above[0] if above else None)
+        assert self.index.floor_position(position) == max((p for p in self.model.values() if p <= position), default=0)
 
     @invariant()
     def same_entries(self):
