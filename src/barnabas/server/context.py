@@ -15,6 +15,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId
 from barnabas.metrics.registry import Registry
 from barnabas.replication.fetch_session_cache import FetchSessionCache
+from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.manager import ReplicaManager
 from barnabas.security.authorizer import (
     CLUSTER_NAME,
@@ -44,6 +45,7 @@ class BrokerContext:
     logs: LogManager
     replicas: ReplicaManager
     fetch_sessions: FetchSessionCache
+    moves: LogDirMoves
     controller: "Controller"
     #: The registration's czxid: changes when the broker registers again.
     broker_epoch: Callable[[], BrokerEpoch]

@@ -1,0 +1,342 @@
+"""DescribeConfigs v1 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
+cluster's default.
+
+Broker loggers answer with this process's log levels. Client metrics and group settings (resource types 16 and 32) are
+KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import IntEnum
+
+from barnabas.coordination import paths
+from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
+from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from barnabas.core.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker,
+    describe_cluster_default,
+    describe_topic,
+)
+from barnabas.core.config.topic import validate_topic_config
+from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.protocol.messages import alter_configs as full
+from barnabas.protocol.messages import incremental_alter_configs as incremental
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+
+#: Replaces an entity's settings in ZooKeeper and here: (entity type, name, settings).
+WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigsApi:
+    def __init__(self, context: BrokerContext, write: WriteConfig) -> None:
+        self._context = context
+        self._write = write
+
+    # -- describe -----------------------------------------------------------------------------------------------------
+
+    def describe(self, call: Call, request: DescribeConfigsRequest) -> HandlerResult:
+        response = DescribeConfigsResponse()
+        for resource in request.resources:
+            result = DescribeConfigsResult(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+            )
+            response.results.append(result)
+            try:
+                self._authorize(call, resource, Operation.DESCRIBE_CONFIGS)
+                entries = self._entries(resource, request.include_synonyms, request.include_documentation)
+            except Refused as refusal:
+                result.error_code, result.error_message = refusal.code, refusal.message
+                continue
+            result.configs = [_result(entry) for entry in entries]
+        return response
+
+    def _entries(self, resource: DescribeConfigsResource, synonyms: bool, documentation: bool) -> Iterable[ConfigEntry]:
+        dynamic, name = self._context.dynamic, resource.resource_name
+        keys = resource.configuration_keys
+        match resource.resource_type:
+            case Resource.TOPIC:
+                self._check_topic(name)
+                return describe_topic(
+                    dynamic,
+                    dynamic.topic_overrides(name),
+                    names=keys,
+                    include_synonyms=synonyms,
+                    include_documentation=documentation,
+                )
+            case Resource.BROKER if not name:
+                return describe_cluster_default(
+                    dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
+                )
+            case Resource.BROKER:
+                self._check_own_id(name)
+                return describe_broker(
+                    dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
+                )
+            case Resource.BROKER_LOGGER:
+                self._check_own_id(name)
+                return _loggers(keys)
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
+
+    # -- alter --------------------------------------------------------------------------------------------------------
+
+    async def alter(self, call: Call, request: full.AlterConfigsRequest) -> ApiMessage:
+        response = full.AlterConfigsResponse()
+        for resource in request.resources:
+            answer = full.AlterConfigsResourceResponse(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+            )
+            response.responses.append(answer)
+            try:
+                self._authorize(call, resource, Operation.ALTER_CONFIGS)
+                if resource.resource_type == Resource.BROKER_LOGGER:
+                    raise Refused(
+                        ErrorCode.INVALID_REQUEST,
+                        "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER",
+                    )
+                settings = replacement((entry.name, entry.value) for entry in resource.configs)
+                await self._replace(resource.resource_type, resource.resource_name, settings, request.validate_only)
+            except Refused as refusal:
+                answer.error_code, answer.error_message = refusal.code, refusal.message
+        return response
+
+    async def alter_incrementally(self, call: Call, request: incremental.IncrementalAlterConfigsRequest) -> ApiMessage:
+        response = incremental.IncrementalAlterConfigsResponse()
+        resources = [(each.resource_type, each.resource_name) for each in request.resources]
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            answer = incremental.AlterConfigsResourceResponse(
+                resource_type=kind, resource_name=name, error_message=None
+            )
+            response.responses.append(answer)
+            try:
+                if resources.count((kind, name)) > 1:
+                    raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                self._authorize(call, resource, Operation.ALTER_CONFIGS)
+                changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
+                if kind == Resource.BROKER_LOGGER:
+                    self._check_own_id(name)
+                    _alter_loggers(changes, request.validate_only)
+                    continue
+                current = self._current(kind, name)
+                known = TOPIC_SETTINGS if kind == Resource.TOPIC else BROKER_SETTINGS
+                await self._replace(kind, name, apply_changes(current, changes, known), request.validate_only)
+            except Refused as refusal:
+                answer.error_code, answer.error_message = refusal.code, refusal.message
+        return response
+
+    def _current(self, kind: int, name: str) -> Mapping[str, str]:
+        """The entity's own dynamic settings."""
+        dynamic = self._context.dynamic
+        match kind:
+            case Resource.TOPIC:
+                self._check_topic(name)
+                return dynamic.topic_overrides(name)
+            case Resource.BROKER if not name:
+                return dynamic.cluster_default
+            case Resource.BROKER:
+                self._check_own_id(name)
+                return dynamic.own
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
+
+    async def _replace(self, kind: int, name: str, settings: Mapping[str, str], validate_only: bool) -> None:
+        dynamic = self._context.dynamic
+        existing = self._current(kind, name)
+        if kind == Resource.TOPIC:
+            try:
+                validate_topic_config(dynamic.broker, settings, existing)
+            except ConfigError as error:
+                raise invalid_value("TOPIC", name, error) from error
+            entity_type, entity = paths.TOPICS, name
+        else:
+            dynamic.validate_broker_change(settings, per_broker=bool(name))
+            entity_type, entity = paths.BROKERS_ENTITY, name or paths.DEFAULT_ENTITY
+        if not validate_only:
+            await self._write(entity_type, entity, settings)
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def _authorize(
+        self,
+        call: Call,
+        resource: DescribeConfigsResource | full.AlterConfigsResource | incremental.AlterConfigsResource,
+        operation: Operation,
+    ) -> None:
+        if resource.resource_type == Resource.TOPIC:
+            if not self._context.allows_topic(call, operation, resource.resource_name):
+                raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+        elif resource.resource_type == Resource.GROUP:
+            if not self._context.allows(call, operation, ResourceType.GROUP, resource.resource_name):
+                raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
+        elif not self._context.allows(call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+
+    def _check_topic(self, name: str) -> None:
+        try:
+            check_topic_name(name)
+        except InvalidTopicName as error:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        if self._context.metadata.topic(name) is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+    def _check_own_id(self, name: str) -> None:
+        try:
+            broker_id = int(name)
+        except ValueError:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+        if broker_id != self._context.broker_id:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {self._context.broker_id} or empty string, but received {name}",
+            )
+
+
+def _type_name(kind: int) -> str:
+    return Resource(kind).name if kind in set(Resource) else str(kind)
+
+
+def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ],
+        config_type=entry.type_code,
+        documentation=entry.documentation,
+    )
+
+
+# -- loggers: Kafka's levels on Python's loggers ----------------------------------------------------------------------
+
+_LEVELS = {"FATAL": logging.CRITICAL, "ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO}
+_LEVELS |= {"DEBUG": logging.DEBUG, "TRACE": logging.DEBUG}
+_STRING_TYPE = 2
+
+
+def _loggers(names: Iterable[str] | None) -> list[ConfigEntry]:
+    wanted = frozenset(names or ())
+    known = ["root", *sorted(name for name in logging.root.manager.loggerDict if name.startswith("barnabas"))]
+    return [
+        ConfigEntry(
+            name=name,
+            value=_level_name(logging.getLogger(None if name == "root" else name).getEffectiveLevel()),
+            read_only=False,
+            source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            is_sensitive=False,
+            synonyms=(),
+            type_code=_STRING_TYPE,
+            documentation=None,
+        )
+        for name in known
+        if not wanted or name in wanted
+    ]
+
+
+def _level_name(level: int) -> str:
+    return next((name for name, value in _LEVELS.items() if value <= level), "DEBUG")
+
+
+def _alter_loggers(changes: list[ConfigChange], validate_only: bool) -> None:
+    known = {entry.name for entry in _loggers(None)}
+    for change in changes:
+        if change.name not in known:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
+        if change.operation not in (0, 1):
+            raise Refused(ErrorCode.INVALID_REQUEST, "log levels can be set and deleted, not appended or subtracted")
+        if change.operation == 0 and (change.value or "") not in _LEVELS:
+            raise Refused(
+                ErrorCode.INVALID_CONFIG,
+                f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log level. "
+                f"Valid log levels are {', '.join(_LEVELS)}",
+            )
+        if change.operation == 1 and change.name == "root":
+            raise Refused(ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed")
+    if validate_only:
+        return
+    for change in changes:
+        logger = logging.getLogger(None if change.name == "root" else change.name)
+        logger.setLevel(_LEVELS[change.value or ""] if change.operation == 0 else logging.NOTSET)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_describe(request: DescribeConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResult(
+                error_code=code,
+                error_message=message,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each in request.resources
+        ]
+    )
+
+
+def refuse_alter(request: full.AlterConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return full.AlterConfigsResponse(
+        responses=[
+            full.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each in request.resources
+        ]
+    )
+
+
+def refuse_alter_incrementally(
+    request: incremental.IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
+) -> ApiMessage:
+    return incremental.IncrementalAlterConfigsResponse(
+        responses=[
+            incremental.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each in request.resources
+        ]
+    )
+
+
+def handlers(context: BrokerContext, write: WriteConfig) -> list[ApiHandler]:
+    api = ConfigsApi(context, write)
+    return [
+        ApiHandler(api_named("DescribeConfigs"), api.describe, refuse_describe),
+        ApiHandler(api_named("AlterConfigs"), api.alter, refuse_alter),
+        ApiHandler(api_named("IncrementalAlterConfigs"), api.alter_incrementally, refuse_alter_incrementally),
+    ]

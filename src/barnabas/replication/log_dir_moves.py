@@ -1,0 +1,125 @@
+"""Moving a replica from one log directory to another while it is in use (AlterReplicaLogDirs, KIP-113).
+
+A future log grows beside the current one until it has everything; then, in one step of the loop, it takes its place.
+Owner: the event loop. Reading runs on threads, a chunk at a time; one task a move, ended with the move.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import Partition
+from barnabas.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+#: Copied between two looks at whether the future log has caught up.
+CHUNK_BYTES = 1024 * 1024
+
+
+class MovableLogs(Protocol):
+    """The log manager, as moves see it."""
+
+    def get(self, partition: TopicPartition) -> Log | None: ...
+    def get_future(self, partition: TopicPartition) -> Log | None: ...
+    def prefer_dir(self, partition: TopicPartition, path: str) -> None: ...
+    def get_or_create_future(self, partition: TopicPartition) -> Log: ...
+    def delete_future(self, partition: TopicPartition) -> None: ...
+    def swap_future(self, partition: TopicPartition) -> Log: ...
+
+
+class LogDirMoves:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        logs: MovableLogs,
+        clock: Clock,
+        *,
+        on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+    ) -> None:
+        self._replicas = replicas
+        self._logs = logs
+        self._clock = clock
+        self._on_thread = on_thread
+        self._spawn = spawn
+
+    def begin(self, tp: TopicPartition, path: str) -> ErrorCode:
+        """Start moving, or note where a partition that does not exist yet is to be made (then REPLICA_NOT_AVAILABLE)."""
+        try:
+            self._logs.prefer_dir(tp, path)
+            partition = self._replicas.get(tp)
+            if partition is None or partition.log is None:
+                raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not on this broker; it is made in {path}")
+            future = self._logs.get_future(tp)
+            if future is not None and future.log_dir != path:
+                self._logs.delete_future(tp)  # on its way to elsewhere: the newer wish counts
+                future = None
+            if partition.log.log_dir == path:
+                if future is not None:
+                    self._logs.delete_future(tp)
+                return ErrorCode.NONE
+            if future is None:
+                partition.future_log = self._logs.get_or_create_future(tp)
+                self._spawn(self._move(partition, partition.future_log), f"move {tp} to {path}")
+        except Refused as refusal:
+            return refusal.code
+        except LogDirFault:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def resume(self, partition: Partition) -> None:
+        """A future log was found at start: go on with the move."""
+        future = self._logs.get_future(partition.tp)
+        if future is not None and partition.future_log is None:
+            partition.future_log = future
+            self._spawn(self._move(partition, future), f"move {partition.tp}")
+
+    async def _move(self, partition: Partition, future: Log) -> None:
+        log.info("moving %s to %s", partition.tp, future.log_dir)
+        try:
+            while self._is_current(partition, future):
+                assert partition.log is not None
+                if self._align(partition.log, future):
+                    partition.log = self._logs.swap_future(partition.tp)
+                    partition.future_log = None
+                    self._replicas.wake_all(partition)
+                    return
+                await self._copy_chunk(partition.log, future)
+        except (Refused, LogDirFault) as error:
+            log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
+            if partition.future_log is future:
+                partition.future_log = None
+
+    def _is_current(self, partition: Partition, future: Log) -> bool:
+        """The move was not overtaken by another one, by a deletion, or by a disk that failed."""
+        return partition.log is not None and self._logs.get_future(partition.tp) is future and not future.is_closed
+
+    @staticmethod
+    def _align(current: Log, future: Log) -> bool:
+        """Make the future log a prefix of the current one; True when it has everything."""
+        if future.log_end_offset < current.log_start_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+        elif future.log_end_offset > current.log_end_offset:
+            future.truncate_to(current.log_end_offset)
+        elif future.latest_epoch is not None:
+            end = current.end_offset_for_epoch(future.latest_epoch)
+            if end.epoch != future.latest_epoch or end.end_offset < future.log_end_offset:
+                future.truncate_to(max(end.end_offset, 0))
+        return future.log_end_offset == current.log_end_offset
+
+    async def _copy_chunk(self, current: Log, future: Log) -> None:
+        found = current.read(
+            future.log_end_offset, max_bytes=CHUNK_BYTES, max_offset=current.log_end_offset, min_one_batch=True
+        )
+        try:
+            data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
+        finally:
+            found.release()
+        if not future.is_closed:
+            future.append_as_follower(data, now_ms=self._clock.now_ms())
+            future.update_high_watermark(min(current.high_watermark, future.log_end_offset))
