@@ -85,3 +85,5 @@ def command(
     if not paths:
         raise UsageError("--files needs at least one file")
     dump_files(paths, report, options)
+    if report.has_failed:
+        raise typer.Exit(1)

@@ -22,6 +22,7 @@ CLEAN_SHUTDOWN_VERSION: Final = 0
 #: What the marker holds when the broker knew no epoch (ZooKeeper mode), or none can be read.
 NO_BROKER_EPOCH: Final = -1
 
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _INTEGER = re.compile(r"[+-]?\d{1,19}")
 _INT64_MAX = (1 << 63) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -70,13 +71,16 @@ def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
         fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
-def read_text(path: str) -> str:
+def read_lines(path: str) -> list[str]:
+    """The lines of a text file, ended as Java's readers take them; no line follows the last line end."""
     with open(path, "rb") as file:
         data = file.read()
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise CheckpointError(path, data.count(b"\n", 0, error.start) + 1, "not UTF-8 text") from None
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
 
 
 def parse_integer(path: str, line: int, text: str, limit: int = _INT64_MAX) -> int:
@@ -91,7 +95,7 @@ def _encode(version: int, lines: Sequence[str]) -> bytes:
 
 def _read(path: str, entry: Callable[[int, list[str]], T]) -> list[T]:
     """The entries of a checkpoint file. An empty file, or one with the version alone, holds none, as in Kafka."""
-    lines = read_text(path).splitlines()
+    lines = read_lines(path)
     if not lines:
         return []
     version = parse_integer(path, 1, lines[0])
@@ -164,7 +168,7 @@ def write_partition_metadata(path: str, topic_id: bytes, *, sync: bool = True) -
 
 
 def read_partition_metadata(path: str) -> PartitionMetadata:
-    lines = read_text(path).splitlines()
+    lines = read_lines(path)
     if len(lines) < 2:
         raise CheckpointError(path, len(lines), "a version and a topic_id are expected, a line each")
     version = parse_integer(path, 1, _field(path, 1, lines[0]), _INT32_MAX)

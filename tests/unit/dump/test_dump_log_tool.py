@@ -233,6 +233,7 @@ def test_corrupt_snapshot_and_index_are_told_and_the_next_file_is_dumped(partiti
     assert "not a multiple of 8" in outcome.err
     assert "nothing.log cannot be dumped" in outcome.err
     assert outcome.out.count("Dumping") == 4
+    assert outcome.code == 1
 
 
 def test_offsets_that_are_missing_are_told_as_kafka_tells_them(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import time
 
 import cramjam
 import pytest
@@ -106,6 +107,18 @@ def test_lz4_frame_with_block_checksums_and_content_size_is_read():
 def test_gzip_members_one_after_the_other_are_read_as_one():
     packed = gzip.compress(b"one") + gzip.compress(b"two") + bytes(8)
     assert decompress(Codec.GZIP, packed) == b"onetwo"
+
+
+def test_many_tiny_gzip_members_take_no_square_time():
+    member = gzip.compress(b"x")
+    packed = member * 20_000
+    started = time.process_time()
+    assert decompress(Codec.GZIP, packed) == b"x" * 20_000
+    assert time.process_time() - started < 5  # 0.1 s; with square time it would be minutes
+    with pytest.raises(Malformed, match="ends early"):
+        decompress(Codec.GZIP, packed[:-1])
+    with pytest.raises(Malformed, match="corrupt"):
+        decompress(Codec.GZIP, packed + b"more")
 
 
 def test_zstd_frames_one_after_the_other_and_skippable_ones():

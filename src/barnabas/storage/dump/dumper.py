@@ -31,13 +31,14 @@ class DumpOptions:
 
 
 def dump_files(paths: Iterable[str], report: Report, options: DumpOptions) -> None:
-    """Dump each file. One that cannot be read is a finding, and the next one is dumped."""
+    """Dump each file. One that cannot be read is told, and the next one is dumped."""
     for path in paths:
         report.line(f"Dumping {path}", "file", {"file": path})
         try:
             _dump(path, report, options)
         except (Malformed, OSError) as error:
             report.finding(f"{path} cannot be dumped: {error}")
+            report.has_failed = True
 
 
 def _dump(path: str, report: Report, options: DumpOptions) -> None:

@@ -25,8 +25,8 @@ class Report:
         self._out = out
         self._err = err
         self._as_json = as_json
-        #: Whether anything was found that is not as it should be.
-        self.has_findings = False
+        #: Whether a file could not be dumped. What is wrong inside a file is a finding, and no failure: as Kafka has it.
+        self.has_failed = False
 
     def line(self, text: str, kind: str, fields: Fields) -> None:
         """A line of its own words."""
@@ -41,7 +41,6 @@ class Report:
             self._out.write(printable(f"{prefix}{text}{end}\n"))
 
     def finding(self, text: str) -> None:
-        self.has_findings = True
         self._err.write(printable(f"{text}\n"))
 
 
