@@ -6,14 +6,17 @@ ends the broker, before it can write nonsense.
 """
 
 import asyncio
+import gc
 import logging
 import random
+import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from barnabas.api import control, fetch, metadata, offsets, produce, registry
+from barnabas.api import configs, control, fetch, log_dirs, metadata, offsets, produce, registry
 from barnabas.client.errors import ClientError, ConnectionLost
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -31,6 +34,7 @@ from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
+from barnabas.core.config.properties import load as load_properties
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
@@ -44,15 +48,18 @@ from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.leader_endpoint import FetcherSettings, RemoteLeader
+from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
+from barnabas.runtime.parent import die_with_parent
 from barnabas.runtime.threads import LoopThreads
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import ConnectionLimits, SocketServer
 from barnabas.server.listener import Endpoint as ListenEndpoint
+from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
 from barnabas.storage import meta_properties, names
 from barnabas.storage.environment import LogEnvironment
@@ -61,6 +68,7 @@ from barnabas.storage.manager import LogManager, ManagerSettings
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
+LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
 FETCH_SESSION_EVICTION_MS = 120_000
 
@@ -76,6 +84,7 @@ class Broker:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         self.registry = Registry()
+        self.metrics_server = MetricsServer(self.registry)
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
@@ -250,6 +259,13 @@ class Broker:
             make_machine=self._make_machine,
             is_alive=self.metadata.is_alive,
         )
+        self.moves = LogDirMoves(
+            self.replicas,
+            self.logs,
+            self._clock,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+        )
         self.controller = self._make_controller(config)
         self.context = BrokerContext(
             broker_id=self.broker_id,
@@ -265,6 +281,7 @@ class Broker:
                 eviction_ms=FETCH_SESSION_EVICTION_MS,
                 random_id=lambda: random.randrange(1, 2**31),
             ),
+            moves=self.moves,
             controller=self.controller,
             broker_epoch=self._broker_epoch,
             auto_create=self._auto_create,
@@ -272,7 +289,8 @@ class Broker:
         self.pipeline.handlers.update(
             registry.build(
                 [
-                    *(family.handlers(self.context) for family in (produce, fetch, metadata, offsets)),
+                    *(family.handlers(self.context) for family in (produce, fetch, metadata, offsets, log_dirs)),
+                    configs.handlers(self.context, self._write_config),
                     control.handlers(self.context, self.control),
                 ]
             )
@@ -340,6 +358,9 @@ class Broker:
     def _broker_epoch(self) -> BrokerEpoch:
         return self.registrar.epoch
 
+    async def _on_thread(self, work: Callable[[], bytes]) -> bytes:
+        return await self._loop.run_in_executor(self._pool, work)
+
     # -- settings -----------------------------------------------------------------------------------------------------
 
     def _settings_changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
@@ -354,6 +375,11 @@ class Broker:
                 ignored = self.dynamic.set_broker(settings)
         for line in ignored:
             log.warning("%s", line)
+
+    async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
+        await self.config_store.write(entity_type, name, settings)
+        self._settings_changed(entity_type, name, settings)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:
@@ -380,6 +406,9 @@ class Broker:
         self._spawn(self.config_store.run(), "config changes")
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
+        self._spawn(watch_loop_lag(self.registry), "loop lag")
+        if self.config.barnabas_metrics_port >= 0:
+            await self.metrics_server.start(self.config.barnabas_metrics_host, self.config.barnabas_metrics_port)
         await self.controller.start()
         await self._wait_for_metadata()
 
@@ -440,6 +469,7 @@ class Broker:
         self.fetchers.stop()
         await self.controller.stop()
         self.server.close_all()
+        self.metrics_server.stop()
         self.links.close()
         self.logs.stop()
         await self._threads.drain()
@@ -517,3 +547,60 @@ def _connection_limits(config: BrokerConfig) -> ConnectionLimits:
         per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms_max=config.connections_max_idle_ms,
     )
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+def run_broker(properties: Mapping[str, str]) -> int:
+    """Run a broker as this process, until SIGTERM or SIGINT. Returns the exit code."""
+    import uvloop
+
+    die_with_parent()
+    exit_code = 0
+    try:
+        uvloop.run(_run_until_signal(properties))
+    except* BarnabasError as errors:
+        for error in _leaves(errors):
+            log.critical("%s", error)
+        exit_code = 1
+    return exit_code
+
+
+async def _run_until_signal(properties: Mapping[str, str]) -> None:
+    broker = Broker(properties)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.stop)
+    await broker.run(_announce)
+
+
+def _announce(broker: Broker) -> None:
+    """One line, when clients may come; what is left of starting up will never be garbage."""
+    gc.collect()
+    gc.freeze()
+    where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
+    log.info("ready broker=%d cluster=%s listeners=%s", broker.broker_id, broker.cluster_id, where)
+
+
+def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m barnabas.broker FILE [k=v]…`: what `barnabas up` starts, without the weight of a command line."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    try:
+        properties = load_properties(arguments[0], arguments[1:])
+    except BarnabasError as error:
+        log.critical("%s", error)
+        return 1
+    return run_broker(properties)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

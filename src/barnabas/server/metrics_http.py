@@ -1,0 +1,75 @@
+"""Metrics over HTTP (`barnabas.metrics.port`): GET /metrics in Prometheus's text form, and nothing else."""
+
+import asyncio
+import logging
+
+from barnabas.core.errors import ConfigError
+from barnabas.metrics.exposition import CONTENT_TYPE, render
+from barnabas.metrics.registry import Registry
+
+log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 8192
+REQUEST_TIMEOUT_S = 5.0
+LAG_PERIOD_S = 1.0
+
+
+class MetricsServer:
+    """Owner: the event loop."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._server: asyncio.Server | None = None
+        self.port = -1
+
+    async def start(self, host: str, port: int) -> None:
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror}; change barnabas.metrics.port"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        log.info("metrics at http://%s:%d/metrics", host, self.port)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._answer(head.split(b"\r\n", 1)[0]))
+            await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+            log.debug("metrics request not served: %s", error)
+        finally:
+            writer.close()
+
+    def _answer(self, request_line: bytes) -> bytes:
+        method, _, rest = request_line.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response("405 Method Not Allowed", b"only GET is served\n")
+        if path not in (b"/metrics", b"/"):
+            return _response("404 Not Found", b"metrics are at /metrics\n")
+        body = render(self._registry)
+        return _response("200 OK", body if method == b"GET" else b"", content_type=CONTENT_TYPE)
+
+
+def _response(status: str, body: bytes, *, content_type: str = "text/plain; charset=utf-8") -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def watch_loop_lag(registry: Registry) -> None:
+    """How late the event loop runs what is due: the one number that tells whether something blocks it."""
+    lag = registry.histogram("barnabas_event_loop_lag_ms", "How late a timer of the event loop fired.")
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + LAG_PERIOD_S
+        await asyncio.sleep(LAG_PERIOD_S)
+        lag.observe_ms(max(0.0, loop.time() - due_s) * 1000)
