@@ -329,7 +329,8 @@ class GroupConsumer:
         fresh = [partition for partition in assignment if partition not in positions]
         if fresh:
             positions |= await self.consumer.offsets_by_reset(fresh)
-        self._consumed.clear()
+        # As the Java client: where it begins is committed too, so that the lag of an idle partition is known.
+        self._consumed = dict(positions)
         self._committed = {partition: entry.offset for partition, entry in committed.items()}
         self.consumer.assign(positions)
         self._next_commit_s = asyncio.get_running_loop().time() + self._group.auto_commit_interval_ms / 1000
