@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.core.config.catalog import (
     BROKER_SETTINGS,
@@ -12,7 +12,7 @@ from barnabas.core.config.catalog import (
     broker_synonyms,
 )
 from barnabas.core.config.definition import UNKNOWN_TYPE_CODE, Setting
-from barnabas.core.config.definitions.extra import OWN_PREFIX
+from barnabas.core.config.definitions.extra import SETTINGS as EXTRA_SETTINGS
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.topic import topic_values
 
@@ -124,8 +124,11 @@ def describe_cluster_default(
     ]
 
 
+_EXTRA: Final = frozenset(EXTRA_SETTINGS)
+
+
 def _is_extra(setting: Setting) -> bool:
-    return setting.name.startswith(OWN_PREFIX) or setting.name in ("super.users", "allow.everyone.if.no.acl.found")
+    return setting in _EXTRA
 
 
 def _broker_entry(

@@ -276,6 +276,7 @@ class BrokerSettings:
     # Authorizer, and barnabas's own.
     super_users: frozenset[str]
     allow_everyone_if_no_acl_found: bool
+    transaction_two_phase_commit_enable: bool
     barnabas_metrics_host: str
     barnabas_metrics_port: int
 

@@ -33,3 +33,5 @@ class TransactionLogValue(Record):
     transaction_last_update_timestamp_ms: int = wire("int64", "0+")
     transaction_start_timestamp_ms: int = wire("int64", "0+")
     client_transaction_version: int = wire("int16", "1+", tag=2)
+    #: KIP-939.
+    next_producer_epoch: int = wire("int16", "1+", default=-1, tag=3)

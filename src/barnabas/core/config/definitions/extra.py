@@ -1,4 +1,4 @@
-"""Settings that Kafka's broker passes on to its authorizer without defining them, and this broker's own."""
+"""Settings that Kafka's broker passes on to its authorizer without defining them, those of later Kafka, and our own."""
 
 from typing import Final
 
@@ -15,6 +15,8 @@ SETTINGS: Final = (
             "Principals to whom the authorizer refuses nothing, separated by semicolons: User:alice;User:CN=broker."),
     Setting("allow.everyone.if.no.acl.found", BOOLEAN, False, MEDIUM, None, READ_ONLY,
             "Whether the authorizer lets everybody use a resource that no ACL names."),
+    Setting("transaction.two.phase.commit.enable", BOOLEAN, False, LOW, None, READ_ONLY,
+            "Whether a producer may have transactions that never time out and that it ends after a restart (KIP-939)."),
     Setting("barnabas.metrics.host", STRING, "127.0.0.1", LOW, None, READ_ONLY,
             "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
     Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,

@@ -1,0 +1,1 @@
+"""Producer ids and the transaction coordinator."""
