@@ -124,6 +124,7 @@ def decode_body(body: bytes, header: BatchHeader) -> Iterator[Record]:
     base_offset, base_sequence = header.base_offset, header.base_sequence
     append_time = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
     base_timestamp = header.base_timestamp
+    new, kind = _new, Record
     last_delta = -1
     end, pos = len(body), 0
     try:
@@ -145,13 +146,23 @@ def decode_body(body: bytes, header: BatchHeader) -> Iterator[Record]:
             timestamp = body[pos + 1]
             pos += 2
             if timestamp >= 0x80:
-                timestamp, pos = read_varlong(body, pos - 1)
+                if body[pos] < 0x80:
+                    timestamp = timestamp & 0x7F | body[pos] << 7
+                    pos += 1
+                    timestamp = timestamp >> 1 ^ -(timestamp & 1)
+                else:
+                    timestamp, pos = read_varlong(body, pos - 1)
             else:
                 timestamp = timestamp >> 1 ^ -(timestamp & 1)
             delta = body[pos]
             pos += 1
             if delta >= 0x80:
-                delta, pos = read_varint(body, pos - 1)
+                if body[pos] < 0x80:
+                    delta = delta & 0x7F | body[pos] << 7
+                    pos += 1
+                    delta = delta >> 1 ^ -(delta & 1)
+                else:
+                    delta, pos = read_varint(body, pos - 1)
             else:
                 delta = delta >> 1 ^ -(delta & 1)
             if delta <= last_delta:
@@ -195,8 +206,8 @@ def decode_body(body: bytes, header: BatchHeader) -> Iterator[Record]:
                 pos += 1
             if pos != stop:
                 raise Malformed(f"record ends at {pos}, its length says {stop}")
-            yield _new(
-                Record,
+            yield new(
+                kind,
                 (
                     base_offset + delta,
                     base_timestamp + timestamp if append_time is None else append_time,
@@ -245,6 +256,7 @@ def _read_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:
 
 def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
     """Keys and places of decompressed records, values and headers skipped: for compaction and null-key checks."""
+    new, kind = _new, KeySpan
     last_delta = -1
     end, pos = len(body), 0
     try:
@@ -253,7 +265,12 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
             size = body[pos]
             pos += 1
             if size >= 0x80:
-                size, pos = read_varint(body, start)
+                if body[pos] < 0x80:
+                    size = size & 0x7F | body[pos] << 7
+                    pos += 1
+                    size = size >> 1 ^ -(size & 1)
+                else:
+                    size, pos = read_varint(body, start)
             else:
                 size = size >> 1 ^ -(size & 1)
             stop = pos + size
@@ -266,7 +283,12 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
             delta = body[pos]
             pos += 1
             if delta >= 0x80:
-                delta, pos = read_varint(body, pos - 1)
+                if body[pos] < 0x80:
+                    delta = delta & 0x7F | body[pos] << 7
+                    pos += 1
+                    delta = delta >> 1 ^ -(delta & 1)
+                else:
+                    delta, pos = read_varint(body, pos - 1)
             else:
                 delta = delta >> 1 ^ -(delta & 1)
             if delta <= last_delta:
@@ -289,7 +311,7 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
             has_value = body[pos] != 1
             if pos >= stop:
                 raise Malformed(f"record's key ends at {pos}, its length says {stop}")
-            yield _new(KeySpan, (delta, key, has_value, start, stop))
+            yield new(kind, (delta, key, has_value, start, stop))
             pos = stop
     except IndexError:
         raise Malformed("record runs past the end of its batch") from None
