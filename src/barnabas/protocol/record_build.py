@@ -1,0 +1,209 @@
+"""Records into batches: `BatchBuilder`, and what compaction leaves of a batch."""
+
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+from barnabas.core.ids import Offset
+from barnabas.protocol.compression import Codec, compress
+from barnabas.protocol.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CREATE_TIME,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from barnabas.protocol.record_decode import Headers, Record
+from barnabas.protocol.varint import encode_varint
+
+
+def encode_record(
+    key: bytes | None, value: bytes | None, headers: Headers, *, timestamp_delta: int, offset_delta: int
+) -> bytes:
+    out = bytearray(1)  # attributes: none is defined
+    out += encode_varint(timestamp_delta)
+    out += encode_varint(offset_delta)
+    if key is None:
+        out.append(1)
+    else:
+        out += encode_varint(len(key))
+        out += key
+    if value is None:
+        out.append(1)
+    else:
+        out += encode_varint(len(value))
+        out += value
+    out += encode_varint(len(headers))
+    for name, content in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        out += encode_varint(len(encoded))
+        out += encoded
+        if content is None:
+            out.append(1)
+        else:
+            out += encode_varint(len(content))
+            out += content
+    return encode_varint(len(out)) + out
+
+
+def assemble(
+    body: bytes,
+    *,
+    base_offset: int,
+    last_offset_delta: int,
+    record_count: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch of a body that is already compressed as `attributes` says."""
+    out = bytearray(HEADER_SIZE + len(body))
+    fields = (
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    length = len(out) - LOG_OVERHEAD
+    out[HEADER_SIZE:] = body
+    HEADER.pack_into(out, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, attributes, *fields)
+    crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
+    HEADER.pack_into(out, 0, base_offset, length, leader_epoch, MAGIC_V2, crc, attributes, *fields)
+    return bytes(out)
+
+
+class BatchBuilder:
+    """Collects records and makes a batch of them.
+
+    Offsets default to the next one; compaction passes its own and sets `last_offset`, so that the batch keeps the range
+    it had. With `delete_horizon_ms` the base timestamp is the horizon. With `log_append_time_ms` every record
+    reads as appended then.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_offset: int = 0,
+        codec: int = Codec.NONE,
+        level: int | None = None,
+        leader_epoch: int = -1,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = NO_SEQUENCE,
+        transactional: bool = False,
+        control: bool = False,
+        log_append_time_ms: int | None = None,
+        delete_horizon_ms: int | None = None,
+        last_offset: int | None = None,
+    ) -> None:
+        self._base_offset = base_offset
+        self._codec = codec
+        self._level = level
+        self._leader_epoch = leader_epoch
+        self._producer = (producer_id, producer_epoch, base_sequence)
+        self._log_append_time_ms = log_append_time_ms
+        self._last_offset = last_offset
+        self._next_offset = base_offset
+        self._base_timestamp = delete_horizon_ms
+        self._max_timestamp = NO_TIMESTAMP
+        self._body = bytearray()
+        self._count = 0
+        self._attributes = (
+            codec
+            | (TIMESTAMP_TYPE_FLAG if log_append_time_ms is not None else CREATE_TIME)
+            | (TRANSACTIONAL_FLAG if transactional else 0)
+            | (CONTROL_FLAG if control else 0)
+            | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
+        )
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batch, were it not compressed."""
+        return HEADER_SIZE + len(self._body)
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp: int,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        offset: int | None = None,
+    ) -> Offset:
+        """Add a record; its offset."""
+        at = self._next_offset if offset is None else offset
+        if at < self._next_offset:
+            raise ValueError(f"offset {at} is below the next one, {self._next_offset}")
+        if self._base_timestamp is None:
+            self._base_timestamp = timestamp
+        self._body += encode_record(
+            key,
+            value,
+            tuple(headers),
+            timestamp_delta=timestamp - self._base_timestamp,
+            offset_delta=at - self._base_offset,
+        )
+        self._max_timestamp = max(self._max_timestamp, timestamp)
+        self._next_offset = at + 1
+        self._count += 1
+        return Offset(at)
+
+    def append_record(self, record: Record) -> None:
+        """Add a decoded record with its own offset, timestamp and headers."""
+        self.append(record.key, record.value, timestamp=record.timestamp, headers=record.headers, offset=record.offset)
+
+    def build(self) -> bytes:
+        """The batch; without records, an empty one as the cleaner leaves them."""
+        producer_id, producer_epoch, base_sequence = self._producer
+        body = bytes(self._body)
+        last_offset = self._next_offset - 1 if self._last_offset is None else self._last_offset
+        append_time = self._log_append_time_ms
+        return assemble(
+            compress(self._codec, body, self._level) if body else body,
+            base_offset=self._base_offset,
+            last_offset_delta=last_offset - self._base_offset,
+            record_count=self._count,
+            attributes=self._attributes,
+            base_timestamp=NO_TIMESTAMP if self._base_timestamp is None else self._base_timestamp,
+            max_timestamp=self._max_timestamp if append_time is None else append_time,
+            leader_epoch=self._leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """What compaction leaves of a batch whose records are all gone but whose producer's last sequence must be kept."""
+    return assemble(
+        b"",
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        record_count=0,
+        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=header.max_timestamp,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
