@@ -1,0 +1,213 @@
+"""The group machine: every group and committed offset of one partition of `__consumer_offsets`.
+
+An operation answers with a `Result`: records to write, an answer or none yet, effects (timers, answers to others who
+waited). `replay` alone changes what the log stands for; handlers change only what dies with the coordinator (who waits,
+which rebalance is under way). No clock, no chance, no I/O: they come in as arguments and `Surroundings`.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Final
+
+from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.groups import inspection, records
+from barnabas.groups.classic import HEARTBEAT, INITIAL, JOIN, SYNC, ClassicProtocol
+from barnabas.groups.classic_group import DEAD, ClassicGroup
+from barnabas.groups.group import Group, Outcome, Requester, Surroundings
+from barnabas.groups.offset_store import OffsetStore
+from barnabas.groups.offsets import Offsets
+from barnabas.protocol.messages.delete_groups import DeleteGroupsResponse
+from barnabas.protocol.messages.describe_groups import DescribedGroup
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from barnabas.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
+from barnabas.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from barnabas.protocol.messages.offsets_topic import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from barnabas.runtime.coordinator import Marker, ReplayedRecord, Result, Ticket
+
+EXPIRE_OFFSETS: Final = "expire offsets"
+FORGET_TOPICS: Final = "forget topics"
+
+
+class GroupMachine:
+    """A `barnabas.runtime.coordinator.Machine`. Owner: one shard of the runtime."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._around = surroundings
+        #: Both kinds of groups, by id.
+        self.groups: dict[str, Group] = {}
+        self.store = OffsetStore()
+        self._classic = ClassicProtocol(self.groups, surroundings)
+        self._offsets = Offsets(self.groups, self.store, self._classic, surroundings)
+        #: Deleted topics whose offsets are still to be removed: they come in batches.
+        self._forgotten: set[str] = set()
+
+    # -- classic groups ------------------------------------------------------------------------------------------------
+
+    def join(
+        self, request: JoinGroupRequest, requester: Requester, ticket: Ticket, now_ms: int
+    ) -> Result[JoinGroupResponse]:
+        _require_group_id(request.group_id)
+        self._classic.check_session_timeout(request.session_timeout_ms)
+        return self._classic.join(request, requester, ticket, Outcome(), now_ms)
+
+    def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Result[SyncGroupResponse]:
+        group = self._require_group(request.group_id)
+        return self._classic.sync(_classic(group), request, ticket, Outcome())
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+        group = self._require_group(request.group_id)
+        return self._classic.heartbeat(_classic(group), request, Outcome())
+
+    def leave(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+        """The caller has turned the one member of versions before 3 into a list."""
+        group = self._require_group(request.group_id)
+        return self._classic.leave(_classic(group), request.members, Outcome(), now_ms)
+
+    def _require_group(self, group_id: str) -> Group:
+        _require_group_id(group_id)
+        group = self.groups.get(group_id)
+        if group is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
+        return group
+
+    # -- offsets -------------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, requester: Requester, now_ms: int
+    ) -> Result[OffsetCommitResponse]:
+        return self._offsets.commit(request, requester, Outcome(), now_ms)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, requester: Requester, now_ms: int
+    ) -> Result[TxnOffsetCommitResponse]:
+        _require_group_id(request.group_id)
+        return self._offsets.commit_in_transaction(request, requester, Outcome(), now_ms)
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
+        return self._offsets.fetch(request, require_stable=require_stable)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        _require_group_id(request.group_id)
+        return self._offsets.delete(request, Outcome())
+
+    # -- from outside --------------------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str, *, api_version: int) -> DescribedGroup:
+        return inspection.describe_classic(self.groups, group_id, api_version=api_version)
+
+    def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
+        return inspection.list_groups(self.groups, request)
+
+    def delete_groups(self, group_ids: list[str]) -> Result[DeleteGroupsResponse]:
+        return inspection.delete_groups(self.groups, self._offsets, group_ids, Outcome())
+
+    def topics_deleted(self, topics: Iterable[str]) -> Result[None]:
+        self._forgotten.update(topics)
+        return self._forget_topics()
+
+    def _forget_topics(self) -> Result[None]:
+        out = Outcome()
+        if self._offsets.forget_topics(sorted(self._forgotten), out):
+            self._forgotten.clear()
+        else:
+            out.set_timer((FORGET_TOPICS,), 0)
+        return out.result()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def replay(self, record: ReplayedRecord) -> None:
+        entry = records.decode(record.record)
+        if entry is None:
+            return
+        key, value = entry
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            if value is not None and key.group not in self.groups:
+                # Offsets without members: a simple consumer, or an administrator.
+                self.groups[key.group] = ClassicGroup(key.group, state_timestamp_ms=record.timestamp_ms)
+            self.store.replay(key, value, record_offset=record.offset, producer_id=record.producer.producer_id)
+        elif isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self._replay_classic_group(key.group, value, record.timestamp_ms)
+        else:
+            raise BrokenInvariant(f"no replay for {type(key).__name__}")
+
+    def _replay_classic_group(self, group_id: str, value: GroupMetadataValue | None, timestamp_ms: int) -> None:
+        group = self.groups.get(group_id)
+        if value is None:
+            if isinstance(group, ClassicGroup):
+                group.transition(DEAD, timestamp_ms)
+                del self.groups[group_id]
+            return
+        if not isinstance(group, ClassicGroup):
+            group = self.groups[group_id] = ClassicGroup(group_id)
+        group.load(value)
+
+    def replay_marker(self, marker: Marker, offset: int) -> None:
+        self.store.end_transaction(marker.producer.producer_id, is_commit=marker.is_commit)
+
+    def loaded(self, now_ms: int) -> Result[None]:
+        out = Outcome()
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                self._classic.loaded(group, out, now_ms)
+        out.set_timer((EXPIRE_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
+        return out.result()
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]:
+        assert isinstance(key, tuple)
+        out = Outcome()
+        what, *rest = key
+        if what == EXPIRE_OFFSETS:
+            is_done = self._offsets.expire(out, now_ms)
+            pause_ms = self._around.settings().offsets_retention_check_interval_ms if is_done else 0
+            out.set_timer((EXPIRE_OFFSETS,), pause_ms)
+        elif what == FORGET_TOPICS:
+            return self._forget_topics()
+        elif (group := self._classic.find(rest[0])) is not None:
+            self._classic_timer_fired(what, group, rest[1:], out, now_ms)
+        return out.result()
+
+    def _classic_timer_fired(
+        self, what: object, group: ClassicGroup, rest: list[object], out: Outcome, now_ms: int
+    ) -> None:
+        if what == HEARTBEAT:
+            (member_id,) = rest
+            assert isinstance(member_id, str)
+            self._classic.heartbeat_expired(group, member_id, out, now_ms)
+        elif what == JOIN:
+            self._classic.join_expired(group, out, now_ms)
+        elif what == INITIAL:
+            self._classic.initial_delay_expired(group, out, now_ms)
+        elif what == SYNC:
+            (generation,) = rest
+            assert isinstance(generation, int)
+            self._classic.sync_expired(group, generation, out, now_ms)
+        else:
+            raise BrokenInvariant(f"no timer {what!r}")
+
+    def unloaded(self) -> list[Ticket]:
+        return [
+            ticket for group in self.groups.values() if isinstance(group, ClassicGroup) for ticket in group.tickets()
+        ]
+
+
+def _require_group_id(group_id: str) -> None:
+    if not group_id:
+        raise Refused(ErrorCode.INVALID_GROUP_ID)
+
+
+def _classic(group: Group) -> ClassicGroup:
+    if not isinstance(group, ClassicGroup):
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+    return group

@@ -1,0 +1,282 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and what makes offsets go away.
+
+Pure; owner: the group machine.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.groups import records
+from barnabas.groups.classic import ClassicProtocol
+from barnabas.groups.classic_group import PREPARING, STABLE, ClassicGroup
+from barnabas.groups.group import Expiry, Group, Outcome, Requester, Surroundings
+from barnabas.groups.offset_store import CommittedOffset, OffsetStore
+from barnabas.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from barnabas.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from barnabas.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from barnabas.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from barnabas.runtime.coordinator import Producer, Result
+
+#: From this version of OffsetCommit on, a missing group is told from a wrong generation.
+GROUP_ID_NOT_FOUND_FROM: Final = 9
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+#: Tombstones in one batch: it must fit into `max.message.bytes`.
+TOMBSTONES_MAX: Final = 2_000
+
+
+class Offsets:
+    """Operations on the offsets of one shard."""
+
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        store: OffsetStore,
+        classic: ClassicProtocol,
+        surroundings: Surroundings,
+    ) -> None:
+        self._groups = groups
+        self._store = store
+        self._classic = classic
+        self._around = surroundings
+
+    # -- commit --------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, requester: Requester, out: Outcome, now_ms: int
+    ) -> Result[OffsetCommitResponse]:
+        generation = request.generation_id_or_member_epoch
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            group.check_offset_commit(
+                request.member_id,
+                request.group_instance_id,
+                generation,
+                api_version=requester.api_version,
+                is_transactional=False,
+            )
+        elif generation >= 0:
+            known = requester.api_version >= GROUP_ID_NOT_FOUND_FROM
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
+        if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
+            # A commit is a sign of life.
+            self._classic.heard_from(group, group.members[request.member_id], out)
+        expire_ms = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        response = OffsetCommitResponse()
+        for topic in request.topics:
+            answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            response.topics.append(answers)
+            for each in topic.partitions:
+                answer = OffsetCommitResponsePartition(partition_index=each.partition_index)
+                answers.partitions.append(answer)
+                if self._is_too_large(each.committed_metadata):
+                    answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    continue
+                out.records.append(
+                    records.offset_commit(
+                        request.group_id,
+                        topic.name,
+                        each.partition_index,
+                        offset=each.committed_offset,
+                        leader_epoch=each.committed_leader_epoch,
+                        metadata=each.committed_metadata or "",
+                        commit_timestamp_ms=now_ms,
+                        expire_timestamp_ms=expire_ms,
+                    )
+                )
+        return out.result(response)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, requester: Requester, out: Outcome, now_ms: int
+    ) -> Result[TxnOffsetCommitResponse]:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        else:
+            try:
+                group.check_offset_commit(
+                    request.member_id,
+                    request.group_instance_id,
+                    request.generation_id,
+                    api_version=requester.api_version,
+                    is_transactional=True,
+                )
+            except Refused as refusal:
+                if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
+                    raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers know no member epochs
+                raise
+        response = TxnOffsetCommitResponse()
+        for topic in request.topics:
+            answers = TxnOffsetCommitResponseTopic(name=topic.name)
+            response.topics.append(answers)
+            for each in topic.partitions:
+                answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
+                answers.partitions.append(answer)
+                if self._is_too_large(each.committed_metadata):
+                    answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    continue
+                out.records.append(
+                    records.offset_commit(
+                        request.group_id,
+                        topic.name,
+                        each.partition_index,
+                        offset=each.committed_offset,
+                        leader_epoch=each.committed_leader_epoch,
+                        metadata=each.committed_metadata or "",
+                        commit_timestamp_ms=now_ms,
+                    )
+                )
+        result = out.result(response)
+        result.producer = Producer(request.producer_id, request.producer_epoch)
+        return result
+
+    def _is_too_large(self, metadata: str | None) -> bool:
+        return metadata is not None and len(metadata) > self._around.settings().offset_metadata_bytes_max
+
+    # -- fetch ---------------------------------------------------------------------------------------------------------
+
+    def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
+        """What the group has committed for the partitions asked for, or for all (`topics` is None)."""
+        response = OffsetFetchResponseGroup(group_id=request.group_id)
+        offsets = {}
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            try:
+                group.check_offset_fetch(request.member_id, request.member_epoch)
+                offsets = self._store.of_group(request.group_id)
+            except Refused as refusal:
+                if refusal.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                    response.error_code = refusal.code
+                    return response
+        if request.topics is None:
+            wanted: Iterable[tuple[str, bytes, Iterable[int]]] = [(topic, b"", offsets[topic]) for topic in offsets]
+        else:
+            wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+        for topic, topic_id, partitions in wanted:
+            known = offsets.get(topic, {})
+            answers = OffsetFetchResponseTopics(name=topic, topic_id=topic_id or bytes(16))
+            response.topics.append(answers)
+            for partition in partitions:
+                is_unstable = require_stable and self._store.is_pending(request.group_id, topic, partition)
+                answers.partitions.append(_fetched(partition, known.get(partition), is_unstable=is_unstable))
+        return response
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, out: Outcome) -> Result[OffsetDeleteResponse]:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        group.check_offset_delete()
+        response = OffsetDeleteResponse()
+        for topic in request.topics:
+            answers = OffsetDeleteResponseTopic(name=topic.name)
+            response.topics.append(answers)
+            is_subscribed = group.is_subscribed_to(topic.name)
+            for each in topic.partitions:
+                answer = OffsetDeleteResponsePartition(partition_index=each.partition_index)
+                answers.partitions.append(answer)
+                if is_subscribed:
+                    answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif self._has(request.group_id, topic.name, each.partition_index):
+                    out.records.append(records.offset_tombstone(request.group_id, topic.name, each.partition_index))
+        return out.result(response)
+
+    def _has(self, group_id: str, topic: str, partition: int) -> bool:
+        return self._store.get(group_id, topic, partition) is not None or self._store.is_pending(
+            group_id, topic, partition
+        )
+
+    def delete_all(self, group_id: str, out: Outcome) -> None:
+        """All of a group that is deleted itself; open transactions lose theirs as well."""
+        doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
+        doomed.update(self._store.pending_of_group(group_id))
+        out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
+
+    def forget_topics(self, topics: Iterable[str], out: Outcome) -> bool:
+        """The topics are gone, and so are their offsets. False: there is more to do than fits into one batch."""
+        for topic in topics:
+            for group_id, partition in sorted(self._store.holding(topic)):
+                if len(out.records) >= TOMBSTONES_MAX:
+                    return False
+                out.records.append(records.offset_tombstone(group_id, topic, partition))
+        return True
+
+    # -- expiry --------------------------------------------------------------------------------------------------------
+
+    def expire(self, out: Outcome, now_ms: int) -> bool:
+        """Remove what has not been used for `offsets.retention.minutes`, and groups that nothing is left of.
+
+        False: there is more to do than fits into one batch.
+        """
+        for group in list(self._groups.values()):
+            if len(out.records) >= TOMBSTONES_MAX:
+                return False
+            if self._expire_group(group, out, now_ms) and group.is_disposable:
+                out.records.extend(group.tombstones())
+        return True
+
+    def _expire_group(self, group: Group, out: Outcome, now_ms: int) -> bool:
+        """Whether nothing is left of the group's offsets."""
+        offsets = self._store.of_group(group.group_id)
+        if not offsets:
+            return not self._store.has_open_transaction(group.group_id)
+        expiry = group.expiry()
+        if expiry is None:
+            return False
+        all_expired = True
+        for topic, partitions in offsets.items():
+            if group.is_subscribed_to(topic):
+                all_expired = False
+                continue
+            for partition, offset in partitions.items():
+                if (
+                    len(out.records) < TOMBSTONES_MAX
+                    and self._is_expired(offset, expiry, now_ms)
+                    and not self._store.is_pending(group.group_id, topic, partition)
+                ):
+                    out.records.append(records.offset_tombstone(group.group_id, topic, partition))
+                else:
+                    all_expired = False
+        return all_expired and not self._store.has_open_transaction(group.group_id)
+
+    def _is_expired(self, offset: CommittedOffset, expiry: Expiry, now_ms: int) -> bool:
+        if offset.expire_timestamp_ms != -1:
+            return now_ms >= offset.expire_timestamp_ms
+        since_ms = offset.commit_timestamp_ms if expiry.since_ms is None else expiry.since_ms
+        return now_ms - since_ms >= self._around.settings().offsets_retention_ms
+
+
+def _fetched(partition: int, offset: CommittedOffset | None, *, is_unstable: bool) -> OffsetFetchResponsePartitions:
+    answer = OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=NO_EPOCH, metadata=""
+    )
+    if is_unstable:
+        answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    elif offset is not None:
+        answer.committed_offset = offset.offset
+        answer.committed_leader_epoch = offset.leader_epoch
+        answer.metadata = offset.metadata
+    return answer

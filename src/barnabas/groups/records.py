@@ -1,0 +1,210 @@
+"""Keys and values of `__consumer_offsets`, byte for byte Kafka's.
+
+A key begins with its version, and the version is the type of the record: 0 and 1 a committed offset, 2 a classic group, 3 to
+8 a consumer group (KIP-848), 16 what a regular expression matched. 9 to 15 are share groups, which are not kept here.
+"""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from barnabas.core.errors import Malformed
+from barnabas.protocol import codec
+from barnabas.protocol.messages import consumer_group_records as modern
+from barnabas.protocol.messages.base import Record
+from barnabas.protocol.messages.offsets_topic import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from barnabas.runtime.coordinator import KeyValue
+
+OFFSET_KEY_VERSION: Final = 1
+#: Kafka 3.9 writes the highest version that is not flexible; version 1 for the sake of `expire_timestamp`.
+OFFSET_VALUE_VERSION: Final = 3
+OFFSET_VALUE_WITH_EXPIRY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+GROUP_VALUE_VERSION: Final = 3
+
+#: Partitions of topics, by topic id.
+Partitions = Mapping[bytes, frozenset[int]]
+
+_TYPES: Final[dict[int, tuple[type[Record], type[Record]]]] = {
+    0: (OffsetCommitKey, OffsetCommitValue),
+    1: (OffsetCommitKey, OffsetCommitValue),
+    2: (GroupMetadataKey, GroupMetadataValue),
+    3: (modern.ConsumerGroupMetadataKey, modern.ConsumerGroupMetadataValue),
+    4: (modern.ConsumerGroupPartitionMetadataKey, modern.ConsumerGroupPartitionMetadataValue),
+    5: (modern.ConsumerGroupMemberMetadataKey, modern.ConsumerGroupMemberMetadataValue),
+    6: (modern.ConsumerGroupTargetAssignmentMetadataKey, modern.ConsumerGroupTargetAssignmentMetadataValue),
+    7: (modern.ConsumerGroupTargetAssignmentMemberKey, modern.ConsumerGroupTargetAssignmentMemberValue),
+    8: (modern.ConsumerGroupCurrentMemberAssignmentKey, modern.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (modern.ConsumerGroupRegularExpressionKey, modern.ConsumerGroupRegularExpressionValue),
+}
+
+_INT16: Final = Struct(">h")
+
+
+class Entry(NamedTuple):
+    """A record, decoded. A value of None is a tombstone."""
+
+    key: Record
+    value: Record | None
+
+
+def decode(record: KeyValue) -> Entry | None:
+    """None for a type of record that is not ours to read: Kafka skips those as well.
+
+    :raises Malformed: for bytes that are not a record.
+    """
+    if len(record.key) < 2:
+        raise Malformed(f"a key of __consumer_offsets with {len(record.key)} bytes")
+    types = _TYPES.get(_INT16.unpack_from(record.key)[0])
+    if types is None:
+        return None
+    key, _ = codec.decode_versioned(types[0], record.key)
+    if record.value is None:
+        return Entry(key, None)
+    value, _ = codec.decode_versioned(types[1], record.value)
+    return Entry(key, value)
+
+
+def _tombstone(key: Record, version: int) -> KeyValue:
+    return KeyValue(codec.encode_versioned(key, version), None)
+
+
+def _pair(key: Record, version: int, value: Record, value_version: int = 0) -> KeyValue:
+    return KeyValue(codec.encode_versioned(key, version), codec.encode_versioned(value, value_version))
+
+
+# -- offsets and classic groups ----------------------------------------------------------------------------------------
+
+
+def offset_commit(
+    group_id: str,
+    topic: str,
+    partition: int,
+    *,
+    offset: int,
+    leader_epoch: int,
+    metadata: str,
+    commit_timestamp_ms: int,
+    expire_timestamp_ms: int = -1,
+) -> KeyValue:
+    value = OffsetCommitValue(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp=commit_timestamp_ms,
+        expire_timestamp=expire_timestamp_ms,
+    )
+    version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
+    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    return _pair(key, OFFSET_KEY_VERSION, value, version)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:
+    return _tombstone(OffsetCommitKey(group=group_id, topic=topic, partition=partition), OFFSET_KEY_VERSION)
+
+
+def group_metadata(group_id: str, value: GroupMetadataValue) -> KeyValue:
+    return _pair(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, value, GROUP_VALUE_VERSION)
+
+
+def group_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
+
+
+# -- consumer groups ---------------------------------------------------------------------------------------------------
+
+
+def group_epoch(group_id: str, epoch: int) -> KeyValue:
+    return _pair(modern.ConsumerGroupMetadataKey(group_id=group_id), 3, modern.ConsumerGroupMetadataValue(epoch=epoch))
+
+
+def group_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupMetadataKey(group_id=group_id), 3)
+
+
+def partition_metadata(group_id: str, topics: Iterable[modern.TopicMetadata]) -> KeyValue:
+    value = modern.ConsumerGroupPartitionMetadataValue(topics=list(topics))
+    return _pair(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4, value)
+
+
+def partition_metadata_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4)
+
+
+def member_metadata(group_id: str, member_id: str, value: modern.ConsumerGroupMemberMetadataValue) -> KeyValue:
+    return _pair(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5, value)
+
+
+def member_metadata_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5)
+
+
+def target_epoch(group_id: str, epoch: int) -> KeyValue:
+    value = modern.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    return _pair(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6, value)
+
+
+def target_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6)
+
+
+def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
+    value = modern.ConsumerGroupTargetAssignmentMemberValue(
+        topic_partitions=[
+            modern.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in partitions.items()
+        ]
+    )
+    return _pair(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7, value)
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7)
+
+
+def current_assignment(
+    group_id: str,
+    member_id: str,
+    *,
+    member_epoch: int,
+    previous_member_epoch: int,
+    state: int,
+    assigned: Partitions,
+    pending_revocation: Partitions,
+) -> KeyValue:
+    value = modern.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=member_epoch,
+        previous_member_epoch=previous_member_epoch,
+        state=state,
+        assigned_partitions=_topic_partitions(assigned),
+        partitions_pending_revocation=_topic_partitions(pending_revocation),
+    )
+    return _pair(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8, value)
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8)
+
+
+def regular_expression(
+    group_id: str, expression: str, *, topics: Iterable[str], version: int, timestamp_ms: int
+) -> KeyValue:
+    key = modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
+    value = modern.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=timestamp_ms)
+    return _pair(key, 16, value)
+
+
+def regular_expression_tombstone(group_id: str, expression: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), 16)
+
+
+def _topic_partitions(partitions: Partitions) -> list[modern.TopicPartitions]:
+    return [
+        modern.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+        for topic_id, numbers in partitions.items()
+    ]
