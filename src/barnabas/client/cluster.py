@@ -362,5 +362,8 @@ _BOOTSTRAP_TRIES: Final = 5
 
 def usable_version(connection: Connection, message: ApiMessage) -> int:
     """The highest common version in which topics go by their names."""
-    version = connection.versions.pick(type(message))
+    return names_only(message, connection.versions.pick(type(message)))
+
+
+def names_only(message: ApiMessage, version: int) -> int:
     return min(version, _NAMES_UP_TO.get(message.API_KEY, version))

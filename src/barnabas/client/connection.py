@@ -34,8 +34,8 @@ _SHORT: Final = struct.Struct(">h")
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
 #: Responses up to this size share the connection's buffer; a page of frames is parsed per read.
 _BUFFER_BYTES: Final = 64 * 1024
-_SOFTWARE_NAME: Final = "barnabas"
-_SOFTWARE_VERSION: Final = "0.1.0"
+SOFTWARE_NAME: Final = "barnabas"
+SOFTWARE_VERSION: Final = "0.1.0"
 
 
 @dataclass(slots=True)
@@ -424,19 +424,19 @@ def _reason(error: OSError) -> str:
 async def _negotiate(connection: Connection, timeout_ms: int) -> BrokerVersions:
     """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
     request = ApiVersionsRequest(
-        client_software_name=_SOFTWARE_NAME,
-        client_software_version=_SOFTWARE_VERSION,
+        client_software_name=SOFTWARE_NAME,
+        client_software_version=SOFTWARE_VERSION,
     )
     version = ApiVersionsRequest.MAX_VERSION
     response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        version = _fallback(response)
+        version = fallback_version(response)
         response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
     check(response.error_code)
     return broker_versions(response)
 
 
-def _fallback(response: ApiVersionsResponse) -> int:
+def fallback_version(response: ApiVersionsResponse) -> int:
     for api in response.api_keys:
         if api.api_key == ApiVersionsRequest.API_KEY:
             return max(0, min(api.max_version, ApiVersionsRequest.MAX_VERSION))

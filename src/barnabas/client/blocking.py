@@ -1,0 +1,321 @@
+"""A blocking client over plain sockets, for threads without an event loop: Spark executors, small scripts.
+
+Same messages and codec as `connection`; one request at a time per connection. Owner: one thread. A large response is received
+straight into a buffer of its own, and its records are views of that buffer.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from barnabas.client.admin.partitions import READ_UNCOMMITTED
+from barnabas.client.cluster import names_only
+from barnabas.client.config import ClientConfig
+from barnabas.client.connection import (
+    SOFTWARE_NAME,
+    SOFTWARE_VERSION,
+    BrokerVersions,
+    broker_versions,
+    fallback_version,
+)
+from barnabas.client.consumer import Fetched
+from barnabas.client.errors import (
+    BrokerRefused,
+    ClientError,
+    ConnectionLost,
+    DeadlineExceeded,
+    RequestTimedOut,
+    check,
+)
+from barnabas.client.image import ClusterImage, image_of
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol import codec, frame
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
+
+_SIZE: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+
+
+class BlockingConnection:
+    """One connection to one broker. Any failure ends it."""
+
+    def __init__(self, host: str, port: int, config: ClientConfig) -> None:
+        config.require_plaintext()
+        self.address = f"{host}:{port}"
+        self._config = config
+        self._correlation_id = 0
+        self.versions = BrokerVersions()
+        try:
+            self._socket = socket.create_connection((host, port), timeout=config.connect_timeout_ms / 1000)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {self.address}: {error.strerror or error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        try:
+            self.versions = self._negotiate()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.closed = True
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def request(
+        self,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> R:
+        """Send, and wait for the answer. `version` defaults to the highest common one in which topics have names."""
+        if version is None:
+            version = names_only(message, self.versions.pick(type(message)))
+        deadline_s = time.monotonic() + (timeout_ms or self._config.request_timeout_ms) / 1000
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        try:
+            self._socket.settimeout(self._left_s(deadline_s))
+            self._socket.sendall(frame.encode_request(message, version, self._correlation_id, self._config.client_id))
+            return self._receive(response_type, version, deadline_s)
+        except TimeoutError:
+            self.close()
+            raise RequestTimedOut(f"{type(message).__name__} to {self.address} was not answered in time") from None
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"connection to {self.address} was lost: {error.strerror or error}") from error
+        except Malformed as error:
+            self.close()
+            raise ConnectionLost(f"{self.address} sent what is not a response: {error}") from error
+
+    def _receive(self, response_type: type[R], version: int, deadline_s: float) -> R:
+        (size,) = _SIZE.unpack(self._read_exactly(4, deadline_s))
+        if not 4 <= size <= self._config.response_bytes_max:
+            raise Malformed(f"a response of {size} bytes")
+        data = self._read_exactly(size, deadline_s)
+        correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
+        if correlation_id != self._correlation_id:
+            raise Malformed(f"correlation id {correlation_id} where {self._correlation_id} was due")
+        if (
+            response_type is ApiVersionsResponse
+            and _SHORT.unpack_from(data, offset)[0] == ErrorCode.UNSUPPORTED_VERSION
+        ):
+            version = 0  # KIP-511
+        return codec.decode(response_type, data, version, offset)
+
+    def _read_exactly(self, size: int, deadline_s: float) -> memoryview:
+        view = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            self._socket.settimeout(self._left_s(deadline_s))
+            count = self._socket.recv_into(view[done:])
+            if count == 0:
+                raise ConnectionResetError(0, "closed by the broker")
+            done += count
+        return view
+
+    def _left_s(self, deadline_s: float) -> float:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+    def _negotiate(self) -> BrokerVersions:
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        response = self.request(request, ApiVersionsResponse, version=ApiVersionsRequest.MAX_VERSION)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            response = self.request(request, ApiVersionsResponse, version=fallback_version(response))
+        check(response.error_code)
+        return broker_versions(response)
+
+
+class BlockingClient:
+    """A cluster for one thread: metadata, offsets, raw fetches, with retries. `with BlockingClient(config) as client`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.image = ClusterImage()
+        self._connections: dict[int, BlockingConnection] = {}
+        self._bootstrap: BlockingConnection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in (*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])):
+            connection.close()
+        self._connections.clear()
+        self._bootstrap = None
+
+    # -- connections and metadata ---------------------------------------------------------------------------------------
+
+    def connection(self, broker_id: int) -> BlockingConnection:
+        connection = self._connections.get(broker_id)
+        if connection is None or connection.closed:
+            broker = self.image.brokers.get(broker_id)
+            if broker is None:
+                raise ConnectionLost(f"broker {broker_id} is not alive")
+            connection = self._connections[broker_id] = BlockingConnection(broker.host, broker.port, self.config)
+        return connection
+
+    def any_connection(self) -> BlockingConnection:
+        for connection in (*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])):
+            if not connection.closed:
+                return connection
+        reasons = []
+        addresses = [(broker.host, broker.port) for broker in self.image.brokers.values()]
+        for host, port in dict.fromkeys([*addresses, *self.config.bootstrap]):
+            try:
+                self._bootstrap = BlockingConnection(host, port, self.config)
+                return self._bootstrap
+            except ConnectionLost as error:
+                reasons.append(str(error))
+        raise ConnectionLost("; ".join(reasons))
+
+    def refresh(self, topics: list[str] | None) -> ClusterImage:
+        """Metadata of these topics, or of all."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        response = self.any_connection().request(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse
+        )
+        check(response.error_code)
+        fresh = image_of(response)
+        kept = {} if topics is None else dict(self.image.topics)
+        self.image = ClusterImage(fresh.brokers, fresh.cluster_id, fresh.controller_id, kept | dict(fresh.topics))
+        return fresh
+
+    def leader(self, partition: TopicPartition) -> BlockingConnection:
+        if self.image.leader_of(partition) < 0:
+            self.refresh([partition.topic])
+        leader = self.image.leader_of(partition)
+        if leader < 0:
+            topic = self.image.topics.get(partition.topic)
+            code = topic.error if topic is not None and topic.error else ErrorCode.LEADER_NOT_AVAILABLE
+            raise BrokerRefused(code, f"partition {partition}")
+        return self.connection(leader)
+
+    # -- data -----------------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int = 8 * 1024 * 1024,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> Fetched:
+        """Raw batches from `offset` on; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised, not repaired."""
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+            topics=[
+                FetchTopic(
+                    topic=partition.topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
+                        )
+                    ],
+                )
+            ],
+        )
+
+        def once() -> Fetched:
+            response = self.leader(partition).request(
+                request, FetchResponse, timeout_ms=self.config.request_timeout_ms + max_wait_ms
+            )
+            check(response.error_code)
+            part = response.responses[0].partitions[0]
+            check(part.error_code, str(partition))
+            records = part.records if part.records is not None else b""
+            assert isinstance(records, bytes | memoryview)
+            return Fetched(
+                partition=partition,
+                data=records,
+                position=offset,
+                high_watermark=part.high_watermark,
+                last_stable_offset=part.last_stable_offset,
+                log_start_offset=part.log_start_offset,
+                aborted=tuple(part.aborted_transactions or ()),
+            )
+
+        return self.retrying(f"fetch of {partition}", once, topic=partition.topic)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
+        """Offsets by time, `LATEST` or `EARLIEST`; -1 where no record is that young."""
+        found: dict[TopicPartition, int] = {}
+        for partition, at in wanted.items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=isolation_level,
+                topics=[
+                    ListOffsetsTopic(
+                        name=partition.topic,
+                        partitions=[ListOffsetsPartition(partition_index=partition.partition, timestamp=at)],
+                    )
+                ],
+            )
+
+            def once(partition: TopicPartition = partition, request: ListOffsetsRequest = request) -> int:
+                response = self.leader(partition).request(request, ListOffsetsResponse)
+                result = response.topics[0].partitions[0]
+                check(result.error_code, str(partition))
+                return result.offset
+
+            found[partition] = self.retrying(f"offsets of {partition}", once, topic=partition.topic)
+        return found
+
+    def retrying(self, what: str, attempt: Callable[[], T], *, topic: str | None = None) -> T:
+        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up. Forgets what it knew of `topic` between."""
+        deadline_s = time.monotonic() + self.config.api_timeout_ms / 1000
+        pause_ms = self.config.retry_backoff_ms
+        while True:
+            try:
+                return attempt()
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                if topic is not None:
+                    topics = {name: info for name, info in self.image.topics.items() if name != topic}
+                    self.image = ClusterImage(
+                        self.image.brokers, self.image.cluster_id, self.image.controller_id, topics
+                    )
+                if time.monotonic() + pause_ms / 1000 > deadline_s:
+                    raise DeadlineExceeded(f"{what}: gave up after {self.config.api_timeout_ms} ms: {error}") from error
+                time.sleep(pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, self.config.retry_backoff_max_ms)
