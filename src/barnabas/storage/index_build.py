@@ -5,9 +5,19 @@ from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 
 
 class IndexBuilder:
-    """Empties both indexes, then takes every batch of the segment in order, then `finish`."""
+    """Empties both indexes, then takes every batch of the segment in order, then `finish`.
 
-    __slots__ = ("_interval_bytes", "_last_entry_at", "_offset_index", "_time_index", "max_timestamp", "offset_of_max")
+    A batch may be left out that begins at or before `next_entry_after` and has no timestamp above `max_timestamp`.
+    """
+
+    __slots__ = (
+        "_interval_bytes",
+        "_offset_index",
+        "_time_index",
+        "max_timestamp",
+        "next_entry_after",
+        "offset_of_max",
+    )
 
     def __init__(self, offset_index: OffsetIndex, time_index: TimeIndex, interval_bytes: int) -> None:
         offset_index.reset()
@@ -15,15 +25,16 @@ class IndexBuilder:
         self._offset_index = offset_index
         self._time_index = time_index
         self._interval_bytes = interval_bytes
-        self._last_entry_at = 0
+        #: A batch that begins past this position gets an entry.
+        self.next_entry_after = interval_bytes
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max = offset_index.base_offset
 
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.offset_of_max = max_timestamp, last_offset
-        if position - self._last_entry_at > self._interval_bytes:
-            self._last_entry_at = position
+        if position > self.next_entry_after:
+            self.next_entry_after = position + self._interval_bytes
             # An index that is too small for its segment stays sparse: look-ups walk further, and find all the same.
             if not self._offset_index.is_full:
                 self._offset_index.append(last_offset, position)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from barnabas.core.config.log_config import LONG_MAX, LogConfig
-from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.storage import names
 from barnabas.storage.checkpoints import CheckpointError, read_epochs
 from barnabas.storage.environment import LogEnvironment
@@ -103,13 +103,14 @@ class _Loader:
             self._disk.mkdir(self._directory)
         settle_leftovers(self._directory, self._disk)
         without_index = self._find_segments()
-        epochs_known = self._load_epochs()
+        self._load_epochs()
         try:
             recovered_from = None if clean else self._recover(self._recovery_point, progress)
             self._check_indexes(without_index, below=recovered_from, clean=clean)
-            if not epochs_known:
-                self._epochs_from_records(below=recovered_from)
             end_offset = self._find_end(progress)
+            earliest = self._epochs.earliest
+            if end_offset > self._log_start and (earliest is None or earliest.start_offset > self._log_start):
+                self._epochs_from_records()
             end_offset = self._settle_bounds(end_offset)
             self._settle_producers(end_offset, clean=clean)
         finally:
@@ -166,19 +167,15 @@ class _Loader:
             max_index_bytes=self._config.segment_index_bytes,
         )
 
-    def _load_epochs(self) -> bool:
-        """False where the file cannot be read: then every segment is, since the records know their epochs."""
+    def _load_epochs(self) -> None:
         entries: list[EpochEntry] = []
-        known = True
         try:
             entries = read_epochs(self._epoch_file.path)
         except FileNotFoundError:
-            known = True
+            entries = []
         except CheckpointError as error:
-            logger.warning("rebuilding the leader epochs of %s from its records: %s", self._partition, error)
-            known = False
+            logger.warning("ignoring leader epochs that cannot be read: %s", error)
         self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
-        return known
 
     # -- after an unclean stop
 
@@ -206,8 +203,12 @@ class _Loader:
             segment.release_files()
             progress(size, recovered.cut_bytes)
             next_offset = recovered.next_offset
-            if recovered.cut_bytes and after is not None:
-                self._drop(doubtful[place + 1 :], f"{segment.log_path} was cut before offset {next_offset}")
+            if after is None:
+                break
+            # A tail that the power took may end between two batches: only the hole before the next segment tells. A
+            # follower would never fetch what is missing there. Compaction makes such holes on purpose.
+            if recovered.cut_bytes or (next_offset < after and not self._config.is_compacted):
+                self._drop(doubtful[place + 1 :], f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
         self._snapshots.remove_outside(-1, next_offset)
         self._snapshots.take(producers, sync=False)
@@ -255,12 +256,26 @@ class _Loader:
                 rebuild_txn_index(segment, self._producers_at(segment.base_offset))
             segment.release_files()
 
-    def _epochs_from_records(self, *, below: int | None) -> None:
-        self._epochs.clear()
+    def _epochs_from_records(self) -> None:
+        """Where the file knows nothing of the first records (it was unreadable, or cut for a deletion that a crash
+        undid), the records themselves do."""
+        known = self._epochs.entries
+        until = known[0].start_offset if known else LONG_MAX
+        found: list[EpochEntry] = []
         for segment in self._segments:
+            if segment.base_offset >= until:
+                break
             for _, header in segment.headers(0):
-                if header.leader_epoch > (self._epochs.latest_epoch or -1):
-                    self._epochs.assign(header.leader_epoch, header.base_offset)
+                if header.base_offset >= until:
+                    break
+                if header.leader_epoch < 0 and not found:
+                    return  # written before there were epochs
+                if not found or header.leader_epoch > found[-1].epoch:
+                    found.append(EpochEntry(LeaderEpoch(header.leader_epoch), header.base_offset))
+        if found:
+            logger.warning("leader epochs of %s read from its records: %s", self._partition, found)
+            self._epochs = LeaderEpochCache([*found, *known], store=self._epoch_file)
+            self._epochs.dirty = True
 
     def _find_end(self, progress: Progress) -> int:
         if not len(self._segments):

@@ -11,10 +11,59 @@
 Owner: the event loop (renames only); recovery of each state is `recovery.settle_leftovers`.
 """
 
+from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant
 from barnabas.storage import names
+from barnabas.storage.disk import Disk
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import SegmentList
+
+
+def create_cleaned(directory: str, base_offset: int, *, disk: Disk, config: LogConfig, now_ms: int) -> Segment:
+    """A `.cleaned` segment to append to. Any thread or process; `finish_cleaned` when it is complete."""
+    segment = _cleaned(directory, base_offset, disk=disk, config=config, created_ms=now_ms, size_bytes=0)
+    for path in segment.paths():
+        disk.unlink(path)
+    segment.create_files()
+    segment.become_active()
+    return segment
+
+
+def finish_cleaned(segment: Segment, disk: Disk) -> None:
+    """Complete and durable, its files closed: ready to replace others."""
+    segment.become_inactive()
+    disk.fsync(segment.file.fd)
+    for path in segment.paths()[1:]:
+        disk.fsync_path(path)
+    segment.release_files()
+
+
+def open_cleaned(directory: str, base_offset: int, *, disk: Disk, config: LogConfig) -> Segment:
+    """A finished `.cleaned` segment that another process wrote."""
+    path = f"{directory}/{names.log_file(base_offset, names.CLEANED_SUFFIX)}"
+    return _cleaned(
+        directory,
+        base_offset,
+        disk=disk,
+        config=config,
+        created_ms=disk.modified_ms(path),
+        size_bytes=disk.size(path),
+    )
+
+
+def _cleaned(
+    directory: str, base_offset: int, *, disk: Disk, config: LogConfig, created_ms: int, size_bytes: int
+) -> Segment:
+    return Segment(
+        directory,
+        base_offset,
+        disk=disk,
+        created_ms=created_ms,
+        size_bytes=size_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        max_index_bytes=config.segment_index_bytes,
+        transient=names.CLEANED_SUFFIX,
+    )
 
 
 def replace_segments(segments: SegmentList, cleaned: list[Segment], old: list[Segment]) -> list[Segment]:
@@ -32,7 +81,9 @@ def replace_segments(segments: SegmentList, cleaned: list[Segment], old: list[Se
         segment.change_transient(names.SWAP_SUFFIX)
     for segment in leaving:
         segments.remove(segment)
+    pool = segments.active.pool
     for segment in new:
+        segment.pool = pool
         segments.add(segment)
     for segment in leaving:
         segment.change_transient(names.DELETED_SUFFIX)

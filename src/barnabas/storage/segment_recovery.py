@@ -81,16 +81,18 @@ def recover_segment(
         limit = min(limit, end_offset)
     latest_epoch = -1 if epochs.latest_epoch is None else int(epochs.latest_epoch)
     try:
-        for position, raw, batch in _checked_batches(segment, disk):
+        for position, raw, view, at in _checked_batches(segment, disk):
             last_offset = raw[0] + raw[6]
             if raw[0] < next_offset or raw[6] < 0 or last_offset >= limit:
                 raise _Damage(f"offsets [{raw[0]}, {last_offset}] are not within [{next_offset}, {limit})")
             if raw[9] >= 0:
-                _apply(producers, segment, _new_header(BatchHeader, raw), batch)
+                with view[at : at + raw[1] + LOG_OVERHEAD] as batch:
+                    _apply(producers, segment, _new_header(BatchHeader, raw), batch)
             if raw[2] > latest_epoch:
                 latest_epoch = raw[2]
                 epochs.assign(latest_epoch, raw[0])
-            builder.add(position, last_offset, raw[8])
+            if raw[8] > builder.max_timestamp or position > builder.next_entry_after:
+                builder.add(position, last_offset, raw[8])
             next_offset = last_offset + 1
             valid = position + raw[1] + LOG_OVERHEAD
     except _Damage as damage:
@@ -137,10 +139,10 @@ def rebuild_txn_index(segment: Segment, producers: ProducerStateManager) -> None
                 _apply(producers, segment, header, batch)
 
 
-def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
-    """(position, header fields, bytes) of every batch whose CRC holds; `_Damage` at the first that is none.
+def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview, int]]:
+    """(position, header fields, buffer, place in it) of every batch whose CRC holds; `_Damage` at the first that is none.
 
-    The bytes are valid until the next step.
+    The buffer is valid until the next step.
     """
     fd, end = segment.file.fd, segment.size_bytes
     buffer = bytearray(min(_READ_BYTES, end))
@@ -160,8 +162,7 @@ def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[
                 with view[at + ATTRIBUTES_AT : after] as covered:
                     if crc32c(covered) != raw[4]:
                         raise _Damage(f"the batch at offset {raw[0]} fails its CRC")
-                with view[at:after] as batch:
-                    yield position + at, raw, batch
+                yield position + at, raw, view, at
                 at = after
             if at == 0:
                 needed = LOG_OVERHEAD + length if filled >= HEADER_SIZE else HEADER_SIZE
