@@ -1,0 +1,260 @@
+"""The coordinators' runtime: records first, replay alone changes state, answers wait for the commit."""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+
+import pytest
+
+from barnabas.core.clock import ManualClock
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.runtime.coordinator import (
+    CoordinatorRuntime,
+    KeyValue,
+    Marker,
+    Producer,
+    Replay,
+    ReplayedRecord,
+    Respond,
+    Result,
+    SetTimer,
+    Tell,
+    Ticket,
+)
+from barnabas.runtime.timers import ManualTimers
+
+
+class Register:
+    """A machine that keeps the last value of each key."""
+
+    def __init__(self, partition: int) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.waiting: list[Ticket] = []
+        self.fired: list[Hashable] = []
+        self.markers: list[Marker] = []
+
+    def put(self, key: bytes, value: bytes) -> Result[str]:
+        return Result(records=[KeyValue(key, value)], response="stored")
+
+    def replay(self, record: ReplayedRecord) -> None:
+        self.values[record.record.key] = record.record.value
+
+    def replay_marker(self, marker: Marker, offset: int) -> None:
+        self.markers.append(marker)
+
+    def loaded(self, now_ms: int) -> Result[None]:
+        return Result(effects=[SetTimer("after load", 10)])
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]:
+        self.fired.append(key)
+        return Result()
+
+    def unloaded(self) -> list[Ticket]:
+        return self.waiting
+
+
+class FakeLog:
+    """Commits when told to."""
+
+    def __init__(self) -> None:
+        self.records: list[KeyValue] = []
+        self.pending: list[Callable[[ErrorCode], None]] = []
+        self.refuse: ErrorCode | None = None
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        *,
+        producer: Producer,
+        now_ms: int,
+        on_committed: Callable[[ErrorCode], None],
+    ) -> int:
+        if self.refuse is not None:
+            raise Refused(self.refuse)
+        first = len(self.records)
+        self.records.extend(records)
+        self.pending.append(on_committed)
+        return first
+
+    def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.pending.pop(0)(error)
+
+    async def load(self, partition: int, replay: Replay) -> None:
+        for offset, record in enumerate(self.records):
+            replay(ReplayedRecord(record, offset, 0), offset)
+            await asyncio.sleep(0)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.log = FakeLog()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.told: list[object] = []
+        loop = asyncio.get_running_loop()
+        self.runtime = CoordinatorRuntime(
+            "registers",
+            self.log,
+            make_machine=Register,
+            now_ms=self.clock.now_ms,
+            timers=self.timers,
+            spawn=lambda work, name: self.tasks.append(loop.create_task(work, name=name)),
+            on_effect=lambda partition, message: self.told.append(message),
+        )
+
+    async def lead(self, epoch: int = 1) -> Register:
+        self.runtime.elected(0, epoch)
+        await asyncio.gather(*self.tasks)
+        return self.runtime.active[0]
+
+
+def test_answer_waits_for_the_commit_but_state_does_not() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+        await asyncio.sleep(0)
+        assert machine.values == {b"a": b"1"}
+        assert not write.done()
+        world.log.commit()
+        assert await write == "stored"
+
+    asyncio.run(main())
+
+
+def test_read_waits_for_what_it_has_seen() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+        await asyncio.sleep(0)
+        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+        await asyncio.sleep(0)
+        assert not read.done()
+        world.log.commit()
+        assert await read == b"1"
+        await write
+        assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
+
+    asyncio.run(main())
+
+
+def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        with pytest.raises(Refused) as refused:
+            await world.runtime.write(0, lambda m, t: m.put(b"a", b"1"))
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert machine.values == {}
+
+    asyncio.run(main())
+
+
+def test_failed_commit_reaches_the_caller() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+        await asyncio.sleep(0)
+        world.log.commit(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(Refused) as refused:
+            await write
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(main())
+
+
+def test_kept_request_is_answered_by_a_later_one() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        kept: list[Ticket] = []
+
+        def keep(machine: Register, ticket: Ticket) -> Result[str]:
+            kept.append(ticket)
+            return Result()
+
+        first = asyncio.ensure_future(world.runtime.write(0, keep))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(
+            world.runtime.write(
+                0,
+                lambda m, t: Result(
+                    records=[KeyValue(b"a", b"1")],
+                    response="second",
+                    effects=[Respond(kept[0], "first"), Tell("markers")],
+                ),
+            )
+        )
+        await asyncio.sleep(0)
+        assert not first.done() and world.told == []
+        world.log.commit()
+        assert (await first, await second) == ("first", "second")
+        assert world.told == ["markers"]
+
+    asyncio.run(main())
+
+
+def test_new_leader_replays_to_the_same_state() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+        await asyncio.sleep(0)
+        world.log.commit()
+        await write
+        world.runtime.resigned(0)
+        with pytest.raises(Refused) as refused:
+            await world.runtime.read(0, lambda m: m.values)
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert (await world.lead(epoch=2)).values == machine.values
+
+    asyncio.run(main())
+
+
+def test_loading_shard_says_so() -> None:
+    async def main() -> None:
+        world = World()
+        world.log.records = [KeyValue(b"a", b"1")]
+        world.runtime.elected(0, 1)
+        with pytest.raises(Refused) as refused:
+            await world.runtime.read(0, lambda m: m.values)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await asyncio.gather(*world.tasks)
+        assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
+
+    asyncio.run(main())
+
+
+def test_who_waits_when_leadership_goes_is_sent_away() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+
+        def keep(m: Register, ticket: Ticket) -> Result[str]:
+            m.waiting.append(ticket)
+            return Result()
+
+        waiting = asyncio.ensure_future(world.runtime.write(0, keep))
+        await asyncio.sleep(0)
+        world.runtime.resigned(0)
+        with pytest.raises(Refused) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        world.timers.advance_ms(1000)
+        assert machine.fired == []
+
+    asyncio.run(main())
+
+
+def test_timer_reaches_the_machine() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        world.timers.advance_ms(10)
+        assert machine.fired == ["after load"]
+
+    asyncio.run(main())
