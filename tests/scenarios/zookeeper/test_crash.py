@@ -38,9 +38,11 @@ class Load:
         self._thread.start()
 
     def finish(self) -> None:
+        # Stopping first: requests that kazoo keeps for a reconnect fail then.
         self._stop.set()
-        self._thread.join(30)
         self.client.stop()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
         self.client.close()
 
     def _run(self) -> None:
@@ -50,7 +52,10 @@ class Load:
             for _ in range(self._rng.choice([1, 1, 5, 30])):
                 number += 1
                 key = f"/{self._name}/k{self._rng.randrange(20)}"
-                batch.append((key, number, self._write(key, number)))
+                try:
+                    batch.append((key, number, self._write(key, number)))
+                except KazooException:
+                    return
             for key, written, result in batch:
                 try:
                     result.get(20)
