@@ -1,0 +1,239 @@
+"""Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from barnabas.controller.context import Replica
+from barnabas.controller.deletion_machine import DeletionMachine
+from barnabas.controller.effects import CloseChannel, ControlledShutdownReply, Failure, OpenChannel
+from barnabas.controller.elections import Strategy
+from barnabas.controller.events import (
+    BrokerModified,
+    BrokersChanged,
+    ControlledShutdown,
+    LeaderAndIsrAnswered,
+    LogDirEventsNotified,
+)
+from barnabas.controller.office import Office, Program, ask, write
+from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.reassignment_machine import ReassignmentMachine
+from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.states import REPLICA_TRANSITIONS, ReplicaState
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Delete, Get, GetChildren
+from barnabas.coordination.znodes import BrokerRegistration, LeaderAndIsr, decode_log_dir_event
+from barnabas.core.errors import ErrorCode, Malformed
+
+_log = logging.getLogger(__name__)
+
+#: The epoch of a broker that is too old to know it.
+UNKNOWN_BROKER_EPOCH = -1
+
+
+class BrokerMachine:
+    def __init__(
+        self,
+        office: Office,
+        requests: RequestBatch,
+        partitions: PartitionMachine,
+        replicas: ReplicaMachine,
+        deletions: DeletionMachine,
+        reassignments: ReassignmentMachine,
+    ) -> None:
+        self._office = office
+        self._requests = requests
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions = deletions
+        self._reassignments = reassignments
+
+    # --- membership ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
+        """The brokers that are registered, with their epochs; from now on we hear of changes."""
+        [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
+        ids = sorted(int(name) for name in listed.children if name.isdigit())
+        results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
+        brokers: dict[int, tuple[BrokerRegistration, int]] = {}
+        for broker, result in zip(ids, results, strict=True):
+            registration = _decode(broker, result.data) if result.ok else None
+            if registration is not None and result.stat is not None:
+                brokers[broker] = (registration, result.stat.czxid)
+        return brokers
+
+    def brokers_changed(self) -> Program[None]:
+        context = self._office.context
+        found = yield from self.load()
+        came = sorted(set(found) - set(context.brokers))
+        went = sorted(set(context.brokers) - set(found))
+        # The same id with a higher epoch: it went and returned before we looked.
+        bounced = sorted(
+            each for each in set(found) & set(context.brokers) if found[each][1] > context.broker_epochs[each]
+        )
+        if came or went or bounced:
+            _log.info("brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
+        for broker in (*bounced, *went):
+            self._office.emit(CloseChannel(broker))
+        for broker in (*came, *bounced):
+            self._office.emit(OpenChannel(*found[broker]))
+        if came:
+            self._add(came, found)
+            yield from self._on_startup(came)
+        if bounced:
+            self._remove(bounced)
+            yield from self._on_failure(bounced)
+            # While it counts as gone: StopReplica of its former life must not reach the new one.
+            self._requests.flush()
+            self._add(bounced, found)
+            yield from self._on_startup(bounced)
+        if went:
+            self._remove(went)
+            yield from self._on_failure(went)
+
+    def broker_modified(self, broker: int) -> Program[None]:
+        """New endpoints or features: everybody is told."""
+        context = self._office.context
+        [result] = yield from ask((Get(paths.broker_id(broker), watch=BrokerModified(broker)),))
+        known = context.brokers.get(broker)
+        if known is None or not result.ok or result.stat is None or result.stat.czxid != context.broker_epochs[broker]:
+            return
+        now = _decode(broker, result.data)
+        if now is None or (now.endpoints, now.features) == (known.endpoints, known.features):
+            return
+        context.brokers[broker] = now
+        if now.endpoints != known.endpoints:
+            self._office.emit(OpenChannel(now, context.broker_epochs[broker]))
+        self._requests.add_metadata(context.brokers)
+
+    def _add(self, brokers: Iterable[int], found: dict[int, tuple[BrokerRegistration, int]]) -> None:
+        for broker in brokers:
+            self._office.context.add_broker(*found[broker])
+
+    def _remove(self, brokers: Iterable[int]) -> None:
+        for broker in brokers:
+            self._office.context.remove_broker(broker)
+
+    def _on_startup(self, brokers: Sequence[int]) -> Program[None]:
+        context = self._office.context
+        for broker in brokers:
+            context.offline_dirs.pop(broker, None)
+        # The others need to know only that it is there. It needs to know everything, before it hears what it hosts.
+        self._requests.flush()
+        self._requests.add_metadata(each for each in context.brokers if each not in brokers)
+        self._requests.flush()
+        self._requests.add_metadata(brokers, context.leadership)
+        self._requests.flush()
+        hosted = context.replicas_on(brokers)
+        self._replicas.to_online(
+            each
+            for each in hosted
+            if each.topic not in context.deletion_started
+            and context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.ONLINE]
+        )
+        yield from self._partitions.bring_online()
+        yield from self._reassignments.resume(lambda _, assignment: any(each in brokers for each in assignment.target))
+        yield from self._deletions.resume_for(each.topic for each in hosted)
+
+    def _on_failure(self, brokers: Sequence[int]) -> Program[None]:
+        context = self._office.context
+        for broker in brokers:
+            context.offline_dirs.pop(broker, None)
+            context.shutting_down.discard(broker)
+        yield from self._on_offline(context.replicas_on(brokers))
+
+    def _on_offline(self, replicas: Sequence[Replica]) -> Program[None]:
+        """Leaders for what these led, first of all; then the ISRs without them."""
+        context = self._office.context
+        self._partitions.to_offline(context.partitions_with_offline_leader())
+        elected = yield from self._partitions.bring_online()
+        # Clients wait for this: it goes before the rest is written.
+        self._requests.flush()
+        doomed = [each for each in replicas if context.is_queued_for_deletion(each.topic)]
+        staying = [each for each in replicas if not context.is_queued_for_deletion(each.topic)]
+        yield from self._replicas.to_offline(
+            [each for each in staying if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
+        )
+        yield from self._deletions.fail_replicas(doomed)
+        if not staying and not any(isinstance(each, LeaderAndIsr) for each in elected.values()):
+            # Nobody would hear of the broker's end otherwise.
+            self._requests.add_metadata(context.brokers)
+
+    # --- log directories ----------------------------------------------------------------------------------------------
+
+    def log_dir_events(self) -> Program[None]:
+        """A broker lost a directory: ask it again for every replica, and see which it cannot serve."""
+        context = self._office.context
+        [listed] = yield from ask((GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),))
+        events = [f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in listed.children]
+        results = yield from ask(Get(path) for path in events)
+        brokers = {decode_log_dir_event(result.data or b"") for result in results if result.ok}
+        failing = sorted(brokers & set(context.brokers))
+        if failing:
+            _log.info("log directories failed on brokers %s", failing)
+            self._replicas.to_online(
+                each
+                for each in context.replicas_on(failing)
+                if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.ONLINE]
+                and each.topic not in context.deletion_started
+            )
+        yield from write(Delete(path) for path in events)
+
+    def leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> Program[None]:
+        context = self._office.context
+        if event.error is not ErrorCode.NONE:
+            _log.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.error.name)
+            return
+        if event.broker_id not in context.brokers:
+            return
+        before = context.offline_dirs.get(event.broker_id, set())
+        now = set(before)
+        for partition, error in event.partition_errors.items():
+            if error is ErrorCode.KAFKA_STORAGE_ERROR:
+                now.add(partition)
+            elif error is ErrorCode.NONE:
+                now.discard(partition)
+        context.offline_dirs[event.broker_id] = now
+        failed = sorted(now - before)
+        if failed:
+            _log.info("broker %d cannot serve %s", event.broker_id, ", ".join(map(str, failed)))
+            yield from self._on_offline([Replica(each, event.broker_id) for each in failed])
+
+    # --- controlled shutdown ------------------------------------------------------------------------------------------
+
+    def controlled_shutdown(self, event: ControlledShutdown) -> Program[ControlledShutdownReply | Failure]:
+        """Takes the lead away from a broker that is about to stop. The reply names what could not be moved."""
+        context = self._office.context
+        broker = event.broker_id
+        if broker not in context.brokers:
+            return Failure(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker} does not exist.")
+        if event.broker_epoch != UNKNOWN_BROKER_EPOCH and event.broker_epoch < context.broker_epochs[broker]:
+            return Failure(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Received controlled shutdown request from an old broker epoch {event.broker_epoch} for broker "
+                f"{broker}. Current broker epoch is {context.broker_epochs[broker]}.",
+            )
+        _log.info("broker %d is shutting down", broker)
+        context.shutting_down.add(broker)
+        led: list[Replica] = []
+        followed: list[Replica] = []
+        for replica in context.replicas_on((broker,)):
+            state = context.leadership.get(replica.partition)
+            alone = len(context.assignment(replica.partition).replicas) == 1
+            if state is None or alone or context.is_queued_for_deletion(replica.topic):
+                continue
+            (led if state.leader == broker else followed).append(replica)
+        yield from self._partitions.to_online([each.partition for each in led], Strategy.CONTROLLED_SHUTDOWN)
+        self._requests.flush()
+        yield from self._replicas.to_offline(
+            [each for each in followed if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
+        )
+        return ControlledShutdownReply(tuple(context.partitions_led_by(broker)))
+
+
+def _decode(broker: int, data: bytes | None) -> BrokerRegistration | None:
+    try:
+        return BrokerRegistration.decode(broker, data or b"")
+    except Malformed as error:
+        _log.error("%s", error)
+        return None

@@ -1,0 +1,84 @@
+"""The race for /controller. Pure: programs that the machine runs.
+
+Winning is one transaction: /controller is made, ephemeral, and /controller_epoch rises, on condition that nobody raised it
+since it was read. So there are never two controllers of one epoch, and the version of /controller_epoch guards
+all that the winner writes.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from barnabas.controller.events import ControllerChanged
+from barnabas.controller.office import Office, Program, ask
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Check, Create, Delete, Exists, Get, Multi, SetData, ZkCode
+from barnabas.coordination.znodes import (
+    ControllerRegistration,
+    decode_controller_epoch,
+    encode_controller_epoch,
+)
+
+_log = logging.getLogger(__name__)
+
+#: "Nobody", as a controller's id.
+NOBODY = -1
+#: What a new cluster starts with; the first controller has epoch 1.
+INITIAL_EPOCH = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A controller's time in office."""
+
+    epoch: int
+    epoch_zk_version: int
+
+
+def who_is_controller() -> Program[int]:
+    """Its id, or NOBODY; and from now on we hear of changes."""
+    # A watch on existence sees creation, change and deletion alike.
+    _, found = yield from ask((Exists(paths.CONTROLLER, watch=ControllerChanged()), Get(paths.CONTROLLER)))
+    return ControllerRegistration.decode(found.data or b"").broker_id if found.ok else NOBODY
+
+
+def race(office: Office) -> Program[Term | None]:
+    """The term that was won, or None if another broker was faster."""
+    epoch, version = yield from _current_epoch()
+    registration = ControllerRegistration(office.settings.broker_id, office.now_ms())
+    [result] = yield from ask(
+        (
+            Multi(
+                (
+                    Create(paths.CONTROLLER, registration.encode(), ephemeral=True),
+                    SetData(paths.CONTROLLER_EPOCH, encode_controller_epoch(epoch + 1), version),
+                )
+            ),
+        )
+    )
+    if result.ok:
+        stat = result.results[1].stat
+        assert stat is not None
+        return Term(epoch + 1, stat.version)
+    if result.code not in (ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION):
+        _log.error("the race for /controller was refused: %s", result.code.value)
+        return None
+    # We may have won all the same: a lost connection takes the answer along, and the repetition finds our own znode.
+    if (yield from who_is_controller()) == office.settings.broker_id:
+        current, current_version = yield from _current_epoch()
+        if current == epoch + 1:
+            return Term(current, current_version)
+    return None
+
+
+def resign(epoch_zk_version: int) -> Program[None]:
+    """Frees /controller, if it is still this term's."""
+    yield from ask((Multi((Check(paths.CONTROLLER_EPOCH, epoch_zk_version), Delete(paths.CONTROLLER))),))
+
+
+def _current_epoch() -> Program[tuple[int, int]]:
+    """The epoch and its znode's version; made if this is a new cluster."""
+    while True:
+        [found] = yield from ask((Get(paths.CONTROLLER_EPOCH),))
+        if found.ok and found.stat is not None:
+            return decode_controller_epoch(found.data or b""), found.stat.version
+        yield from ask((Create(paths.CONTROLLER_EPOCH, encode_controller_epoch(INITIAL_EPOCH)),))

@@ -1,0 +1,266 @@
+"""The controller: cluster events in, effects out. Pure: no I/O, no clock, no chance.
+
+One event is worked on at a time, as in Kafka. Its program runs until it needs ZooKeeper: then `handle` returns with a
+`ZkBatch` among the effects, and goes on when `ZkAnswered` comes. Events that come meanwhile wait their turn. Only the end
+of the session does not wait: it drops what is under way.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from barnabas.controller.broker_machine import BrokerMachine
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.deletion_machine import DeletionMachine
+from barnabas.controller.effects import ControllerIs, Effect, Failure, Reply, ReplyValue, Resigned, ZkBatch
+from barnabas.controller.election import NOBODY, race, resign, who_is_controller
+from barnabas.controller.events import (
+    Abandon,
+    ApiEvent,
+    ControllerChanged,
+    Event,
+    SessionExpired,
+    SessionRenewed,
+    SettingsChanged,
+    Startup,
+    WatchEvent,
+    ZkAnswered,
+)
+from barnabas.controller.isr_machine import IsrMachine
+from barnabas.controller.office import ControllerMoved, Office, Program, ZkStep
+from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.reassignment_machine import ReassignmentMachine
+from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.settings import ControllerSettings
+from barnabas.controller.takeover import Takeover
+from barnabas.controller.topic_machine import TopicMachine
+from barnabas.controller.work import Work
+from barnabas.coordination.operations import Guard, Result
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicId
+
+_log = logging.getLogger(__name__)
+
+#: API requests that wait for their turn. Kafka's clients retry what is refused.
+WAITING_MAX = 10_000
+
+
+class ControllerMachine:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        *,
+        new_topic_id: Callable[[], TopicId],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._office = Office(settings, new_topic_id, now_ms)
+        requests = self._requests = RequestBatch(self._office)
+        partitions = PartitionMachine(self._office, requests)
+        replicas = ReplicaMachine(self._office, requests)
+        deletions = DeletionMachine(self._office, requests, partitions, replicas)
+        reassignments = ReassignmentMachine(self._office, requests, partitions, replicas, deletions)
+        topics = TopicMachine(self._office, partitions, replicas, deletions)
+        brokers = BrokerMachine(self._office, requests, partitions, replicas, deletions, reassignments)
+        isr = IsrMachine(self._office, requests)
+        self._takeover = Takeover(
+            self._office, requests, partitions, replicas, deletions, reassignments, topics, brokers
+        )
+        self._work = Work(
+            self._office, requests, partitions, replicas, deletions, reassignments, topics, brokers, isr, self._takeover
+        )
+
+        self._inbox: deque[Event] = deque()
+        #: The event that is being worked on, and the batch whose answers its program waits for.
+        self._current: Event | None = None
+        self._program: Program[None] | None = None
+        self._batch_id = 0
+        self._controller_id = NOBODY
+        self._is_registered = False
+
+    # --- what others see ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is controller, as far as it knows."""
+        return self._office.is_active
+
+    @property
+    def epoch(self) -> int:
+        """Of the current term; 0 if this broker is not controller."""
+        return self._office.context.epoch
+
+    @property
+    def controller_id(self) -> int:
+        return self._controller_id
+
+    @property
+    def context(self) -> ControllerContext:
+        """For metrics, tests and invariants: not to be changed."""
+        return self._office.context
+
+    @property
+    def is_idle(self) -> bool:
+        return self._current is None and not self._inbox
+
+    def validate(self) -> None:
+        """Raises if what the machine knows contradicts itself."""
+        context = self._office.context
+        for partition, state in context.leadership.items():
+            assert len(set(state.isr)) == len(state.isr), f"{partition}: a broker twice in the ISR {state.isr}"
+            assert state.controller_epoch <= context.epoch, f"{partition}: state of a later controller"
+        for topic, topic_id in context.topic_ids.items():
+            assert context.topic_names[topic_id] == topic
+        assert context.deletion_started <= context.to_delete
+        assert set(context.brokers) == set(context.broker_epochs)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What to do about it, in order. An exception is a bug: carry out `salvage()`, then handle `Abandon`."""
+        out: list[Effect] = []
+        self._office.out = out
+        if isinstance(event, ZkAnswered):
+            self._resume(event)
+        elif isinstance(event, SessionExpired):
+            self._expire()
+        elif isinstance(event, WatchEvent) and event in self._inbox:
+            _log.debug("%s is due already, and will see what there is to see", event)
+        elif isinstance(event, ApiEvent) and len(self._inbox) >= WAITING_MAX:
+            self._reply(event, Failure(ErrorCode.REQUEST_TIMED_OUT, "the controller has too much to do"))
+        else:
+            self._inbox.append(event)
+        self._run()
+        return out
+
+    def salvage(self) -> list[Effect]:
+        """After `handle` raised: the effects it had come to, the reply to the caller among them."""
+        return self._office.out
+
+    def _run(self) -> None:
+        while self._program is None and self._inbox:
+            event = self._current = self._inbox.popleft()
+            self._program = self._start(event)
+            self._advance(None)
+
+    def _resume(self, answer: ZkAnswered) -> None:
+        # An answer to what the end of a session has dropped.
+        if self._program is None or answer.batch_id != self._batch_id:
+            return
+        if answer.moved:
+            self._advance(ControllerMoved())
+        else:
+            self._advance(answer.results)
+
+    def _advance(self, answer: tuple[Result, ...] | ControllerMoved | None) -> None:
+        """Runs the current program until it asks again or ends."""
+        program = self._program
+        assert program is not None
+        try:
+            if isinstance(answer, ControllerMoved):
+                step = program.throw(answer)
+            else:
+                step = program.send(answer)  # type: ignore[arg-type]
+        except StopIteration:
+            self._finish()
+        except ControllerMoved:
+            _log.info("another broker is controller; giving up %s", type(self._current).__name__)
+            self._finish()
+            # Look who, and resign: before anything else.
+            self._inbox.appendleft(ControllerChanged())
+        except BaseException:
+            self._requests.clear()
+            self._finish()
+            raise
+        else:
+            self._ask(step)
+
+    def _ask(self, step: ZkStep) -> None:
+        self._batch_id += 1
+        guard = Guard(self._office.context.epoch_zk_version) if step.guarded else None
+        self._office.emit(ZkBatch(self._batch_id, step.operations, guard))
+
+    def _finish(self) -> None:
+        event, self._current, self._program = self._current, None, None
+        if self._office.is_active:
+            self._requests.flush()
+        else:
+            self._requests.clear()
+        if isinstance(event, ApiEvent) and not self._work.has_replied:
+            self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
+
+    def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
+        self._office.emit(Reply(event.token, value))
+
+    def _expire(self) -> None:
+        """The session is over: whatever it held is gone, and what is under way must not go on."""
+        self._is_registered = False
+        dropped = [*([self._current] if self._current else []), *self._inbox]
+        if self._program is not None:
+            self._program.close()
+        answered = self._work.has_replied
+        self._batch_id += 1
+        self._current, self._program = None, None
+        self._inbox.clear()
+        self._step_down()
+        for index, event in enumerate(dropped):
+            if isinstance(event, ApiEvent) and not (index == 0 and answered):
+                self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
+            elif isinstance(event, SettingsChanged):
+                self._office.settings = event.settings
+        self._note_controller(NOBODY)
+
+    # --- the office ---------------------------------------------------------------------------------------------------
+
+    def _start(self, event: Event) -> Program[None]:
+        self._work.has_replied = False
+        match event:
+            case Startup() | SessionRenewed():
+                self._is_registered = True
+                return self._look_and_contend()
+            case ControllerChanged():
+                return self._look_and_contend()
+            case Abandon(reason):
+                return self._abandon(reason)
+            case _:
+                return self._work.program(event)
+
+    def _look_and_contend(self) -> Program[None]:
+        """Sees who is controller. A free office is raced for, by those who are registered."""
+        controller = yield from who_is_controller()
+        self._note_controller(controller)
+        if self._office.is_active and controller != self._office.settings.broker_id:
+            self._step_down()
+        if controller != NOBODY or not self._is_registered:
+            return
+        term = yield from race(self._office)
+        self._note_controller((yield from who_is_controller()))
+        if term is None or self._controller_id != self._office.settings.broker_id:
+            return
+        context = self._office.context
+        context.epoch, context.epoch_zk_version = term.epoch, term.epoch_zk_version
+        self._office.is_active = True
+        _log.info("broker %d is controller with epoch %d", self._controller_id, term.epoch)
+        yield from self._takeover.run()
+
+    def _abandon(self, reason: str) -> Program[None]:
+        if not self._office.is_active:
+            return
+        _log.error("resigning: %s", reason)
+        version = self._office.context.epoch_zk_version
+        self._step_down()
+        yield from resign(version)
+
+    def _step_down(self) -> None:
+        self._requests.clear()
+        if not self._office.is_active:
+            return
+        _log.info("broker %d is not controller any more", self._office.settings.broker_id)
+        self._office.is_active = False
+        self._office.context = ControllerContext()
+        self._office.emit(Resigned())
+
+    def _note_controller(self, controller: int) -> None:
+        if controller != self._controller_id:
+            self._controller_id = controller
+            self._office.emit(ControllerIs(controller))

@@ -1,0 +1,76 @@
+"""What the parts of the controller's machine share: the context, the settings, the effects so far, and how to ask ZooKeeper.
+
+A *program* is a generator that decides: it yields what it wants to know or write, and goes on with the answers. The
+machine runs one at a time, so that its decisions are as serial as Kafka's. Pure.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.effects import Effect
+from barnabas.controller.settings import ControllerSettings
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Get, Operation, Result
+from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.core.errors import BarnabasError
+from barnabas.core.ids import TopicId, TopicPartition
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ZkStep:
+    operations: tuple[Operation, ...]
+    #: Writes only while this term lasts.
+    guarded: bool
+
+
+Program = Generator[ZkStep, tuple[Result, ...], T]
+
+
+class ControllerMoved(BarnabasError):
+    """Another broker was elected. Thrown into a program whose guarded write was refused."""
+
+
+@dataclass(slots=True)
+class Office:
+    settings: ControllerSettings
+    #: Ids for topics that have none.
+    new_topic_id: Callable[[], TopicId]
+    now_ms: Callable[[], int]
+    context: ControllerContext = field(default_factory=ControllerContext)
+    #: Effects of the event that is being worked on.
+    out: list[Effect] = field(default_factory=list)
+    #: Whether this broker is controller.
+    is_active: bool = False
+
+    def emit(self, effect: Effect) -> None:
+        self.out.append(effect)
+
+
+def ask(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
+    """Answers to reads, and to writes that need no guard."""
+    wanted = tuple(operations)
+    if not wanted:
+        return ()
+    return (yield ZkStep(wanted, guarded=False))
+
+
+def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
+    """Answers to writes that only a controller in office may make."""
+    wanted = tuple(operations)
+    if not wanted:
+        return ()
+    return (yield ZkStep(wanted, guarded=True))
+
+
+def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicPartition, LeaderAndIsr]]:
+    """Partition states as ZooKeeper has them now; those that have none are left out."""
+    results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
+    return {
+        partition: LeaderAndIsr.decode(partition, result.data, result.stat.version)
+        for partition, result in zip(partitions, results, strict=True)
+        if result.ok and result.data and result.stat is not None
+    }

@@ -1,0 +1,132 @@
+"""Moves replicas between their states: new, online, offline, and the steps of deletion. Pure."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from barnabas.controller.context import Replica
+from barnabas.controller.office import Office, Program, read_leadership
+from barnabas.controller.partition_machine import write_leadership
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.states import ReplicaState
+from barnabas.coordination.operations import ZkCode
+from barnabas.coordination.znodes import NO_LEADER, LeaderAndIsr
+from barnabas.core.ids import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaMachine:
+    def __init__(self, office: Office, requests: RequestBatch) -> None:
+        self._office = office
+        self._requests = requests
+
+    def initialize(self) -> None:
+        """The state of every replica as a new controller finds it."""
+        context = self._office.context
+        for replica in context.replicas_of(context.partitions()):
+            # On a dead broker a deletion may have been under way: ineligible is the safe side, from where both
+            # offline and online can be reached.
+            online = context.is_online(replica.broker, replica.partition)
+            context.replica_states[replica] = ReplicaState.ONLINE if online else ReplicaState.DELETION_INELIGIBLE
+
+    def to_new(self, replicas: Iterable[Replica]) -> None:
+        """They are told whom to follow, if there is a leader."""
+        context = self._office.context
+        for replica in replicas:
+            leadership = context.leadership.get(replica.partition)
+            if leadership is not None and leadership.leader == replica.broker:
+                _log.error("%s leads already and cannot be new", replica)
+                continue
+            context.move_replica(replica, ReplicaState.NEW)
+            if leadership is not None:
+                self._tell(replica, leadership, is_new=True)
+
+    def to_online(self, replicas: Iterable[Replica]) -> None:
+        context = self._office.context
+        for replica in replicas:
+            before = context.replica_state(replica)
+            context.move_replica(replica, ReplicaState.ONLINE)
+            leadership = context.leadership.get(replica.partition)
+            # A new one was told already.
+            if before is not ReplicaState.NEW and leadership is not None:
+                self._tell(replica, leadership, is_new=False)
+
+    def to_offline(self, replicas: Sequence[Replica]) -> Program[None]:
+        """They are told to stop, and leave the ISR, which their leaders hear of."""
+        context = self._office.context
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for replica in replicas:
+            self._requests.add_stop_replica(replica.broker, replica.partition, delete=False)
+            by_broker.setdefault(replica.broker, []).append(replica.partition)
+            context.move_replica(replica, ReplicaState.OFFLINE)
+        for broker, partitions in by_broker.items():
+            # The znodes of a topic that is being deleted go as well: nobody needs to know its ISR any more.
+            staying = [each for each in partitions if not context.is_queued_for_deletion(each.topic)]
+            # Offline replicas are part of the metadata, even where the ISR does not change.
+            self._requests.add_metadata(context.brokers, staying)
+            yield from self._leave_isr(broker, staying)
+
+    def to_deletion_started(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self._office.context.move_replica(replica, ReplicaState.DELETION_STARTED)
+            self._requests.add_stop_replica(replica.broker, replica.partition, delete=True)
+
+    def to_deletion_successful(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self._office.context.move_replica(replica, ReplicaState.DELETION_SUCCESSFUL)
+
+    def to_deletion_ineligible(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self._office.context.move_replica(replica, ReplicaState.DELETION_INELIGIBLE)
+
+    def to_non_existent(self, replicas: Iterable[Replica]) -> None:
+        context = self._office.context
+        for replica in replicas:
+            context.move_replica(replica, ReplicaState.NON_EXISTENT)
+            context.assign(replica.partition, context.assignment(replica.partition).without(replica.broker))
+
+    def _tell(self, replica: Replica, leadership: LeaderAndIsr, *, is_new: bool) -> None:
+        assignment = self._office.context.assignment(replica.partition)
+        self._requests.add_leader_and_isr((replica.broker,), replica.partition, leadership, assignment, is_new=is_new)
+
+    def _leave_isr(self, broker: int, partitions: Iterable[TopicPartition]) -> Program[None]:
+        context = self._office.context
+        known = {each: context.leadership[each] for each in partitions if each in context.leadership}
+        while known:
+            wanted = {
+                partition: replace(_without(state, broker), controller_epoch=context.epoch)
+                for partition, state in known.items()
+                if _is_member(state, broker) and state.controller_epoch <= context.epoch
+            }
+            written = yield from write_leadership(wanted)
+            again = []
+            for partition, state in written.items():
+                if isinstance(state, LeaderAndIsr):
+                    self._announce(partition, state, besides=broker)
+                elif state is ZkCode.BAD_VERSION:
+                    again.append(partition)
+                else:
+                    _log.error("%d could not leave the ISR of %s: %s", broker, partition, state.value)
+            known = yield from read_leadership(again)
+            # One that left meanwhile by itself has nothing more to write, but is to be remembered.
+            context.leadership.update(known)
+
+    def _announce(self, partition: TopicPartition, state: LeaderAndIsr, *, besides: int) -> None:
+        context = self._office.context
+        context.leadership[partition] = state
+        assignment = context.assignment(partition)
+        recipients = [each for each in assignment.replicas if each != besides]
+        self._requests.add_leader_and_isr(recipients, partition, state, assignment, is_new=False)
+
+
+def _is_member(state: LeaderAndIsr, broker: int) -> bool:
+    """Whether there is something to take from this broker: its place in the ISR, or the lead."""
+    return broker in state.isr and (len(state.isr) > 1 or state.leader == broker)
+
+
+def _without(state: LeaderAndIsr, broker: int) -> LeaderAndIsr:
+    """The last member stays in the ISR: when it returns it is the only one that has everything."""
+    leader = NO_LEADER if state.leader == broker else state.leader
+    isr = state.isr if len(state.isr) == 1 else tuple(each for each in state.isr if each != broker)
+    return state.with_leader(leader, isr)

@@ -1,0 +1,153 @@
+"""Collects what is to be said to each broker, so that one event makes one request of each kind and broker. Pure."""
+
+from collections.abc import Iterable
+
+from barnabas.controller.effects import (
+    LeaderAndIsrState,
+    MetadataState,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    StopReplicaState,
+)
+from barnabas.controller.office import Office
+from barnabas.coordination.znodes import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment
+from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
+
+
+class RequestBatch:
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrState]] = {}
+        self._stop_replica: dict[int, dict[TopicPartition, StopReplicaState]] = {}
+        self._metadata_brokers: set[int] = set()
+        self._metadata_partitions: dict[TopicPartition, None] = {}
+
+    def clear(self) -> None:
+        self._leader_and_isr.clear()
+        self._stop_replica.clear()
+        self._metadata_brokers.clear()
+        self._metadata_partitions.clear()
+
+    def add_leader_and_isr(
+        self,
+        brokers: Iterable[int],
+        partition: TopicPartition,
+        leadership: LeaderAndIsr,
+        assignment: ReplicaAssignment,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Tells `brokers` who leads, and everybody else through their metadata."""
+        for broker in brokers:
+            if broker < 0:
+                continue
+            states = self._leader_and_isr.setdefault(broker, {})
+            known = states.get(partition)
+            states[partition] = LeaderAndIsrState(
+                leadership, assignment, is_new=is_new or (known is not None and known.is_new)
+            )
+        self.add_metadata(self._office.context.brokers, (partition,))
+
+    def add_stop_replica(self, broker: int, partition: TopicPartition, *, delete: bool) -> None:
+        if broker < 0:
+            return
+        states = self._stop_replica.setdefault(broker, {})
+        known = states.get(partition)
+        states[partition] = StopReplicaState(
+            leader_epoch=self._office.context.leader_epoch(partition),
+            delete=delete or (known is not None and known.delete),
+        )
+
+    def add_metadata(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
+        self._metadata_brokers.update(brokers)
+        self._metadata_partitions.update(dict.fromkeys(partitions))
+
+    def flush(self) -> None:
+        """Turns what was collected into effects: who leads first, then the news, then who has to stop."""
+        self._flush_leader_and_isr()
+        self._flush_metadata()
+        self._flush_stop_replica()
+
+    def _flush_leader_and_isr(self) -> None:
+        context = self._office.context
+        for broker, states in sorted(self._leader_and_isr.items()):
+            if broker not in context.brokers:
+                continue
+            leaders = {state.leadership.leader for state in states.values()}
+            self._office.emit(
+                SendLeaderAndIsr(
+                    broker_id=broker,
+                    broker_epoch=context.broker_epochs[broker],
+                    controller_epoch=context.epoch,
+                    partitions=states,
+                    topic_ids={
+                        topic: context.topic_ids.get(topic, ZERO_TOPIC_ID)
+                        for topic in dict.fromkeys(each.topic for each in states)
+                    },
+                    live_leaders=tuple(each for number, each in sorted(context.brokers.items()) if number in leaders),
+                )
+            )
+        self._leader_and_isr = {}
+
+    def _flush_metadata(self) -> None:
+        context = self._office.context
+        brokers = {
+            broker: context.broker_epochs[broker]
+            for broker in sorted(self._metadata_brokers)
+            if broker in context.brokers
+        }
+        if brokers:
+            states = {
+                partition: state
+                for partition in self._metadata_partitions
+                if (state := self._metadata_state(partition)) is not None
+            }
+            self._office.emit(
+                SendUpdateMetadata(
+                    brokers=brokers,
+                    controller_epoch=context.epoch,
+                    partitions=states,
+                    topic_ids={
+                        topic: context.topic_ids[topic]
+                        for topic in dict.fromkeys(each.topic for each in states)
+                        if topic in context.topic_ids
+                    },
+                    live_brokers=tuple(each for _, each in sorted(context.brokers.items())),
+                )
+            )
+        self._metadata_brokers = set()
+        self._metadata_partitions = {}
+
+    def _metadata_state(self, partition: TopicPartition) -> MetadataState | None:
+        """None while the partition has no leader yet: there is nothing to tell."""
+        context = self._office.context
+        leadership = context.leadership.get(partition)
+        if leadership is None:
+            return None
+        deleting = context.is_queued_for_deletion(partition.topic)
+        replicas = context.assignment(partition).replicas
+        return MetadataState(
+            controller_epoch=leadership.controller_epoch,
+            leader=LEADER_DURING_DELETE if deleting else leadership.leader,
+            leader_epoch=0 if deleting else leadership.leader_epoch,
+            isr=leadership.isr,
+            partition_epoch=0 if deleting else leadership.partition_epoch,
+            replicas=replicas,
+            offline_replicas=tuple(each for each in replicas if not context.is_online(each, partition)),
+        )
+
+    def _flush_stop_replica(self) -> None:
+        context = self._office.context
+        for broker, states in sorted(self._stop_replica.items()):
+            if broker not in context.brokers:
+                continue
+            self._office.emit(
+                SendStopReplica(
+                    broker_id=broker,
+                    broker_epoch=context.broker_epochs[broker],
+                    controller_epoch=context.epoch,
+                    partitions=states,
+                )
+            )
+        self._stop_replica = {}

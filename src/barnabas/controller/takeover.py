@@ -1,0 +1,163 @@
+"""What a broker does when it becomes controller: reads the cluster, and decides what is waiting for a decision. Pure."""
+
+import logging
+
+from barnabas.controller.broker_machine import BrokerMachine
+from barnabas.controller.deletion_machine import DeletionMachine
+from barnabas.controller.effects import Elected, OpenChannel, StartTimer
+from barnabas.controller.elections import Strategy
+from barnabas.controller.events import (
+    DeletionsChanged,
+    IsrChangesNotified,
+    LogDirEventsNotified,
+    PreferredElectionRequested,
+    Timer,
+    TopicsChanged,
+)
+from barnabas.controller.office import Office, Program, ask, read_leadership, write
+from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.reassignment_machine import ReassignmentMachine
+from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.states import ReplicaState
+from barnabas.controller.topic_machine import TopicMachine
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Create, Delete, Exists, Get, GetChildren, SetData
+from barnabas.coordination.znodes import FinalizedFeatures, decode_preferred_replica_election
+from barnabas.core.errors import Malformed
+from barnabas.core.ids import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+#: After a take-over brokers may still be starting: the first look at the balance comes soon, but not at once.
+FIRST_REBALANCE_MS = 5_000
+
+
+class Takeover:
+    def __init__(
+        self,
+        office: Office,
+        requests: RequestBatch,
+        partitions: PartitionMachine,
+        replicas: ReplicaMachine,
+        deletions: DeletionMachine,
+        reassignments: ReassignmentMachine,
+        topics: TopicMachine,
+        brokers: BrokerMachine,
+    ) -> None:
+        self._office = office
+        self._requests = requests
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions = deletions
+        self._reassignments = reassignments
+        self._topics = topics
+        self._brokers = brokers
+
+    def run(self) -> Program[None]:
+        context = self._office.context
+        yield from self._ensure_features()
+        # Watches come before reads, so that nothing is missed in between.
+        topics, deletions = yield from self._watch_and_clean()
+        yield from self._read_cluster(topics)
+        yield from self._deletions.initialize(deletions)
+        # Brokers must know each other before they hear whom to follow.
+        self._requests.add_metadata(context.brokers)
+        self._requests.flush()
+        yield from self._start_partitions()
+        yield from self._go_on()
+        if self._office.settings.auto_leader_rebalance_enable:
+            self._office.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, FIRST_REBALANCE_MS))
+        self._requests.flush()
+        self._office.emit(Elected(context.epoch))
+        _log.info(
+            "controller of epoch %d has %d brokers, %d topics, %d partitions",
+            context.epoch,
+            len(context.brokers),
+            len(context.topics),
+            len(context.leadership),
+        )
+
+    def _ensure_features(self) -> Program[None]:
+        """/feature says that feature versions are in use, and that none is finalized."""
+        [found] = yield from ask((Get(paths.FEATURE),))
+        if not found.ok:
+            yield from write((Create(paths.FEATURE, FinalizedFeatures().encode()),))
+            return
+        features = FinalizedFeatures.decode(found.data or b"")
+        wanted = FinalizedFeatures(features.features if features.enabled else {})
+        if features != wanted:
+            yield from write((SetData(paths.FEATURE, wanted.encode()),))
+
+    def _watch_and_clean(self) -> Program[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Topics and wishes to delete some. Notifications that are older than our reading are of no use."""
+        topics, deletions, log_dirs, isrs, _ = yield from ask(
+            (
+                GetChildren(paths.BROKER_TOPICS, watch=TopicsChanged()),
+                GetChildren(paths.DELETE_TOPICS, watch=DeletionsChanged()),
+                GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),
+                GetChildren(paths.ISR_CHANGE_NOTIFICATION, watch=IsrChangesNotified()),
+                Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),
+            )
+        )
+        yield from write(Delete(f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}") for name in log_dirs.children)
+        yield from write(Delete(f"{paths.ISR_CHANGE_NOTIFICATION}/{name}") for name in isrs.children)
+        return topics.children, deletions.children
+
+    def _read_cluster(self, topics: tuple[str, ...]) -> Program[None]:
+        context = self._office.context
+        brokers = yield from self._brokers.load()
+        for registration, epoch in brokers.values():
+            context.add_broker(registration, epoch)
+            self._office.emit(OpenChannel(registration, epoch))
+        partitions = yield from self._topics.load(topics)
+        for partition in partitions:
+            if context.assignment(partition).is_being_reassigned:
+                context.reassigning[partition] = None
+        context.leadership.update((yield from read_leadership(partitions)))
+
+    def _start_partitions(self) -> Program[None]:
+        """Every live replica is told what it is, what lost its leader gets one, and the dead leave their ISRs."""
+        context = self._office.context
+        self._replicas.initialize()
+        self._partitions.initialize()
+        replicas = context.replicas_of(context.partitions())
+        self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)
+        # Kafka empties the ISRs first. Leaders are what clients wait for, so they come first here, as when a broker fails.
+        yield from self._partitions.bring_online()
+        self._requests.flush()
+        yield from self._replicas.to_offline(
+            [each for each in replicas if context.replica_state(each) is ReplicaState.DELETION_INELIGIBLE]
+        )
+        self._requests.flush()
+
+    def _go_on(self) -> Program[None]:
+        """What the former controller left unfinished."""
+        begun = yield from self._reassignments.from_znode()
+        yield from self._reassignments.resume(lambda partition, _: partition not in begun)
+        yield from self._deletions.resume()
+        yield from self.elect_preferred_from_znode()
+
+    def elect_preferred_from_znode(self) -> Program[None]:
+        """/admin/preferred_replica_election, the way of old tools."""
+        context = self._office.context
+        yield from ask((Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),))
+        [found] = yield from ask((Get(paths.PREFERRED_REPLICA_ELECTION),))
+        if not found.ok:
+            return
+        wanted: list[TopicPartition] = []
+        try:
+            wanted = decode_preferred_replica_election(found.data or b"")
+        except Malformed as error:
+            _log.error("%s", error)
+        electable = [
+            each
+            for each in dict.fromkeys(wanted)
+            if each in context.leadership
+            and not context.is_queued_for_deletion(each.topic)
+            and context.leadership[each].leader != context.assignment(each).replicas[0]
+        ]
+        yield from self._partitions.to_online(electable, Strategy.PREFERRED)
+        yield from write((Delete(paths.PREFERRED_REPLICA_ELECTION),))
+        # So that the next one is seen.
+        yield from ask((Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),))
