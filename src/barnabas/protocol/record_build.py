@@ -14,6 +14,7 @@ from barnabas.protocol.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER,
     HEADER_SIZE,
+    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_V2,
     NO_SEQUENCE,
@@ -130,6 +131,30 @@ class BatchBuilder:
             | (TRANSACTIONAL_FLAG if transactional else 0)
             | (CONTROL_FLAG if control else 0)
             | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
+        )
+
+    @classmethod
+    def like(
+        cls, header: BatchHeader, *, delete_horizon_ms: int | None = None, level: int | None = None
+    ) -> "BatchBuilder":
+        """For the records that compaction keeps of a batch: same offsets, producer, codec and flags.
+
+        A delete horizon that the batch has stays; `delete_horizon_ms` sets one where it has none yet (KIP-534).
+        """
+        known = header.delete_horizon_ms
+        return cls(
+            base_offset=header.base_offset,
+            codec=header.codec,
+            level=level,
+            leader_epoch=header.leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.is_transactional,
+            control=header.is_control,
+            log_append_time_ms=header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None,
+            delete_horizon_ms=delete_horizon_ms if known is None else known,
+            last_offset=header.last_offset,
         )
 
     def __len__(self) -> int:

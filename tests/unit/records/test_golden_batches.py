@@ -41,18 +41,7 @@ def test_every_batch_is_valid_and_built_again_to_the_same_bytes(path: Path):
 
 
 def rebuild(records: list[rc.Record], header: rb.BatchHeader) -> bytes:
-    builder = rc.BatchBuilder(
-        base_offset=header.base_offset,
-        codec=header.codec,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-        control=header.is_control,
-        delete_horizon_ms=header.delete_horizon_ms,
-        last_offset=header.last_offset,
-    )
+    builder = rc.BatchBuilder.like(header)
     for record in records:
         builder.append_record(record)
     return builder.build()
