@@ -1,0 +1,129 @@
+"""`barnabas get-offsets`: kafka-get-offsets.sh."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
+from barnabas.client.admin.partitions import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    list_offsets,
+)
+from barnabas.client.cluster import Cluster
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+_TIMES: Final = {
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL,
+    "latest-tiered": LATEST_TIERED,
+}
+_RULE: Final = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
+
+Filter = Callable[[TopicPartition], bool]
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    topic_partitions: Annotated[
+        str | None,
+        typer.Option(
+            "--topic-partitions", metavar="T1:1,T2:0-3,T3,T4:5-,T5:-3", help="Topics, each with partitions or a range."
+        ),
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic, or a regular expression.")] = None,
+    partitions: Annotated[str | None, typer.Option("--partitions", metavar="0,1,…", help="Only these.")] = None,
+    time: Annotated[
+        str,
+        typer.Option("--time", help="A timestamp, or latest, earliest, max-timestamp, earliest-local, latest-tiered."),
+    ] = "latest",
+    exclude_internal_topics: Annotated[
+        bool, typer.Option("--exclude-internal-topics", help="Leave internal topics out.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print offsets of partitions, by time."""
+    if topic_partitions is not None and (topic is not None or partitions is not None):
+        raise UsageError("--topic-partitions cannot be used with --topic or --partitions")
+    wanted = rules_filter(topic_partitions) if topic_partitions is not None else topic_filter(topic or ".*", partitions)
+    at = parse_time(time)
+    config = options(bootstrap_server, command_config)
+    run(config, lambda cluster: _print(cluster, wanted, at, exclude_internal_topics, json))
+
+
+def parse_time(text: str) -> int:
+    if text in _TIMES:
+        return _TIMES[text]
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
+            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
+        ) from None
+
+
+def topic_filter(pattern: str, partitions: str | None) -> Filter:
+    chosen: set[int] | None = None
+    if partitions:
+        try:
+            chosen = {int(part) for part in partitions.split(",")}
+        except ValueError:
+            raise UsageError(
+                f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
+            ) from None
+    return lambda where: matches(pattern, where.topic) and (chosen is None or where.partition in chosen)
+
+
+def rules_filter(text: str) -> Filter:
+    """Any of several rules: `topic`, `topic:3`, `topic:0-3` (the upper end is left out), `topic:5-`, `:1`."""
+    rules = [_rule(part) for part in text.split(",")]
+    return lambda where: any(rule(where) for rule in rules)
+
+
+def _rule(text: str) -> Filter:
+    match = _RULE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"Invalid rule specification: {text}")
+    pattern = match[1] or ".*"
+    if match[2]:
+        only = int(match[2])
+        return lambda where: matches(pattern, where.topic) and where.partition == only
+    low, high = int(match[3] or 0), int(match[4] or 2**31 - 1)
+    return lambda where: matches(pattern, where.topic) and low <= where.partition < high
+
+
+async def _print(cluster: Cluster, wanted: Filter, at: int, exclude_internal: bool, json: bool) -> None:
+    chosen = [
+        where
+        for name, info in (await cluster.all_topics()).items()
+        if not (exclude_internal and info.internal)
+        for part in info.partitions
+        if wanted(where := TopicPartition(name, part.index))
+    ]
+    if not chosen:
+        raise UsageError("Could not match any topic-partitions with the specified filters")
+    listed = await list_offsets(cluster, dict.fromkeys(chosen, at))
+    found: list[tuple[TopicPartition, int]] = []
+    # Kafka sorts by the text of the partition: topic-10 comes before topic-2.
+    for where in sorted(listed, key=str):
+        entry = listed[where]
+        if entry.error is not ErrorCode.NONE:
+            sys.stderr.write(f"Skip getting offsets for topic-partition {where} due to error: {entry.error.name}\n")
+        elif entry.offset >= 0:
+            found.append((where, entry.offset))
+    if json:
+        say_json([{"topic": where.topic, "partition": where.partition, "offset": offset} for where, offset in found])
+        return
+    for where, offset in found:
+        say(f"{where.topic}:{where.partition}:{offset}")
