@@ -3,8 +3,8 @@
 import os
 from typing import Protocol
 
-#: Residency is probed at this step: the kernel reads ahead in chunks of this size, so pages in between come and go together.
-PROBE_STEP_BYTES = 128 * 1024
+#: Residency is probed at this step: the kernel reads and evicts in long runs, so pages in between come and go together.
+PROBE_STEP_BYTES = 256 * 1024
 
 
 class FileRange(Protocol):

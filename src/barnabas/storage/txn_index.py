@@ -77,6 +77,9 @@ class TransactionIndex:
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedSearch:
         """The aborted transactions that overlap [fetch_offset, upper_bound_offset)."""
+        if self._last() is None:
+            # Most segments have none, and every read_committed fetch asks: the answer must not cost a system call.
+            return AbortedSearch([], False)
         aborted = []
         for txn in self._iterate():
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
