@@ -18,12 +18,19 @@ from typer.testing import CliRunner
 from barnabas.cli.main import app
 from barnabas.protocol.codec import encode_versioned
 from barnabas.protocol.compression import Codec
-from barnabas.protocol.messages.consumer_group_records import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
+from barnabas.protocol.messages.consumer_group_records import (
+    ClassicMemberMetadata,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    TopicPartitions,
+)
 from barnabas.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata, OffsetCommitKey
 from barnabas.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from barnabas.protocol.records import BatchBuilder, Record, end_txn_marker
 from barnabas.storage.dump.decoders import OffsetsDecoder, TransactionLogDecoder, UnknownDecoder, decoder_of_class
 from barnabas.storage.dump.dumper import DumpOptions, dump_files
+from barnabas.storage.dump.json_form import message_to_json
 from barnabas.storage.dump.report import Report
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-3.9.1"
@@ -352,6 +359,25 @@ def test_offsets_decoder_shows_deletions_new_groups_and_what_it_cannot_read():
         text, payload = shown_offsets(bad_key, bad_value)
         assert text.startswith("Error at offset 7, skipping.")
         assert payload is None
+
+
+def test_json_of_a_message_has_the_fields_of_its_version_and_tagged_ones_that_say_something():
+    metadata = ClassicMemberMetadata(session_timeout_ms=5)
+    member = ConsumerGroupMemberMetadataValue(client_id="c", subscribed_topic_names=["t"])
+    assert "classicMemberMetadata" not in message_to_json(member, 0)
+    assert message_to_json(member, 0)["subscribedTopicNames"] == ["t"]
+    member.classic_member_metadata = metadata
+    shown = message_to_json(member, 0)
+    assert shown["classicMemberMetadata"] == {"sessionTimeoutMs": 5, "supportedProtocols": []}
+    assert shown["instanceId"] is None
+    txn = TransactionLogValue(previous_producer_id=-1, next_producer_id=9)
+    assert "nextProducerId" not in message_to_json(txn, 0)
+    assert message_to_json(txn, 1)["nextProducerId"] == 9
+    assert "previousProducerId" not in message_to_json(txn, 1)
+    assert message_to_json(TopicPartitions(topic_id=bytes(15) + b"\1"), 0)["topicId"] == "AAAAAAAAAAAAAAAAAAAAAQ"
+    txn.producer_id = object()
+    with pytest.raises(TypeError, match="holds a object"):
+        message_to_json(txn, 1)
 
 
 def test_members_of_other_protocols_keep_their_bytes():

@@ -86,10 +86,19 @@ def test_lz4_block_that_does_not_shrink_is_stored():
     assert struct.unpack_from("<I", packed, 7)[0] == 0x80000003
 
 
-@pytest.mark.parametrize(("flags", "why"), [(0x40, "dependent blocks"), (0xA0, "version 2")])
-def test_lz4_frames_that_kafka_refuses_are_refused(flags: int, why: str):
+@pytest.mark.parametrize(
+    ("at", "byte", "why"),
+    [
+        (0, 0, "wrong magic"),
+        (4, 0x40, "dependent blocks"),
+        (4, 0xA0, "version 2"),
+        (5, 0x30, "unknown block size 3"),
+        (6, 0, "descriptor is corrupt"),
+    ],
+)
+def test_lz4_frames_that_kafka_refuses_are_refused(at: int, byte: int, why: str):
     packed = bytearray(compress(Codec.LZ4, b"data"))
-    packed[4] = flags
+    packed[at] = byte
     with pytest.raises(Malformed, match=why):
         decompress(Codec.LZ4, packed)
 
@@ -102,6 +111,9 @@ def test_lz4_frame_with_block_checksums_and_content_size_is_read():
     frame += struct.pack("<I", len(block)) + block + b"\0\0\0\0" + bytes(4)
     assert decompress(Codec.LZ4, frame) == b"x" * 100
     assert xxh32(b"\x60\x40") >> 8 & 0xFF == 0x82
+    assert xxh32(b"") == 0x02CC5D05
+    with pytest.raises(ValueError, match="frame descriptors"):
+        xxh32(bytes(16))
 
 
 def test_gzip_members_one_after_the_other_are_read_as_one():

@@ -204,6 +204,64 @@ def test_records_that_contradict_their_header_are_malformed(batch: bytes):
         list(rc.iter_records(batch))
 
 
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(batch_of(one(0), count=2, last_delta=1), id="fewer records than the count"),
+        pytest.param(batch_of(one(0) + one(1), count=1, last_delta=0), id="more records than the count"),
+        pytest.param(batch_of(one(0) + one(0), count=2, last_delta=1), id="the same offset twice"),
+        pytest.param(batch_of(one(5), count=1, last_delta=1), id="an offset past the last"),
+        pytest.param(batch_of(b"\x01" + one(0)[1:], count=1, last_delta=0), id="a negative length"),
+        pytest.param(batch_of(bytes([12, 0, 0, 0, 3, 1, 0]), count=1, last_delta=0), id="a key of -2 bytes"),
+        pytest.param(batch_of(bytes([12, 0, 0, 0, 4, 1, 0, 0]), count=1, last_delta=0), id="a key up to the end"),
+        pytest.param(batch_of(bytes([12, 0, 128, 128, 128, 128, 128]), count=1, last_delta=0), id="an endless varint"),
+    ],
+)
+def test_keys_of_records_that_contradict_their_header_are_malformed(batch: bytes):
+    header = rb.read_header(batch)
+    with pytest.raises(Malformed):
+        list(rc.iter_keys(rc.records_body(batch, 0, header), header))
+
+
+@pytest.mark.parametrize("size", [63, 64, 8_191, 8_192, 1_100_000])
+def test_lengths_and_deltas_of_every_width_are_read(size: int):
+    builder = rc.BatchBuilder()
+    builder.append(b"k" * size, b"v" * size, timestamp=0, headers=[("h" * size, b"x" * size)])
+    builder.append(b"K", None, timestamp=size, offset=size)
+    builder.append(None, b"V", timestamp=2 * size, offset=2 * size)
+    batch = builder.build()
+    first, second, third = rc.iter_records(batch)
+    assert first == (0, 0, b"k" * size, b"v" * size, (("h" * size, b"x" * size),), -1)
+    assert (second.offset, second.timestamp, second.value) == (size, size, None)
+    assert (third.offset, third.timestamp, third.key) == (2 * size, 2 * size, None)
+    header = rb.read_header(batch)
+    spans = list(rc.iter_keys(rc.records_body(batch, 0, header), header))
+    assert [(span.offset_delta, span.key, span.has_value) for span in spans] == [
+        (0, b"k" * size, True),
+        (size, b"K", False),
+        (2 * size, None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[2, 127, 1], [2, 1, 1], [2, 0, 3], [2, 0, 126]],
+    ids=["a key past the end", "a null key", "a value of -2 bytes", "a value past the end"],
+)
+def test_record_headers_that_do_not_fit_are_malformed(headers: list[int]):
+    body = bytes([2 * (5 + len(headers)), 0, 0, 0, 1, 1, *headers])
+    with pytest.raises(Malformed):
+        list(rc.iter_records(batch_of(body, count=1, last_delta=0)))
+
+
+def test_timestamps_go_back_inside_a_batch():
+    builder = rc.BatchBuilder()
+    for timestamp in (5_000, 4_999, 0, 5_100):
+        builder.append(None, None, timestamp=timestamp)
+    assert [record.timestamp for record in rc.iter_records(builder.build())] == [5_000, 4_999, 0, 5_100]
+    assert builder.size_bytes == len(builder.build())
+
+
 def test_a_clients_batch_has_every_offset_and_says_where_the_largest_timestamp_is():
     builder = rc.BatchBuilder(base_offset=10)
     for key, timestamp in ((b"a", 5), (None, 9), (b"c", 9), (None, 1)):

@@ -254,6 +254,30 @@ def test_rename_delete_and_a_moved_directory(index: OffsetIndex, tmp_path):
     index.flush()  # after its deletion: nothing to flush, no error
 
 
+@pytest.mark.parametrize(
+    "ask",
+    ["last_offset", "entries", "max_entries", "length_bytes", "size_bytes"],
+)
+def test_every_question_opens_a_closed_index(index: OffsetIndex, ask: str):
+    index.append(105, 7)
+    index.close()
+    answers = {"last_offset": 105, "entries": 1, "max_entries": 1, "length_bytes": 8, "size_bytes": 8}
+    assert getattr(index, ask) == answers[ask]
+    index.close()
+    assert index.floor_position(9) == 7
+    index.close()
+    index.preallocate()
+    assert not index.is_full
+    assert index.path in repr(index)
+
+
+def test_reading_a_file_that_is_not_there_creates_none(tmp_path):
+    index = OffsetIndex(str(tmp_path / "x.index"), 0, read_only=True)
+    with pytest.raises(FileNotFoundError):
+        index.open()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_entry_out_of_range_is_an_index_error(index: OffsetIndex):
     with pytest.raises(IndexError):
         index.entry(0)
