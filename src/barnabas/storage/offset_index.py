@@ -18,8 +18,9 @@ _ENTRY: Final = struct.Struct(">ii")
 _POSITION_MASK: Final = 0xFFFFFFFF
 #: An entry read as one big-endian number sorts by relative offset, then position: bisect needs no Python per step.
 _Packed = ctypes.c_uint64.__ctype_be__
-#: Entries between two landmarks: a page of the file.
-_STRIDE: Final = 512
+#: Entries between two landmarks: 512 bytes of the file, so that they never lie across pages.
+_STRIDE: Final = 64
+_new = tuple.__new__
 
 
 class OffsetPosition(NamedTuple):
@@ -30,7 +31,7 @@ class OffsetPosition(NamedTuple):
 class OffsetIndex(IndexFile):
     """Offsets strictly ascending, positions ascending.
 
-    A look-up bisects the landmarks (the first entry of every page, in memory), then one page of the map: it
+    A look-up bisects the landmarks (every 64th entry, in memory), then the entries between two of them in the map: it
     faults in one page at most, and costs half of what bisecting the map alone would.
     """
 
@@ -39,7 +40,7 @@ class OffsetIndex(IndexFile):
     #: The last offset with an entry, or the base offset where there is none.
     _last_offset: int
     _packed: "ctypes.Array[ctypes.c_uint64] | None" = None
-    #: Entries 0, 512, 1024, … as `_packed` has them.
+    #: Entries 0, 64, 128, … as `_packed` has them.
     _landmarks: "array[int]"
 
     @property
@@ -69,9 +70,10 @@ class OffsetIndex(IndexFile):
     def lookup(self, offset: int) -> OffsetPosition:
         """The largest entry <= `offset`; (base offset, 0) where there is none."""
         slot = self._slot_after(offset)
-        if slot == 0:
+        if slot == 0 or self._packed is None:
             return OffsetPosition(Offset(self.base_offset), 0)
-        return self.entry(slot - 1)
+        entry: int = self._packed[slot - 1]
+        return _new(OffsetPosition, (self.base_offset + (entry >> 32), entry & _POSITION_MASK))
 
     def lookup_position(self, offset: int) -> int:
         """`lookup(offset).position`, for the hot path of a fetch."""
@@ -86,10 +88,9 @@ class OffsetIndex(IndexFile):
         if self._packed is None or relative < 0:
             return 0
         target = relative << 32 | _POSITION_MASK
-        page = bisect_right(self._landmarks, target)
-        if page == 0:
+        end = bisect_right(self._landmarks, target) * _STRIDE
+        if end == 0:
             return 0
-        end = page * _STRIDE
         return bisect_right(self._packed, target, end - _STRIDE, end if end < self._entries else self._entries)
 
     def floor_position(self, position: int) -> int:

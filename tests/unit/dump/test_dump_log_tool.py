@@ -363,7 +363,7 @@ def test_offsets_decoder_shows_deletions_new_groups_and_what_it_cannot_read():
 
 def test_json_of_a_message_has_the_fields_of_its_version_and_tagged_ones_that_say_something():
     metadata = ClassicMemberMetadata(session_timeout_ms=5)
-    member = ConsumerGroupMemberMetadataValue(client_id="c", subscribed_topic_names=["t"])
+    member = ConsumerGroupMemberMetadataValue(instance_id=None, client_id="c", subscribed_topic_names=["t"])
     assert "classicMemberMetadata" not in message_to_json(member, 0)
     assert message_to_json(member, 0)["subscribedTopicNames"] == ["t"]
     member.classic_member_metadata = metadata
