@@ -8,8 +8,9 @@ alone changes the hard state, so that a new leader, which only replays the log, 
 
 An operation whose answer comes later (a join that waits for others) returns no answer and keeps its ticket; a later result
 carries `Respond(ticket, answer)`. Owner: the event loop. Appending is synchronous: between an operation and its replay
-nothing else runs, so machines never see half of a change. What is read may not be committed yet; a read's answer
-therefore waits for the shard's last write, and never shows what a failover could take back.
+nothing else runs, so machines never see half of a change. What is seen may not be committed yet; the answer of a read, or
+of an operation that writes nothing (a refusal, a retry), therefore waits for the shard's last write, and never shows what
+a failover could take back.
 """
 
 import asyncio
@@ -144,7 +145,8 @@ class CoordinatorLog(Protocol):
     ) -> int:
         """Append as leader with acks=all and return the first offset, or raise `Refused`.
 
-        `on_committed` is called exactly once, never before this returns.
+        `on_committed` is called exactly once, never before this returns. An error says that the records may never be
+        committed by this leader: it is for one that lost its leadership, not for one whose followers are slow.
         """
         ...
 
@@ -163,7 +165,7 @@ class ShardState(Enum):
 class Shard(Generic[M]):
     """One partition's machine while this broker leads the partition in one epoch."""
 
-    __slots__ = ("epoch", "machine", "partition", "state", "timers", "uncommitted", "waiting_reads", "writes")
+    __slots__ = ("epoch", "machine", "partition", "state", "timers", "uncommitted", "waiting", "writes")
 
     def __init__(self, partition: int, epoch: int, machine: M) -> None:
         self.partition = partition
@@ -174,9 +176,12 @@ class Shard(Generic[M]):
         #: Numbers of writes that are not committed yet, and the number of the last one.
         self.uncommitted: set[int] = set()
         self.writes = 0
-        #: Reads that wait for all writes up to a number.
-        self.waiting_reads: list[tuple[int, asyncio.Future[None]]] = []
+        #: Answers that wait for all writes up to a number: called with what went wrong with those, or with None.
+        self.waiting: list[tuple[int, Callable[[Refused | None], None]]] = []
 
+
+#: A timer whose records the log refused (too few replicas) fires again after this.
+REFUSED_TIMER_BACKOFF_MS: Final = 1000
 
 #: How an append's failure looks to a client of a coordinator, as in Kafka.
 _APPEND_ERRORS: Final = {
@@ -271,10 +276,9 @@ class CoordinatorRuntime(Generic[M]):
             timer.cancel()
         shard.timers.clear()
         moved = Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {shard.partition} has moved")
-        for _, future in shard.waiting_reads:
-            if not future.done():
-                future.set_exception(moved)
-        shard.waiting_reads.clear()
+        waiting, shard.waiting = shard.waiting, []
+        for _, settle in waiting:
+            settle(moved)
         if was_active:
             for ticket in shard.machine.unloaded():
                 _fail(ticket, moved)
@@ -292,14 +296,17 @@ class CoordinatorRuntime(Generic[M]):
             raise Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {partition} could not be loaded")
         return shard
 
+    def begin(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> "asyncio.Future[R]":
+        """Run an operation now. The future has its answer once what it wrote is committed: often it is there at once."""
+        shard = self._active(partition)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        ticket = Ticket(future)
+        self._carry_out(shard, operation(shard.machine, ticket), ticket)
+        return future
+
     async def write(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> R:
         """Run an operation; its answer, once what it wrote is committed."""
-        shard = self._active(partition)
-        ticket = Ticket(asyncio.get_running_loop().create_future())
-        assert ticket.future is not None
-        self._carry_out(shard, operation(shard.machine, ticket), ticket)
-        answer: R = await ticket.future
-        return answer
+        return await self.begin(partition, operation)
 
     async def read(self, partition: int, operation: Callable[[M], R]) -> R:
         """Look, and answer when everything that was seen is committed."""
@@ -307,7 +314,8 @@ class CoordinatorRuntime(Generic[M]):
         answer = operation(shard.machine)
         if shard.uncommitted:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            shard.waiting_reads.append((shard.writes, future))
+            ticket = Ticket(future)
+            self._when_committed(shard, [Respond(ticket, None)], [])
             await future
         return answer
 
@@ -323,7 +331,8 @@ class CoordinatorRuntime(Generic[M]):
         if shard is not None and shard.state is ShardState.ACTIVE:
             shard.machine.replay_marker(marker, offset)
 
-    def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> None:
+    def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> bool:
+        """Whether it was done: False where the log refused the records, and nothing has changed."""
         answers = [effect for effect in result.effects if isinstance(effect, Respond)]
         if ticket is not None and result.response is not None:
             answers.append(Respond(ticket, result.response))
@@ -338,7 +347,9 @@ class CoordinatorRuntime(Generic[M]):
                     _fail(answer.ticket, failure)
                 if ticket is not None:
                     _fail(ticket, failure)
-                return
+                return False
+        elif shard.uncommitted:
+            self._when_committed(shard, answers, messages)
         else:
             _answer(answers)
             self._tell(shard, messages)
@@ -349,6 +360,21 @@ class CoordinatorRuntime(Generic[M]):
                 timer = shard.timers.pop(effect.key, None)
                 if timer is not None:
                     timer.cancel()
+        return True
+
+    def _when_committed(self, shard: Shard[M], answers: list[Respond], messages: list[object]) -> None:
+        """Nothing was written, but what was seen waits for its commit, and so do the answers."""
+
+        def settle(failure: Refused | None) -> None:
+            if failure is None:
+                _answer(answers)
+                self._tell(shard, messages)
+                return
+            for answer in answers:
+                _fail(answer.ticket, failure)
+
+        if answers or messages:
+            shard.waiting.append((shard.writes, settle))
 
     def _append(self, shard: Shard[M], result: Result[Any], answers: list[Respond], messages: list[object]) -> None:
         number = shard.writes + 1
@@ -358,11 +384,16 @@ class CoordinatorRuntime(Generic[M]):
             if error is ErrorCode.NONE:
                 _answer(answers)
                 self._tell(shard, messages)
-            else:
-                code = _APPEND_ERRORS.get(error, error)
-                for answer in answers:
-                    _fail(answer.ticket, Refused(code, f"{self._name} partition {shard.partition}: {error.name}"))
-            self._release_reads(shard)
+                self._release(shard)
+                return
+            code = _APPEND_ERRORS.get(error, error)
+            failure = Refused(code, f"{self._name} partition {shard.partition}: {error.name}")
+            for answer in answers:
+                _fail(answer.ticket, failure)
+            deceived = [settle for seen, settle in shard.waiting if seen >= number]
+            shard.waiting = [(seen, settle) for seen, settle in shard.waiting if seen < number]
+            for settle in deceived:
+                settle(failure)
 
         now_ms = self._now_ms()
         first = self._log.append(
@@ -374,14 +405,14 @@ class CoordinatorRuntime(Generic[M]):
             shard.machine.replay(ReplayedRecord(record, offset, now_ms, result.producer))
 
     @staticmethod
-    def _release_reads(shard: Shard[M]) -> None:
-        oldest = min(shard.uncommitted, default=None)
-        ready = [f for number, f in shard.waiting_reads if oldest is None or number < oldest]
-        if ready:
-            shard.waiting_reads = [(n, f) for n, f in shard.waiting_reads if oldest is not None and n >= oldest]
-            for future in ready:
-                if not future.done():
-                    future.set_result(None)
+    def _release(shard: Shard[M]) -> None:
+        if not shard.waiting:
+            return
+        oldest = min(shard.uncommitted, default=shard.writes + 1)
+        ready = [settle for seen, settle in shard.waiting if seen < oldest]
+        shard.waiting = [(seen, settle) for seen, settle in shard.waiting if seen >= oldest]
+        for settle in ready:
+            settle(None)
 
     def _tell(self, shard: Shard[M], messages: list[object]) -> None:
         for message in messages:
@@ -394,8 +425,10 @@ class CoordinatorRuntime(Generic[M]):
 
         def fire() -> None:
             shard.timers.pop(effect.key, None)
-            if shard.state is ShardState.ACTIVE:
-                self._carry_out(shard, shard.machine.timer_fired(effect.key, self._now_ms()), None)
+            if shard.state is not ShardState.ACTIVE:
+                return
+            if not self._carry_out(shard, shard.machine.timer_fired(effect.key, self._now_ms()), None):
+                self._set_timer(shard, SetTimer(effect.key, REFUSED_TIMER_BACKOFF_MS))
 
         shard.timers[effect.key] = self._timers.call_later(max(0, effect.delay_ms) / 1000, fire)
 

@@ -30,6 +30,7 @@ from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from barnabas.controller.controller import Controller
+    from barnabas.groups.coordinator import GroupCoordinator
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class BrokerContext:
     #: Creates topics that a client asked for, with the broker's defaults; what went wrong, by name.
     auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
+    #: Set by the composition root once the coordinator is made.
+    groups: "GroupCoordinator" = field(init=False)
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,0 +1,144 @@
+"""FindCoordinator, v0 to v6: for groups and transactions; batched from v4 on (KIP-699). Share coordinators (v6) are refused.
+
+The coordinator is the leader of the partition of an internal topic to which the key belongs. Where the topic is missing it is
+created; unlike Kafka, the answer waits a little for its leaders, so that the first client need not ask again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Protocol
+
+from barnabas.coordination.metadata_cache import MetadataChange
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+
+CREATION_WAIT_S = 2.0
+#: From this version on, several keys are asked for at once.
+BATCHED_FROM = 4
+
+
+class KeyType(IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+class InternalTopic(Protocol):
+    """What is asked of a coordinator: where its keys live."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def partition_for(self, key: str, /) -> int: ...
+
+    async def ensure_topic(self) -> bool:
+        """Create the topic if it is not there. False if that failed: clients ask again."""
+        ...
+
+
+_DESCRIBED = {
+    KeyType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    KeyType.TRANSACTION: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+}
+
+
+class FindCoordinatorApi:
+    def __init__(self, context: BrokerContext, topics: Mapping[KeyType, InternalTopic]) -> None:
+        self._context = context
+        self._topics = topics
+
+    def handle(self, call: Call, request: FindCoordinatorRequest) -> HandlerResult:
+        try:
+            internal = self._topics[KeyType(request.key_type)]
+        except (KeyError, ValueError):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {request.key_type}") from None
+        if self._context.metadata.topic(internal.topic) is None:
+            return self._create_then_answer(call, request, internal)
+        return self._answer(call, request, internal)
+
+    async def _create_then_answer(
+        self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic
+    ) -> ApiMessage:
+        keys = _keys(call, request)
+        if any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys):
+            if await internal.ensure_topic():
+                await self._wait_for_leaders(internal, keys)
+        return self._answer(call, request, internal)
+
+    async def _wait_for_leaders(self, internal: InternalTopic, keys: list[str]) -> None:
+        metadata = self._context.metadata
+        ready = asyncio.Event()
+
+        def look(change: MetadataChange | None = None) -> None:
+            # The number of partitions is known with the topic only, and with it where the keys belong.
+            if metadata.has_all_leaders(internal.topic, {internal.partition_for(key) for key in keys}):
+                ready.set()
+
+        unsubscribe = metadata.subscribe(look)
+        look()
+        try:
+            async with asyncio.timeout(CREATION_WAIT_S):
+                await ready.wait()
+        except TimeoutError:
+            return  # the client is told COORDINATOR_NOT_AVAILABLE, and asks again
+        finally:
+            unsubscribe()
+
+    def _is_allowed(self, call: Call, request: FindCoordinatorRequest, key: str) -> ErrorCode:
+        resource, error = _DESCRIBED[KeyType(request.key_type)]
+        return ErrorCode.NONE if self._context.allows(call, Operation.DESCRIBE, resource, key) else error
+
+    def _answer(self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic) -> FindCoordinatorResponse:
+        found = [self._find(call, request, internal, key) for key in _keys(call, request)]
+        if call.api_version >= BATCHED_FROM:
+            return FindCoordinatorResponse(coordinators=found)
+        [one] = found
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _find(self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic, key: str) -> Coordinator:
+        error = self._is_allowed(call, request, key)
+        if error is not ErrorCode.NONE:
+            return _nowhere(key, error)
+        metadata = self._context.metadata
+        state = metadata.partition(TopicPartition(internal.topic, internal.partition_for(key)))
+        endpoint = None if state is None else metadata.endpoint(BrokerId(state.leader), call.channel.listener_name)
+        if state is None or endpoint is None:
+            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port)
+
+
+def _keys(call: Call, request: FindCoordinatorRequest) -> list[str]:
+    return request.coordinator_keys if call.api_version >= BATCHED_FROM else [request.key]
+
+
+def _nowhere(key: str, code: ErrorCode, message: str | None = None) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message or code.name)
+
+
+def refuse(request: FindCoordinatorRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return FindCoordinatorResponse(
+        error_code=code,
+        error_message=message,
+        node_id=-1,
+        host="",
+        port=-1,
+        coordinators=[_nowhere(key, code, message) for key in request.coordinator_keys],
+    )
+
+
+def handlers(context: BrokerContext, topics: Mapping[KeyType, InternalTopic]) -> list[ApiHandler]:
+    return [ApiHandler(api_named("FindCoordinator"), FindCoordinatorApi(context, topics).handle, refuse)]

@@ -1,0 +1,93 @@
+"""Groups from outside: DescribeGroups v0 to v6 (authorized operations KIP-430, not found KIP-1043), ListGroups v0 to v5
+(state filter KIP-518, type filter KIP-848), DeleteGroups v0 to v2.
+"""
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from barnabas.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from barnabas.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+
+class GroupAdminApi:
+    def __init__(self, context: BrokerContext, coordinator: GroupCoordinator) -> None:
+        self._context = context
+        self._groups = coordinator
+
+    async def describe(self, call: Call, request: DescribeGroupsRequest) -> ApiMessage:
+        response = DescribeGroupsResponse()
+        for group_id in request.groups:
+            if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+                response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+                continue
+            try:
+                group = await self._groups.describe(group_id, api_version=call.api_version)
+            except Refused as refusal:
+                response.groups.append(_undescribed(group_id, refusal.code))
+                continue
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = self._context.authorized_operations(call, ResourceType.GROUP, group_id)
+            response.groups.append(group)
+        return response
+
+    async def list_groups(self, call: Call, request: ListGroupsRequest) -> ApiMessage:
+        groups = await self._groups.list_groups(request)
+        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+            groups = [
+                group
+                for group in groups
+                if self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+            ]
+        return ListGroupsResponse(groups=groups)
+
+    async def delete(self, call: Call, request: DeleteGroupsRequest) -> ApiMessage:
+        allowed: list[str] = []
+        refused: list[DeletableGroupResult] = []
+        for group_id in dict.fromkeys(request.groups_names):
+            if self._context.allows(call, Operation.DELETE, ResourceType.GROUP, group_id):
+                allowed.append(group_id)
+            else:
+                code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+                refused.append(DeletableGroupResult(group_id=group_id, error_code=code))
+        return DeleteGroupsResponse(results=await self._groups.delete_groups(allowed) + refused)
+
+
+def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=code)
+
+
+def refuse_describe(request: DescribeGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeGroupsResponse(groups=[_undescribed(each, code) for each in request.groups])
+
+
+def refuse_list(request: ListGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ListGroupsResponse(error_code=code)
+
+
+def refuse_delete(request: DeleteGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=each, error_code=code) for each in request.groups_names]
+    )
+
+
+def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
+    api = GroupAdminApi(context, coordinator)
+    return [
+        ApiHandler(api_named("DescribeGroups"), api.describe, refuse_describe),
+        ApiHandler(api_named("ListGroups"), api.list_groups, refuse_list),
+        ApiHandler(api_named("DeleteGroups"), api.delete, refuse_delete),
+    ]

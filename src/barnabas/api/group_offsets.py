@@ -1,0 +1,314 @@
+"""Committed offsets: OffsetCommit v2 to v10 (v10 with topic ids), TxnOffsetCommit v0 to v5 (KIP-447, KIP-890), OffsetFetch v1
+to v10 (batched KIP-709, stable KIP-447, member epochs KIP-848), OffsetDelete v0 (KIP-496).
+
+Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are not served.
+"""
+
+from typing import Protocol, TypeVar
+
+from barnabas.api.later import answer_later, requester_of
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from barnabas.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from barnabas.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from barnabas.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+
+#: From this version of OffsetCommit and OffsetFetch on, topics are named by their ids.
+TOPIC_IDS_FROM = 10
+#: From this version of OffsetFetch on, several groups are asked for at once.
+BATCHED_FETCH_FROM = 8
+#: Before this version, OffsetFetch had no error of its own: each partition carried it.
+TOP_LEVEL_ERROR_FROM = 2
+
+
+class _Partition(Protocol):
+    partition_index: int
+
+
+P = TypeVar("P", bound=_Partition)
+
+
+class GroupOffsetsApi:
+    def __init__(self, context: BrokerContext, coordinator: GroupCoordinator) -> None:
+        self._context = context
+        self._groups = coordinator
+
+    def _require(self, call: Call, operation: Operation, group_id: str) -> None:
+        if not self._context.allows(call, operation, ResourceType.GROUP, group_id):
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+    def _split(self, call: Call, topic: str, partitions: list[P]) -> tuple[list[P], list[tuple[P, ErrorCode]]]:
+        """Partitions that may be committed to, and the others with what is wrong with them."""
+        if not self._context.allows_topic(call, Operation.READ, topic):
+            return [], [(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions]
+        good: list[P] = []
+        bad: list[tuple[P, ErrorCode]] = []
+        for each in partitions:
+            if self._context.metadata.partition(TopicPartition(topic, each.partition_index)) is None:
+                bad.append((each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                good.append(each)
+        return good, bad
+
+    # -- OffsetCommit --------------------------------------------------------------------------------------------------
+
+    def commit(self, call: Call, request: OffsetCommitRequest) -> HandlerResult:
+        self._require(call, Operation.READ, request.group_id)
+        refused: list[OffsetCommitResponseTopic] = []
+        accepted: list[OffsetCommitRequestTopic] = []
+        for topic in request.topics:
+            if call.api_version >= TOPIC_IDS_FROM:
+                name = self._context.metadata.topic_name(TopicId(topic.topic_id))
+                if name is None:
+                    refused.append(_commit_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                    continue
+                topic.name = name
+            good, bad = self._split(call, topic.name, topic.partitions)
+            if bad:
+                answers = [
+                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
+                ]
+                refused.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+            if good:
+                accepted.append(topic if not bad else topic.replace(partitions=good))
+        if not accepted:
+            return OffsetCommitResponse(topics=refused)
+        request.topics = accepted
+
+        def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
+            response.topics += refused
+            return response
+
+        future = self._groups.commit_offsets(request, requester_of(call))
+        return answer_later(call, request, future, finish if refused else None)
+
+    # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------
+
+    async def commit_in_transaction(self, call: Call, request: TxnOffsetCommitRequest) -> ApiMessage:
+        if not self._context.allows(call, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        self._require(call, Operation.READ, request.group_id)
+        refused: list[TxnOffsetCommitResponseTopic] = []
+        accepted = []
+        for topic in request.topics:
+            good, bad = self._split(call, topic.name, topic.partitions)
+            if bad:
+                answers = [
+                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
+                ]
+                refused.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+            if good:
+                accepted.append(topic.replace(partitions=good))
+        if not accepted:
+            return TxnOffsetCommitResponse(topics=refused)
+        request.topics = accepted
+        try:
+            response = await self._groups.commit_offsets_in_transaction(request, requester_of(call))
+        except Refused as refusal:
+            response = refuse_txn_commit(request, refusal.code, refusal.message)
+        response.topics += refused
+        return response
+
+    # -- OffsetFetch ---------------------------------------------------------------------------------------------------
+
+    async def fetch(self, call: Call, request: OffsetFetchRequest) -> ApiMessage:
+        if call.api_version >= BATCHED_FETCH_FROM:
+            groups = [await self._fetch_group(call, each, request.require_stable) for each in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        topics = None
+        if request.topics is not None:
+            topics = [
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in request.topics
+            ]
+        one = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+        group = await self._fetch_group(call, one, request.require_stable)
+        if group.error_code:
+            return refuse_fetch(request, ErrorCode(group.error_code), None, api_version=call.api_version)
+        return OffsetFetchResponse(topics=[_unbatched(topic) for topic in group.topics])
+
+    async def _fetch_group(
+        self, call: Call, request: OffsetFetchRequestGroup, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
+            return _group_refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        is_all = request.topics is None
+        refused: list[OffsetFetchResponseTopics] = []
+        if request.topics is not None:
+            allowed = []
+            for topic in request.topics:
+                error = self._check_fetched_topic(call, topic)
+                if error is ErrorCode.NONE:
+                    allowed.append(topic)
+                else:
+                    refused.append(_fetch_refused(topic, error))
+            request = request.replace(topics=allowed)
+        try:
+            response = await self._groups.fetch_offsets(request, require_stable=require_stable)
+        except Refused as refusal:
+            return _group_refused(request, refusal.code)
+        if is_all:
+            response.topics = [
+                topic for topic in response.topics if self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+            ]
+            for answers in response.topics:
+                answers.topic_id = self._context.metadata.topic_id(answers.name)
+        if not response.error_code:
+            response.topics += refused
+        return response
+
+    def _check_fetched_topic(self, call: Call, topic: OffsetFetchRequestTopics) -> ErrorCode:
+        if call.api_version >= TOPIC_IDS_FROM:
+            name = self._context.metadata.topic_name(TopicId(topic.topic_id))
+            if name is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            topic.name = name
+        if not self._context.allows_topic(call, Operation.DESCRIBE, topic.name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+    # -- OffsetDelete --------------------------------------------------------------------------------------------------
+
+    def delete(self, call: Call, request: OffsetDeleteRequest) -> HandlerResult:
+        self._require(call, Operation.DELETE, request.group_id)
+        refused: list[OffsetDeleteResponseTopic] = []
+        accepted = []
+        for topic in request.topics:
+            good, bad = self._split(call, topic.name, topic.partitions)
+            if bad:
+                answers = [
+                    OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
+                ]
+                refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+            if good:
+                accepted.append(topic.replace(partitions=good))
+
+        def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+            response.topics += refused
+            return response
+
+        future = self._groups.delete_offsets(request.replace(topics=accepted))
+        return answer_later(call, request, future, finish)
+
+
+def _commit_refused(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:
+    partitions = [
+        OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+        for each in topic.partitions
+    ]
+    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _fetch_refused(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    partitions = [
+        OffsetFetchResponsePartitions(partition_index=each, committed_offset=-1, metadata="", error_code=code)
+        for each in topic.partition_indexes
+    ]
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _group_refused(request: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
+
+
+def _unbatched(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=each.partition_index,
+                committed_offset=each.committed_offset,
+                committed_leader_epoch=each.committed_leader_epoch,
+                metadata=each.metadata,
+                error_code=each.error_code,
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+def refuse_commit(request: OffsetCommitRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return OffsetCommitResponse(topics=[_commit_refused(topic, code) for topic in request.topics])
+
+
+def refuse_txn_commit(request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_fetch(
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = BATCHED_FETCH_FROM
+) -> ApiMessage:
+    response = OffsetFetchResponse(error_code=code, groups=[_group_refused(group, code) for group in request.groups])
+    if api_version < TOP_LEVEL_ERROR_FROM:
+        response.topics = [
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for each in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ]
+    return response
+
+
+def refuse_delete(request: OffsetDeleteRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return OffsetDeleteResponse(error_code=code)
+
+
+def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
+    api = GroupOffsetsApi(context, coordinator)
+    return [
+        ApiHandler(api_named("OffsetCommit"), api.commit, refuse_commit),
+        ApiHandler(api_named("TxnOffsetCommit"), api.commit_in_transaction, refuse_txn_commit),
+        ApiHandler(api_named("OffsetFetch"), api.fetch, refuse_fetch),
+        ApiHandler(api_named("OffsetDelete"), api.delete, refuse_delete),
+    ]

@@ -1,0 +1,41 @@
+"""Answers that a coordinator gives when it can: at once, or when a rebalance is over and a record is committed.
+
+A request that waits keeps its call and nothing else: no task, and no place among `queued.max.requests`. Members of a group wait
+for each other, so counting them could keep out the very one that the others wait for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from barnabas.core.errors import Refused
+from barnabas.groups.group import Requester
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.server.call import Call
+from barnabas.server.pipeline import HandlerResult
+
+R = TypeVar("R", bound=ApiMessage)
+
+
+def answer_later(
+    call: Call, request: ApiMessage, future: "asyncio.Future[R]", finish: Callable[[R], ApiMessage] | None = None
+) -> HandlerResult:
+    """`finish` makes the response of the coordinator's answer; a refusal is the API's own way to say no."""
+    if future.done():
+        answer = future.result()
+        return answer if finish is None else finish(answer)
+
+    def reply(done: "asyncio.Future[R]") -> None:
+        try:
+            answer = done.result()
+            response: ApiMessage = answer if finish is None else finish(answer)
+        except Refused as refusal:
+            response = call.api.refuse(request, refusal.code, refusal.message)
+        call.reply(response)
+
+    future.add_done_callback(reply)
+    return None
+
+
+def requester_of(call: Call) -> Requester:
+    return Requester(call.client_id or "", f"/{call.channel.peer_host}", call.api_version)

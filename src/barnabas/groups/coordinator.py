@@ -1,0 +1,275 @@
+"""The group coordinator of one broker: it knows which partition of `__consumer_offsets` a group lives in, runs operations on
+the machine of that partition, and tells the machines what happens to topics.
+
+Owner: the event loop. Operations answer with a future: it has its answer when what was written is committed, and often
+it has it at once. What keeps a client from being served is raised as `Refused`, or is the future's exception.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.groups.group import Requester, Surroundings
+from barnabas.groups.hashing import partition_of
+from barnabas.groups.machine import GroupMachine
+from barnabas.groups.settings import GroupSettings
+from barnabas.groups.topic_view import TopicView
+from barnabas.protocol.messages.delete_groups import DeletableGroupResult
+from barnabas.protocol.messages.describe_groups import DescribedGroup
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from barnabas.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
+from barnabas.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer
+from barnabas.runtime.timers import Timers
+
+log = logging.getLogger(__name__)
+
+#: Create a topic with (name, partitions, replication factor, settings); what went wrong, or NONE.
+CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[ErrorCode]]
+
+
+class TransactionToVerify(NamedTuple):
+    """Offsets are about to be written to a partition of `__consumer_offsets` in a transaction: is it really open (KIP-890)?"""
+
+    partition: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    api_version: int
+
+
+#: Raises `Refused` when there is no such transaction.
+VerifyTransaction = Callable[[TransactionToVerify], Awaitable[None]]
+
+
+async def _trust(transaction: TransactionToVerify) -> None:
+    """No transaction coordinator is there to be asked."""
+
+
+#: What a topic's settings are, whatever the operator says of topics in general.
+_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "compression.type": "producer"}
+
+
+class GroupCoordinator:
+    topic: Final = GROUP_METADATA_TOPIC
+
+    def __init__(
+        self,
+        coordinator_log: CoordinatorLog,
+        *,
+        metadata: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        now_ms: Callable[[], int],
+        timers: Timers,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        create_topic: CreateTopic,
+        consumer_protocol_enabled: Callable[[], bool] = lambda: False,
+        verify_transaction: VerifyTransaction = _trust,
+        unique: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._now_ms = now_ms
+        self._create_topic = create_topic
+        self._verify_transaction = verify_transaction
+        self._settings: tuple[BrokerConfig, GroupSettings] | None = None
+        #: Done when the creation of the topic that is under way is, with its success.
+        self._creating: asyncio.Future[bool] | None = None
+        surroundings = Surroundings(
+            settings=self.settings,
+            topics=TopicView(metadata),
+            unique=unique,
+            consumer_protocol_enabled=consumer_protocol_enabled,
+        )
+        self._runtime = CoordinatorRuntime[GroupMachine](
+            self.topic,
+            coordinator_log,
+            make_machine=lambda partition: GroupMachine(surroundings),
+            now_ms=now_ms,
+            timers=timers,
+            spawn=spawn,
+        )
+        self._unsubscribe = metadata.subscribe(self._metadata_changed)
+
+    # -- where groups live ---------------------------------------------------------------------------------------------
+
+    def settings(self) -> GroupSettings:
+        """Of the configuration as it is now."""
+        config = self._config()
+        if self._settings is None or self._settings[0] is not config:
+            self._settings = (config, GroupSettings.of(config))
+        return self._settings[1]
+
+    def partition_for(self, group_id: str) -> int:
+        partitions = self._metadata.partition_count(self.topic) or self._config().offsets_topic_num_partitions
+        return partition_of(group_id, partitions)
+
+    async def ensure_topic(self) -> bool:
+        """Create `__consumer_offsets` if it is not there. False if that failed; clients ask again."""
+        if self._metadata.topic(self.topic) is not None:
+            return True
+        if self._creating is not None:
+            return await asyncio.shield(self._creating)
+        self._creating = asyncio.get_running_loop().create_future()
+        config = self._config()
+        is_there = False
+        try:
+            error = await self._create_topic(
+                self.topic,
+                config.offsets_topic_num_partitions,
+                config.offsets_topic_replication_factor,
+                {**_TOPIC_SETTINGS, "segment.bytes": str(config.offsets_topic_segment_bytes)},
+            )
+            is_there = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            if not is_there:
+                log.warning("cannot create %s: %s", self.topic, error.name)
+        finally:
+            self._creating.set_result(is_there)
+            self._creating = None
+        return is_there
+
+    def elected(self, partition: int, epoch: int) -> None:
+        """This broker leads a partition of the topic now."""
+        self._runtime.elected(partition, epoch)
+
+    def resigned(self, partition: int) -> None:
+        self._runtime.resigned(partition)
+
+    def close(self) -> None:
+        self._unsubscribe()
+        self._runtime.close()
+
+    @property
+    def machines(self) -> Mapping[int, GroupMachine]:
+        """Those that serve, by partition: for metrics and for tests."""
+        return self._runtime.active
+
+    # -- classic groups ------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, requester: Requester) -> "asyncio.Future[JoinGroupResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.join(request, requester, ticket, self._now_ms()),
+        )
+
+    def sync(self, request: SyncGroupRequest) -> "asyncio.Future[SyncGroupResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.sync(request, ticket, self._now_ms()),
+        )
+
+    def heartbeat(self, request: HeartbeatRequest) -> "asyncio.Future[HeartbeatResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.heartbeat(request, self._now_ms()),
+        )
+
+    def leave(self, request: LeaveGroupRequest) -> "asyncio.Future[LeaveGroupResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.leave(request, self._now_ms()),
+        )
+
+    # -- offsets -------------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, requester: Requester
+    ) -> "asyncio.Future[OffsetCommitResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.commit_offsets(request, requester, self._now_ms()),
+        )
+
+    async def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, requester: Requester
+    ) -> TxnOffsetCommitResponse:
+        partition = self.partition_for(request.group_id)
+        await self._verify_transaction(
+            TransactionToVerify(
+                partition,
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                requester.api_version,
+            )
+        )
+        return await self._runtime.write(
+            partition,
+            lambda machine, ticket: machine.commit_offsets_in_transaction(request, requester, self._now_ms()),
+        )
+
+    async def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        return await self._runtime.read(
+            self.partition_for(request.group_id),
+            lambda machine: machine.fetch_offsets(request, require_stable=require_stable),
+        )
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> "asyncio.Future[OffsetDeleteResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id), lambda machine, ticket: machine.delete_offsets(request)
+        )
+
+    def txn_completed(
+        self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, offset: int
+    ) -> None:
+        """A transaction's marker was written to a partition of the topic that this broker leads."""
+        self._runtime.replay_marker(partition, Marker(Producer(producer_id, producer_epoch), committed), offset)
+
+    # -- from outside --------------------------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str, *, api_version: int) -> DescribedGroup:
+        return await self._runtime.read(
+            self.partition_for(group_id), lambda machine: machine.describe(group_id, api_version=api_version)
+        )
+
+    async def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
+        """The groups that this broker coordinates."""
+        if self._runtime.is_loading:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being loaded")
+        listed: list[ListedGroup] = []
+        for partition in self._runtime.active:
+            try:
+                listed += await self._runtime.read(partition, lambda machine: machine.list_groups(request))
+            except Refused as refusal:
+                if refusal.code is not ErrorCode.NOT_COORDINATOR:  # moved away meanwhile: others list those groups
+                    raise
+        return listed
+
+    async def delete_groups(self, group_ids: list[str]) -> list[DeletableGroupResult]:
+        by_partition: dict[int, list[str]] = {}
+        for group_id in group_ids:
+            by_partition.setdefault(self.partition_for(group_id), []).append(group_id)
+        results: list[DeletableGroupResult] = []
+        for partition, ids in by_partition.items():
+            try:
+                response = await self._runtime.write(
+                    partition,
+                    lambda machine, ticket, ids=ids: machine.delete_groups(ids),  # type: ignore[misc]
+                )
+            except Refused as refusal:
+                results += [DeletableGroupResult(group_id=each, error_code=refusal.code) for each in ids]
+            else:
+                results += response.results
+        return results
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        deleted = {tp.topic for tp in change.deleted if self._metadata.topic(tp.topic) is None}
+        if deleted:
+            for partition in self._runtime.active:
+                self._runtime.submit(partition, lambda machine: machine.topics_deleted(deleted))

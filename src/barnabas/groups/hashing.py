@@ -1,0 +1,16 @@
+"""Which partition of `__consumer_offsets` a group belongs to: a promise between all brokers, so it is Java's arithmetic."""
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 code units, a signed 32-bit integer."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Kafka's `Utils.abs(key.hashCode) % partitions`, in which the absolute value of the least integer is 0."""
+    value = java_hash(key)
+    return 0 if value == -(1 << 31) else abs(value) % partitions
