@@ -1,0 +1,214 @@
+"""Reassignments as data: the JSON, what moves from where to where, which throttles that needs, and a proposal. All pure."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from barnabas.cli._command import UsageError
+from barnabas.cli._json_files import entries
+from barnabas.cli._json_files import field as json_field
+from barnabas.client.admin.partitions import Reassignment
+from barnabas.core.ids import TopicPartition
+
+ANY_LOG_DIR: Final = "any"
+_WHAT: Final = "--reassignment-json-file"
+
+
+class Replica(NamedTuple):
+    """One replica of a partition; in this order Kafka lists them."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where partitions shall be, and which of their replicas shall be in which log directory."""
+
+    partitions: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    log_dirs: dict[Replica, str] = field(default_factory=dict)
+
+
+def parse_assignment(document: Mapping[str, Any]) -> Assignment:
+    if document.get("version", 1) != 1:
+        raise UsageError(f"Not supported version field value {document['version']}")
+    assignment = Assignment()
+    for entry in entries(dict(document), "partitions", what=_WHAT):
+        where = TopicPartition(
+            json_field(entry, "topic", str, what=_WHAT), json_field(entry, "partition", int, what=_WHAT)
+        )
+        replicas: list[int] = json_field(entry, "replicas", list, what=_WHAT)
+        if not replicas:
+            raise UsageError("Partition replica list cannot be empty")
+        if where in assignment.partitions:
+            raise UsageError(f"Partition reassignment contains duplicate topic partitions: {where}")
+        twice = sorted({replica for replica in replicas if replicas.count(replica) > 1})
+        if twice:
+            raise UsageError(
+                "Partition replica lists may not contain duplicate entries: "
+                f"{where} contains multiple entries for {commas(twice)}"
+            )
+        log_dirs = entry.get("log_dirs", [ANY_LOG_DIR] * len(replicas))
+        if len(log_dirs) != len(replicas):
+            raise UsageError(
+                f"Size of replicas list {replicas} is different from size of log dirs list {log_dirs} "
+                f"for partition {where}"
+            )
+        assignment.partitions[where] = replicas
+        for broker, log_dir in zip(replicas, log_dirs, strict=True):
+            if log_dir != ANY_LOG_DIR:
+                assignment.log_dirs[Replica(broker, *where)] = log_dir
+    if not assignment.partitions:
+        raise UsageError("Partition reassignment list cannot be empty")
+    return assignment
+
+
+def parse_topics(document: Mapping[str, Any]) -> list[str]:
+    what = "--topics-to-move-json-file"
+    if document.get("version", 1) != 1:
+        raise UsageError(f"Not supported version field value {document['version']}")
+    topics: list[str] = [
+        json_field(entry, "topic", str, what=what) for entry in entries(dict(document), "topics", what=what)
+    ]
+    twice = sorted({topic for topic in topics if topics.count(topic) > 1})
+    if twice:
+        raise UsageError(f"List of topics to reassign contains duplicate entries: {twice}")
+    return topics
+
+
+def to_json(partitions: Mapping[TopicPartition, Sequence[int]]) -> str:
+    """What `--execute` takes, on one line, as Kafka writes it."""
+    return json.dumps(
+        {
+            "version": 1,
+            "partitions": [
+                {
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "replicas": list(replicas),
+                    "log_dirs": [ANY_LOG_DIR] * len(replicas),
+                }
+                for where, replicas in sorted(partitions.items())
+            ],
+        },
+        separators=(",", ":"),
+    )
+
+
+def commas(items: Sequence[object]) -> str:
+    return ",".join(map(str, items))
+
+
+# -- moves and throttles ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    sources: frozenset[int]
+    destinations: frozenset[int]
+
+
+def moves(
+    ongoing: Mapping[TopicPartition, Reassignment],
+    proposed: Mapping[TopicPartition, Sequence[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+) -> dict[TopicPartition, Move]:
+    """Those under way and those proposed; what already moves keeps the sources that it has."""
+    found = {
+        where: Move(frozenset(moving.replicas) - frozenset(moving.adding), frozenset(moving.adding))
+        for where, moving in ongoing.items()
+    }
+    for where, replicas in proposed.items():
+        sources = found[where].sources if where in found else frozenset(current[where])
+        found[where] = Move(sources, frozenset(replicas) - sources)
+    return found
+
+
+def topic_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, tuple[str, str]]:
+    """By topic: which replicas are throttled as leaders, and which as followers (`partition:broker`, …)."""
+    leaders: dict[str, set[str]] = {}
+    followers: dict[str, set[str]] = {}
+    for (topic, partition), move in moving.items():
+        leaders.setdefault(topic, set()).update(f"{partition}:{broker}" for broker in move.sources)
+        followers.setdefault(topic, set()).update(f"{partition}:{broker}" for broker in move.destinations)
+    return {topic: (",".join(sorted(leaders[topic])), ",".join(sorted(followers[topic]))) for topic in leaders}
+
+
+def moving_brokers(moving: Mapping[TopicPartition, Move]) -> list[int]:
+    return sorted({broker for move in moving.values() for broker in move.sources | move.destinations})
+
+
+# -- a proposal ---------------------------------------------------------------------------------------------------------
+
+
+def propose(
+    current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], chance: random.Random
+) -> dict[TopicPartition, list[int]]:
+    """An even spread of every topic over the brokers of `racks`, with as many replicas as it has now."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for where in sorted(current):
+        by_topic.setdefault(where.topic, []).append(where)
+    proposed: dict[TopicPartition, list[int]] = {}
+    for partitions in by_topic.values():
+        placed = place(len(partitions), len(current[partitions[0]]), racks, chance)
+        proposed.update(zip(partitions, placed, strict=True))
+    return proposed
+
+
+def place(
+    partition_count: int, replication_factor: int, racks: Mapping[int, str | None], chance: random.Random
+) -> list[list[int]]:
+    """Kafka's placement: leaders go round, followers follow at a distance that grows each time round; racks alternate."""
+    if replication_factor > len(racks):
+        raise UsageError(f"Replication factor: {replication_factor} larger than available brokers: {len(racks)}.")
+    known = {broker: rack for broker, rack in racks.items() if rack is not None}
+    if known and len(known) < len(racks):
+        raise UsageError(
+            "Not all brokers have rack information. Add --disable-rack-aware in command line to make replica "
+            "assignment without rack information."
+        )
+    brokers = _alternate_racks(known) if known else sorted(racks)
+    rack_count = len(set(known.values())) if known else 1
+    start, shift = chance.randrange(len(brokers)), chance.randrange(len(brokers))
+    placed: list[list[int]] = []
+    for index in range(partition_count):
+        if index and index % len(brokers) == 0:
+            shift += 1
+        first = (index + start) % len(brokers)
+        placed.append(_followers(brokers, known, first, shift * rack_count, replication_factor))
+    return placed
+
+
+def _followers(
+    brokers: Sequence[int], racks: Mapping[int, str], first: int, shift: int, replication_factor: int
+) -> list[int]:
+    replicas = [brokers[first]]
+    rack_total = len(set(racks.values()))
+    step = 0
+    while len(replicas) < replication_factor:
+        candidate = brokers[(first + 1 + (shift + step) % (len(brokers) - 1)) % len(brokers)]
+        step += 1
+        used_racks = {racks[broker] for broker in replicas} if racks else set()
+        rack_is_free = not racks or racks[candidate] not in used_racks or len(used_racks) == rack_total
+        if candidate not in replicas and rack_is_free:
+            replicas.append(candidate)
+    return replicas
+
+
+def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
+    """One broker of each rack in turn."""
+    by_rack: dict[str, list[int]] = {}
+    for broker in sorted(racks):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    arranged: list[int] = []
+    while any(by_rack.values()):
+        for rack in sorted(by_rack):
+            if by_rack[rack]:
+                arranged.append(by_rack[rack].pop(0))
+    return arranged

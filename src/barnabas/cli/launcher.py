@@ -1,0 +1,186 @@
+"""Starts coordinators and brokers as children, by forking: modules are imported once, a child is up in milliseconds.
+
+A process of its own (`python -m barnabas.cli.launcher`), so that who uses it (`barnabas up`, a test with threads) never forks
+itself. It reads one JSON command a line and writes one JSON event a line:
+
+    {"start": "broker-1", "kind": "broker", "arguments": [...], "log": "/path"}     a child to start
+    {"event": "started", "name": "broker-1", "pid": 4711}
+    {"event": "ready", "name": "broker-1", "line": "ready broker=1 …"}              its first line of output
+    {"event": "exited", "name": "broker-1", "code": 0}                              negative: the signal that ended it
+
+When its standard input ends (its parent is gone, however that happened) it ends its children and itself: no orphans.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+#: How long children may take to stop when the parent is gone.
+STOP_TIMEOUT_S = 20.0
+_READ_BYTES = 65536
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    pid: int
+    pidfd: int
+    #: Its standard output, until it has said that it is ready; -1 then.
+    output: int
+    said: bytes = b""
+
+
+class Launcher:
+    def __init__(self, commands_fd: int, events_fd: int) -> None:
+        self._commands_fd = commands_fd
+        self._events_fd = events_fd
+        self._pending = b""
+        self._children: dict[int, _Child] = {}
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._commands_fd, select.POLLIN)
+        self._tell(event="up")
+        while True:
+            for child in self._children.values():
+                poll.register(child.pidfd, select.POLLIN)
+                if child.output >= 0:
+                    poll.register(child.output, select.POLLIN)
+            for fd, _ in poll.poll():
+                if fd == self._commands_fd:
+                    if not self._read_commands():
+                        self._end_children()
+                        return
+                else:
+                    self._look_at(fd, poll)
+
+    def _read_commands(self) -> bool:
+        data = os.read(self._commands_fd, _READ_BYTES)
+        if not data:
+            return False
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            self._start(json.loads(line))
+        return True
+
+    def _start(self, command: dict[str, Any]) -> None:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _become(command, writer)
+        os.close(writer)
+        child = _Child(command["start"], pid, os.pidfd_open(pid), reader)
+        self._children[pid] = child
+        self._tell(event="started", name=child.name, pid=pid)
+
+    def _look_at(self, fd: int, poll: "select.poll") -> None:
+        child = next((c for c in self._children.values() if fd in (c.pidfd, c.output)), None)
+        if child is None:
+            return
+        if child.output >= 0:
+            self._read_output(child, poll)
+        if fd == child.pidfd:
+            _, status = os.waitpid(child.pid, 0)
+            poll.unregister(child.pidfd)
+            os.close(child.pidfd)
+            if child.output >= 0:
+                poll.unregister(child.output)
+                os.close(child.output)
+            del self._children[child.pid]
+            self._tell(event="exited", name=child.name, code=os.waitstatus_to_exitcode(status))
+
+    def _read_output(self, child: _Child, poll: "select.poll") -> None:
+        if not select.select([child.output], [], [], 0)[0]:
+            return
+        data = os.read(child.output, _READ_BYTES)
+        child.said += data
+        if b"\n" in child.said:
+            self._tell(event="ready", name=child.name, line=child.said.split(b"\n", 1)[0].decode())
+        if b"\n" in child.said or not data:
+            poll.unregister(child.output)
+            os.close(child.output)
+            child.output = -1
+
+    def _end_children(self) -> None:
+        """Brokers first, then coordinators, which they need to leave in order; who does not go is killed."""
+        for coordinators in (False, True):
+            group = [c for c in self._children.values() if c.name.startswith("zookeeper") == coordinators]
+            for child in group:
+                os.kill(child.pid, signal.SIGCONT)
+                os.kill(child.pid, signal.SIGTERM)
+            for child in group:
+                if not select.select([child.pidfd], [], [], STOP_TIMEOUT_S)[0]:
+                    os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)
+
+    def _tell(self, **event: object) -> None:
+        data = json.dumps(event).encode() + b"\n"
+        try:
+            os.write(self._events_fd, data)
+        except BrokenPipeError:
+            return  # nobody listens any more; the end of the commands is about to be seen
+
+
+def _become(command: dict[str, Any], output: int) -> NoReturn:
+    """In the child: run the server, and never return to the launcher's code."""
+    code = 1
+    try:
+        os.setsid()  # Ctrl-C in a terminal is for the parent, which stops its children in order
+        os.environ["BARNABAS_PARENT_DEATH_SIGNAL"] = "1"
+        log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(log, 2)
+        for fd in (log, null, output):
+            os.close(fd)
+        gc.unfreeze()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        code = _serve(command["kind"], command["arguments"])
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(kind: str, arguments: list[str]) -> int:
+    if kind == "zookeeper":
+        from barnabas.cli import zookeeper
+
+        zookeeper.main(arguments)
+    from barnabas import broker
+
+    return broker.main(arguments)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    commands, events = os.dup(0), os.dup(1)
+    os.set_inheritable(commands, False)
+    os.set_inheritable(events, False)
+    # Everything that a child needs, loaded once; frozen, so that collecting garbage does not unshare its pages.
+    import kazoo.client  # noqa: F401
+    import uvloop  # noqa: F401
+
+    import barnabas.broker
+    import barnabas.coordination.embedded.service  # noqa: F401
+
+    barnabas.broker.warm_up()
+    gc.collect()
+    gc.freeze()
+    Launcher(commands, events).run()
+
+
+if __name__ == "__main__":
+    main()

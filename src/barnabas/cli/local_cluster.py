@@ -1,0 +1,355 @@
+"""A cluster on this machine: a coordinator and brokers as processes, started by the launcher. What `barnabas up` and
+`barnabas.testing` are made of.
+
+Blocking; any one thread at a time. Brokers have the ids 1..N. A broker that is started again keeps its id, its port and its data.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from barnabas.core.config.properties import format_properties
+from barnabas.core.errors import BarnabasError
+
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+COORDINATOR: Final = "zookeeper"
+
+
+class ClusterFailed(BarnabasError):
+    """A process did not start, or ended by itself; the message holds the end of its log."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of the cluster."""
+
+    name: str
+    kind: str
+    arguments: list[str]
+    log: Path
+    pid: int = 0
+    ready_line: str | None = None
+    #: None while it runs.
+    exit_code: int | None = None
+    paused: bool = False
+
+    @property
+    def running(self) -> bool:
+        return bool(self.pid) and self.exit_code is None
+
+
+class _Launcher:
+    """The launcher process, and what it has told."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "barnabas.cli.launcher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._changed = threading.Condition()
+        self._members: dict[str, Member] = {}
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, name="launcher events", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            with self._changed:
+                member = self._members.get(event.get("name", ""))
+                if member is not None:
+                    _apply(member, event)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def start(self, member: Member) -> None:
+        assert self._process.stdin is not None
+        member.pid, member.ready_line, member.exit_code, member.paused = 0, None, None, False
+        with self._changed:
+            self._members[member.name] = member
+        command = {
+            "start": member.name,
+            "kind": member.kind,
+            "arguments": member.arguments,
+            "log": str(member.log),
+        }
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: condition() or self._ended, timeout_s) and condition()
+
+    def close(self) -> None:
+        """The launcher ends what still runs, then itself."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S * 2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(STOP_TIMEOUT_S)
+        self._process.stdout.close()
+
+
+def _apply(member: Member, event: dict[str, Any]) -> None:
+    match event["event"]:
+        case "started":
+            member.pid = event["pid"]
+        case "ready":
+            member.ready_line = event["line"]
+        case "exited":
+            member.exit_code = event["code"]
+
+
+@dataclass(kw_only=True)
+class LocalCluster:
+    """`with LocalCluster(brokers=3) as cluster: cluster.bootstrap`"""
+
+    brokers: int = 3
+    host: str = "127.0.0.1"
+    #: Of broker 1; the others follow. 0: whatever is free.
+    port: int = 0
+    #: None: a temporary folder that goes with the cluster.
+    data: Path | None = None
+    #: `HOST:PORT/path` of a ZooKeeper that is there already; None: the embedded one.
+    zookeeper: str | None = None
+    #: Settings of every broker, over those that suit a local cluster.
+    config: Mapping[str, str] = field(default_factory=dict)
+    #: Settings of single brokers, by id.
+    broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    #: Further options of the embedded coordinator.
+    zookeeper_options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._temporary: Path | None = None
+        self._launcher: _Launcher | None = None
+        self._members: dict[str, Member] = {}
+        self._ports: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Everything up and ready, or `ClusterFailed`."""
+        self._launcher = _Launcher()
+        if self.data is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.zookeeper is None:
+            self._start_coordinator()
+        for broker_id in self.broker_ids:
+            self._launch_broker(broker_id)
+        for broker_id in self.broker_ids:
+            self.wait_ready(broker_id)
+
+    def stop(self) -> None:
+        """In order: brokers hand over and leave, then the coordinator. Removes a temporary folder."""
+        running = [member for member in self._members.values() if member.kind == "broker" and member.running]
+        for member in running:
+            self._signal(member, signal.SIGCONT)
+            self._signal(member, signal.SIGTERM)
+        for member in running:
+            if not self._wait_exit(member, STOP_TIMEOUT_S):
+                self._signal(member, signal.SIGKILL)
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        folder = self.data or self._temporary
+        if folder is None:
+            raise ClusterFailed("the cluster was not started")
+        return folder
+
+    @property
+    def broker_ids(self) -> range:
+        return range(1, self.brokers + 1)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{self.host}:{self._ports[broker_id]}" for broker_id in self.broker_ids)
+
+    def address(self, broker_id: int) -> str:
+        return f"{self.host}:{self._ports[broker_id]}"
+
+    @property
+    def zookeeper_connect(self) -> str:
+        if self.zookeeper is not None:
+            return self.zookeeper
+        line = self._members[COORDINATOR].ready_line or ""
+        return line.removeprefix("ready zookeeper=")
+
+    def log_dir(self, broker_id: int) -> Path:
+        return self.folder / f"broker-{broker_id}"
+
+    def log(self, broker_id: int) -> str:
+        """What the broker has logged so far."""
+        return self.member(broker_id).log.read_text(errors="replace")
+
+    def member(self, broker_id: int) -> Member:
+        return self._members[f"broker-{broker_id}"]
+
+    def pid(self, broker_id: int) -> int:
+        return self.member(broker_id).pid
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9: no hand-over, no flush."""
+        self._signal(self.member(broker_id), signal.SIGKILL)
+        self._wait_exit(self.member(broker_id), STOP_TIMEOUT_S)
+
+    def terminate(self, broker_id: int, *, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """A clean stop; the exit code."""
+        member = self.member(broker_id)
+        self._signal(member, signal.SIGTERM)
+        if not self._wait_exit(member, timeout_s):
+            raise ClusterFailed(f"broker {broker_id} did not stop within {timeout_s} s\n{_tail(member.log)}")
+        assert member.exit_code is not None
+        return member.exit_code
+
+    def pause(self, broker_id: int) -> None:
+        self._signal(self.member(broker_id), signal.SIGSTOP)
+        self.member(broker_id).paused = True
+
+    def resume(self, broker_id: int) -> None:
+        self._signal(self.member(broker_id), signal.SIGCONT)
+        self.member(broker_id).paused = False
+
+    def start_broker(self, broker_id: int, *, config: Mapping[str, str] | None = None, wait: bool = True) -> None:
+        """A broker that was stopped or killed, on its data and port again."""
+        if self.member(broker_id).running:
+            raise ClusterFailed(f"broker {broker_id} is running")
+        self._launch_broker(broker_id, config)
+        if wait:
+            self.wait_ready(broker_id)
+
+    def restart(self, broker_id: int) -> None:
+        self.terminate(broker_id)
+        self.start_broker(broker_id)
+
+    def restart_coordinator(self, *, kill: bool = False) -> None:
+        """The embedded coordinator, on its data and port again: sessions live on."""
+        member = self._members[COORDINATOR]
+        port = self.zookeeper_connect.rpartition(":")[2]
+        self._signal(member, signal.SIGKILL if kill else signal.SIGTERM)
+        if not self._wait_exit(member, STOP_TIMEOUT_S):
+            raise ClusterFailed(f"the coordinator did not stop\n{_tail(member.log)}")
+        self._start_coordinator(port)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _start_coordinator(self, port: str = "0") -> None:
+        assert self._launcher is not None
+        data = self.folder / COORDINATOR
+        arguments = ["--host", self.host, "--port", port, "--data", str(data), "--max-client-cnxns", "0"]
+        member = Member(COORDINATOR, "zookeeper", [*arguments, *self.zookeeper_options], self.folder / "zookeeper.log")
+        self._members[COORDINATOR] = member
+        self._launcher.start(member)
+        self._wait_member_ready(member)
+
+    def _launch_broker(self, broker_id: int, config: Mapping[str, str] | None = None) -> None:
+        assert self._launcher is not None
+        file = self.folder / f"broker-{broker_id}.properties"
+        file.write_text(format_properties({**self._properties(broker_id), **(config or {})}))
+        name = f"broker-{broker_id}"
+        member = Member(name, "broker", [str(file)], self.folder / f"{name}.log")
+        self._members[name] = member
+        self._launcher.start(member)
+
+    def _properties(self, broker_id: int) -> dict[str, str]:
+        """Settings that suit a cluster of this size on one machine; the user's win."""
+        port = self._ports.get(broker_id) or (self.port + broker_id - 1 if self.port else 0)
+        replicas = min(3, self.brokers)
+        min_isr = "2" if replicas == 3 else "1"
+        return {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://{self.host}:{port}",
+            "zookeeper.connect": self.zookeeper_connect,
+            "zookeeper.session.timeout.ms": "6000",
+            "log.dirs": str(self.log_dir(broker_id)),
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": min_isr,
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": min_isr,
+            "group.initial.rebalance.delay.ms": "0",
+            **self.config,
+            **self.broker_config.get(broker_id, {}),
+        }
+
+    def wait_ready(self, broker_id: int, timeout_s: float = READY_TIMEOUT_S) -> None:
+        member = self.member(broker_id)
+        self._wait_member_ready(member, timeout_s)
+        fields = dict(part.split("=", 1) for part in (member.ready_line or "").split()[1:])
+        self._ports[broker_id] = int(fields["listeners"].split(",")[0].rpartition(":")[2])
+
+    def _wait_member_ready(self, member: Member, timeout_s: float = READY_TIMEOUT_S) -> None:
+        assert self._launcher is not None
+        self._launcher.wait(lambda: member.ready_line is not None or member.exit_code is not None, timeout_s)
+        if member.ready_line is None:
+            what = (
+                f"ended with {member.exit_code}" if member.exit_code is not None else f"is not up after {timeout_s} s"
+            )
+            raise ClusterFailed(f"{member.name} {what}\n{_tail(member.log)}")
+
+    def _wait_exit(self, member: Member, timeout_s: float) -> bool:
+        assert self._launcher is not None
+        return self._launcher.wait(lambda: member.exit_code is not None, timeout_s)
+
+    @staticmethod
+    def _signal(member: Member, number: signal.Signals) -> None:
+        if member.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, number)
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    if not log.exists():
+        return "(no log)"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0, *, what: str = "the condition") -> None:
+    """Poll for something outside this process that no event tells of."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come true within {timeout_s} s")
+        time.sleep(0.02)

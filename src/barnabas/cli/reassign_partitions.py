@@ -1,0 +1,429 @@
+"""`barnabas reassign-partitions`: kafka-reassign-partitions.sh."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli import _reassign_plan as plan
+from barnabas.cli._json_files import read_json
+from barnabas.cli._reassign_plan import Assignment, Replica, commas
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    exactly_one,
+    options,
+    parse_number,
+    run,
+    say,
+    say_json,
+)
+from barnabas.client.admin import configs as config_admin
+from barnabas.client.admin import partitions as admin
+from barnabas.client.admin.configs import Operation, ResourceType
+from barnabas.client.admin.partitions import Reassignment
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import check
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+_LEADER_RATE: Final = "leader.replication.throttled.rate"
+_FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+_DIR_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+_LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
+_FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+
+_EXISTING: Final = (
+    "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a "
+    "new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
+    "throttle by resubmitting the current reassignment."
+)
+_MUST_VERIFY: Final = (
+    "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed."
+)
+#: Between two tries to move a replica to a log directory of a broker that does not have it yet.
+_MOVE_RETRY_S: Final = 0.1
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    generate: Annotated[bool, typer.Option("--generate", help="Propose a reassignment; change nothing.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Start a reassignment.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="How far is it? Done: remove throttles.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a reassignment.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List all that are under way.")] = False,
+    reassignment_json_file: Annotated[
+        str | None,
+        typer.Option(
+            "--reassignment-json-file",
+            metavar="FILE",
+            help='{"partitions": [{"topic": "foo", "partition": 1, "replicas": [1,2,3], "log_dirs": […]}], "version": 1}',
+        ),
+    ] = None,
+    topics_to_move_json_file: Annotated[
+        str | None,
+        typer.Option("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "foo"}], "version": 1}'),
+    ] = None,
+    broker_list: Annotated[str | None, typer.Option("--broker-list", metavar="0,1,2", help="With --generate.")] = None,
+    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
+    throttle: Annotated[int, typer.Option("--throttle", help="Bytes/s between brokers.")] = -1,
+    replica_alter_log_dirs_throttle: Annotated[
+        int, typer.Option("--replica-alter-log-dirs-throttle", help="Bytes/s between log directories of a broker.")
+    ] = -1,
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for moves to begin, in ms.")] = 10_000,
+    additional: Annotated[bool, typer.Option("--additional", help="In addition to those under way.")] = False,
+    preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles alone.")] = False,
+    json: Json = False,
+) -> None:
+    """Move replicas between brokers."""
+    action = exactly_one("Command", generate=generate, execute=execute, verify=verify, cancel=cancel, list=list_)
+    permitted = {
+        "generate": {"topics-to-move-json-file", "broker-list", "disable-rack-aware"},
+        "execute": {"reassignment-json-file", "throttle", "replica-alter-log-dirs-throttle", "timeout", "additional"},
+        "verify": {"reassignment-json-file", "preserve-throttles"},
+        "cancel": {"reassignment-json-file", "preserve-throttles", "timeout"},
+        "list": set(),
+    }[action]
+    given = {
+        "reassignment-json-file": reassignment_json_file is not None,
+        "topics-to-move-json-file": topics_to_move_json_file is not None,
+        "broker-list": broker_list is not None,
+        "disable-rack-aware": disable_rack_aware,
+        "throttle": throttle >= 0,
+        "replica-alter-log-dirs-throttle": replica_alter_log_dirs_throttle >= 0,
+        "additional": additional,
+        "preserve-throttles": preserve_throttles,
+    }
+    for option, is_given in given.items():
+        if is_given and option not in permitted:
+            raise UsageError(f'Option "[{option}]" can\'t be used with action "[{action}]"')
+    for option in ("reassignment-json-file", "topics-to-move-json-file", "broker-list"):
+        if option in permitted and not given[option]:
+            raise UsageError(f'Missing required argument "[{option}]"')
+    config = options(bootstrap_server, command_config)
+    if action == "generate":
+        assert topics_to_move_json_file is not None and broker_list is not None
+        topics = plan.parse_topics(read_json(topics_to_move_json_file, option="--topics-to-move-json-file"))
+        brokers = [parse_number(text, what="--broker-list") for text in broker_list.split(",")]
+        if len(set(brokers)) < len(brokers):
+            raise UsageError(f"Broker list contains duplicate entries: {broker_list}")
+        run(config, lambda cluster: _generate(cluster, topics, brokers, not disable_rack_aware, json))
+        return
+    if action == "list":
+        run(config, lambda cluster: _list(cluster, json))
+        return
+    assert reassignment_json_file is not None
+    target = plan.parse_assignment(read_json(reassignment_json_file, option="--reassignment-json-file"))
+    if action == "execute":
+        throttles = _Throttles(throttle, replica_alter_log_dirs_throttle)
+        run(config, lambda cluster: _execute(cluster, target, throttles, additional, timeout))
+    elif action == "verify":
+        run(config, lambda cluster: _verify(cluster, target, preserve_throttles, json))
+    else:
+        run(config, lambda cluster: _cancel(cluster, target, preserve_throttles, timeout))
+
+
+@dataclass(frozen=True, slots=True)
+class _Throttles:
+    """Bytes a second; negative: none."""
+
+    between_brokers: int
+    between_dirs: int
+
+
+# -- generate, list -----------------------------------------------------------------------------------------------------
+
+
+async def _current(cluster: Cluster, topics: Sequence[str]) -> dict[TopicPartition, list[int]]:
+    found = await cluster.topics(topics)
+    for topic in topics:
+        if topic not in found or found[topic].error is not ErrorCode.NONE:
+            raise UsageError(f"Topic {topic} not found.")
+    return {
+        TopicPartition(topic, part.index): list(part.replicas) for topic in topics for part in found[topic].partitions
+    }
+
+
+async def _generate(cluster: Cluster, topics: list[str], brokers: list[int], use_racks: bool, json: bool) -> None:
+    current = await _current(cluster, topics)
+    racks = {
+        broker_id: broker.rack if use_racks else None
+        for broker_id, broker in (await cluster.brokers()).items()
+        if broker_id in brokers
+    }
+    proposed = plan.propose(current, racks, random.Random())
+    if json:
+        say(plan.to_json(proposed))
+        return
+    say(f"Current partition replica assignment\n{plan.to_json(current)}\n")
+    say(f"Proposed partition reassignment configuration\n{plan.to_json(proposed)}")
+
+
+async def _list(cluster: Cluster, json: bool) -> None:
+    ongoing = await admin.list_reassignments(cluster)
+    if json:
+        say_json(
+            [
+                {
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "replicas": list(moving.replicas),
+                    "adding": list(moving.adding),
+                    "removing": list(moving.removing),
+                }
+                for where, moving in sorted(ongoing.items())
+            ]
+        )
+        return
+    if not ongoing:
+        say("No partition reassignments found.")
+        return
+    say("Current partition reassignments:")
+    for where, moving in sorted(ongoing.items()):
+        adding = f" adding: {commas(moving.adding)}." if moving.adding else ""
+        removing = f" removing: {commas(moving.removing)}." if moving.removing else ""
+        say(f"{where}: replicas: {commas(moving.replicas)}.{adding}{removing}")
+
+
+# -- execute ------------------------------------------------------------------------------------------------------------
+
+
+async def _execute(
+    cluster: Cluster, target: Assignment, throttles: _Throttles, additional: bool, timeout_ms: int
+) -> None:
+    ongoing = await admin.list_reassignments(cluster)
+    if ongoing and not additional:
+        raise UsageError(_EXISTING)
+    alive = await cluster.brokers()
+    unknown = sorted({broker for replicas in target.partitions.values() for broker in replicas} - alive.keys())
+    if unknown:
+        raise UsageError(f"Unknown broker id {unknown[0]}")
+    everything = await _current(cluster, sorted({where.topic for where in target.partitions}))
+    missing = [where for where in target.partitions if where not in everything]
+    if missing:
+        raise UsageError(f"Unable to find partition: {commas(missing)}")
+    current = {where: everything[where] for where in target.partitions}
+    say(f"Current partition replica assignment\n\n{plan.to_json(current)}\n")
+    say("Save this to use as the --reassignment-json-file option during rollback")
+    await _set_throttles(cluster, target, ongoing, current, throttles)
+    outcome = await admin.alter_reassignments(cluster, target.partitions)
+    failed = {where: (code, text) for where, (code, text) in outcome.items() if code is not ErrorCode.NONE}
+    if failed:
+        lines = "\n".join(f"{where}: {text or code.name}" for where, (code, text) in sorted(failed.items()))
+        raise UsageError(f"Error reassigning partition(s):\n{lines}")
+    plural = "" if len(target.partitions) == 1 else "s"
+    say(f"Successfully started partition reassignment{plural} for {commas(sorted(target.partitions))}")
+    if target.log_dirs:
+        await _move(cluster, target.log_dirs, timeout_ms)
+
+
+async def _set_throttles(
+    cluster: Cluster,
+    target: Assignment,
+    ongoing: Mapping[TopicPartition, Reassignment],
+    current: Mapping[TopicPartition, Sequence[int]],
+    throttles: _Throttles,
+) -> None:
+    if throttles.between_brokers < 0 and throttles.between_dirs < 0:
+        return
+    say(_MUST_VERIFY)
+    if throttles.between_brokers >= 0:
+        moving = plan.moves(ongoing, target.partitions, current)
+        for topic, (leaders, followers) in plan.topic_throttles(moving).items():
+            await config_admin.alter_configs(
+                cluster,
+                ResourceType.TOPIC,
+                topic,
+                {_LEADER_REPLICAS: (Operation.SET, leaders), _FOLLOWER_REPLICAS: (Operation.SET, followers)},
+            )
+        rate = (Operation.SET, str(throttles.between_brokers))
+        for broker in plan.moving_brokers(moving):
+            await config_admin.alter_configs(
+                cluster, ResourceType.BROKER, str(broker), {_LEADER_RATE: rate, _FOLLOWER_RATE: rate}
+            )
+        say(f"The inter-broker throttle limit was set to {throttles.between_brokers} B/s")
+    if throttles.between_dirs >= 0:
+        for broker in sorted({replica.broker for replica in target.log_dirs}):
+            await config_admin.alter_configs(
+                cluster,
+                ResourceType.BROKER,
+                str(broker),
+                {_DIR_RATE: (Operation.SET, str(throttles.between_dirs))},
+            )
+        say(f"The replica-alter-dir throttle limit was set to {throttles.between_dirs} B/s")
+
+
+async def _move(cluster: Cluster, moves: Mapping[Replica, str], timeout_ms: int) -> None:
+    """A replica that is new on its broker can only be moved once it is there: until then, try again."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_ms / 1000
+    pending = dict(moves)
+    while True:
+        for replica in sorted(await _start_moves(cluster, pending)):
+            say(
+                f"Successfully started moving log directory to {pending.pop(replica)} for replica "
+                f"{replica.topic}-{replica.partition} with broker {replica.broker} "
+            )
+        if not pending:
+            return
+        if loop.time() >= deadline_s:
+            plural = "" if len(pending) == 1 else "s"
+            raise UsageError(
+                f"Timed out before log directory move{plural} could be started for: {commas(sorted(pending))}"
+            )
+        await asyncio.sleep(_MOVE_RETRY_S)
+
+
+async def _start_moves(cluster: Cluster, pending: Mapping[Replica, str]) -> list[Replica]:
+    started: list[Replica] = []
+    for broker in sorted({replica.broker for replica in pending}):
+        wanted = {
+            TopicPartition(replica.topic, replica.partition): log_dir
+            for replica, log_dir in pending.items()
+            if replica.broker == broker
+        }
+        for where, code in (await admin.alter_replica_log_dirs(cluster, broker, wanted)).items():
+            if code is ErrorCode.NONE:
+                started.append(Replica(broker, *where))
+            elif code is not ErrorCode.REPLICA_NOT_AVAILABLE:
+                check(code, f"Failed to alter dir for {Replica(broker, *where)}")
+    return started
+
+
+# -- verify, cancel -----------------------------------------------------------------------------------------------------
+
+
+async def _verify(cluster: Cluster, target: Assignment, preserve_throttles: bool, json: bool) -> None:
+    ongoing = await admin.list_reassignments(cluster)
+    known = await cluster.topics(sorted({where.topic for where in target.partitions}))
+    states: dict[TopicPartition, str] = {}
+    for where, wanted in sorted(target.partitions.items()):
+        info = known.get(where.topic)
+        parts = {part.index: part for part in info.partitions} if info is not None else {}
+        now = list(parts[where.partition].replicas) if where.partition in parts else []
+        if where in ongoing:
+            states[where] = f"Reassignment of partition {where} is still in progress."
+        elif now == wanted:
+            states[where] = f"Reassignment of partition {where} is completed."
+        else:
+            states[where] = (
+                f"There is no active reassignment of partition {where}, but replica set is {commas(now)} "
+                f"rather than {commas(wanted)}."
+            )
+    moves = await _move_states(cluster, target.log_dirs)
+    complete = all(text.endswith("is completed.") for text in states.values()) and all(
+        move.current == move.target for move in moves.values()
+    )
+    if json:
+        say_json({"complete": complete, "partitions": {str(where): text for where, text in states.items()}})
+    else:
+        say("Status of partition reassignment:")
+        for text in states.values():
+            say(text)
+        say("\n".join(_move_text(replica, move) for replica, move in sorted(moves.items())))
+    moving = any(move.future is not None for move in moves.values())
+    if not ongoing and not moving and not preserve_throttles:
+        await _clear_throttles(cluster, target, quiet=json)
+
+
+@dataclass(frozen=True, slots=True)
+class _MoveState:
+    target: str
+    #: None: the broker has no such replica in a directory that works.
+    current: str | None
+    future: str | None = None
+
+
+async def _move_states(cluster: Cluster, targets: Mapping[Replica, str]) -> dict[Replica, _MoveState]:
+    states: dict[Replica, _MoveState] = {}
+    for broker in sorted({replica.broker for replica in targets}):
+        mine = {replica: log_dir for replica, log_dir in targets.items() if replica.broker == broker}
+        found = await admin.describe_log_dirs(
+            cluster, broker, [TopicPartition(replica.topic, replica.partition) for replica in mine]
+        )
+        for replica, log_dir in mine.items():
+            places = {
+                part.is_future_key: result.log_dir
+                for result in found
+                for topic in result.topics
+                if topic.name == replica.topic
+                for part in topic.partitions
+                if part.partition_index == replica.partition
+            }
+            states[replica] = _MoveState(log_dir, places.get(False), places.get(True))
+    return states
+
+
+def _move_text(replica: Replica, move: _MoveState) -> str:
+    partition = f"{replica.topic}-{replica.partition}"
+    if move.current is None:
+        return (
+            f"Partition {partition} is not found in any live log dir on broker {replica.broker}. "
+            "There is likely an offline log directory on the broker."
+        )
+    if move.future is None and move.current == move.target:
+        return f"Reassignment of replica {replica} completed successfully."
+    if move.future is None:
+        return (
+            f"Partition {partition} on broker {replica.broker} is not being moved from log dir {move.current} "
+            f"to {move.target}."
+        )
+    if move.future == move.target:
+        return f"Reassignment of replica {replica} is still in progress."
+    return (
+        f"Partition {partition} on broker {replica.broker} is being moved to log dir {move.future} "
+        f"instead of {move.target}."
+    )
+
+
+async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool = False) -> None:
+    """All of them: nobody knows any more which brokers were involved."""
+    alive = await cluster.brokers()
+    brokers = sorted(alive.keys() | {broker for replicas in target.partitions.values() for broker in replicas})
+    topics = sorted({where.topic for where in target.partitions})
+    if not quiet:
+        say(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {commas(brokers)}")
+    delete: tuple[Operation, str | None] = (Operation.DELETE, None)
+    for broker in brokers:
+        if broker in alive:
+            changes = dict.fromkeys((_LEADER_RATE, _FOLLOWER_RATE, _DIR_RATE), delete)
+            await config_admin.alter_configs(cluster, ResourceType.BROKER, str(broker), changes)
+    if not quiet:
+        say(f"Clearing topic-level throttles on topic{'' if len(topics) == 1 else 's'} {commas(topics)}")
+    for topic in topics:
+        changes = dict.fromkeys((_LEADER_REPLICAS, _FOLLOWER_REPLICAS), delete)
+        await config_admin.alter_configs(cluster, ResourceType.TOPIC, topic, changes)
+
+
+async def _cancel(cluster: Cluster, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:
+    ongoing = await admin.list_reassignments(cluster, target.partitions)
+    active = sorted(where for where, moving in ongoing.items() if moving.adding or moving.removing)
+    if active:
+        outcome = await admin.alter_reassignments(cluster, dict.fromkeys(active))
+        failed = {where: (code, text) for where, (code, text) in outcome.items() if code is not ErrorCode.NONE}
+        if failed:
+            lines = "\n".join(f"{where}: {text or code.name}" for where, (code, text) in sorted(failed.items()))
+            plural = "" if len(failed) == 1 else "s"
+            raise UsageError(f"Error cancelling partition reassignment{plural} for:\n{lines}")
+        plural = "" if len(active) == 1 else "s"
+        say(f"Successfully cancelled partition reassignment{plural} for: {commas(active)}")
+    else:
+        say("None of the specified partition reassignments are active.")
+    states = await _move_states(cluster, target.log_dirs)
+    back = {
+        replica: state.current
+        for replica, state in states.items()
+        if state.future is not None and state.current is not None
+    }
+    if back:
+        await _move(cluster, back, timeout_ms)
+    else:
+        say("None of the specified partition moves are active.")
+    if not preserve_throttles:
+        await _clear_throttles(cluster, target)
