@@ -5,6 +5,8 @@ An entry (timestamp, offset) says: no record up to `offset` in the segment has a
 """
 
 import struct
+from array import array
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import BrokenInvariant
@@ -15,6 +17,8 @@ NO_TIMESTAMP: Final = -1
 _ENTRY: Final = struct.Struct(">qi")
 _TIMESTAMP: Final = struct.Struct(">q")
 _RELATIVE: Final = struct.Struct(">i")
+#: Entries between two landmarks.
+_STRIDE: Final = 64
 _timestamp_at = _TIMESTAMP.unpack_from
 _relative_at = _RELATIVE.unpack_from
 
@@ -25,11 +29,16 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(IndexFile):
-    """Timestamps strictly ascending, offsets ascending."""
+    """Timestamps strictly ascending, offsets ascending.
+
+    A look-up bisects the landmarks (every 64th timestamp, in memory), then the entries between two of them.
+    """
 
     ENTRY_SIZE = 12
 
     _last: TimestampOffset
+    #: Timestamps of entries 0, 64, 128, …
+    _landmarks: "array[int]"
 
     @property
     def is_full(self) -> bool:
@@ -66,6 +75,8 @@ class TimeIndex(IndexFile):
             self._reserve(at + 12)
         assert self._map is not None  # _reserve has refused an index without room
         _ENTRY.pack_into(self._map, at, timestamp, self._relative(offset))
+        if entries % _STRIDE == 0:
+            self._landmarks.append(timestamp)
         self._entries = entries + 1
         self._last = TimestampOffset(timestamp, Offset(offset))
         return True
@@ -74,16 +85,19 @@ class TimeIndex(IndexFile):
         """The entry with the largest timestamp <= `timestamp`; (NO_TIMESTAMP, base offset) where there is none."""
         if not self._opened:
             self.open()
+        high = bisect_right(self._landmarks, timestamp) * _STRIDE
         view = self._map
-        low, high = 0, self._entries
-        if view is not None:
-            while low < high:
-                middle = (low + high) >> 1
-                if _timestamp_at(view, middle * 12)[0] <= timestamp:
-                    low = middle + 1
-                else:
-                    high = middle
-        return self.entry(low - 1) if low else TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+        if high == 0 or view is None:
+            return TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+        low = high - _STRIDE
+        high = min(high, self._entries)
+        while low < high:
+            middle = (low + high) >> 1
+            if _timestamp_at(view, middle * 12)[0] <= timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return self.entry(low - 1)
 
     def entry(self, n: int) -> TimestampOffset:
         if not 0 <= n < self.entries:
@@ -122,6 +136,8 @@ class TimeIndex(IndexFile):
             raise CorruptIndex(f"{self.path}: the last entry {last} is not above the first {first}")
 
     def _on_entries_changed(self) -> None:
+        starts = range(0, self._entries, _STRIDE)
+        self._landmarks = array("q", [self.entry(number).timestamp for number in starts])
         if self._entries:
             self._last = self.entry(self._entries - 1)
         else:

@@ -70,6 +70,20 @@ class TimeIndexModel(RuleBasedStateMachine):
             self.directory.cleanup()
 
 
+@pytest.mark.parametrize("entries", [1, 63, 64, 65, 128, 1_000])
+def test_every_timestamp_is_found_between_all_landmarks(tmp_path, entries: int):
+    index = TimeIndex(str(tmp_path / "x.timeindex"), 100)
+    for number in range(entries):
+        index.maybe_append(3 * number, 100 + number)
+    for opened in range(2):
+        assert index.lookup(-1) == (NO_TIMESTAMP, 100)
+        for number in range(entries):
+            for within in range(3):
+                assert index.lookup(3 * number + within) == (3 * number, 100 + number), (opened, number)
+        index.close()
+    index.release()
+
+
 TestTimeIndexModel = TimeIndexModel.TestCase
 TestTimeIndexModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
