@@ -39,10 +39,12 @@ from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.metrics.registry import Registry
+from barnabas.protocol import codec
 from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.replication.fetcher import FetcherManager
@@ -580,7 +582,8 @@ def _announce(broker: Broker) -> None:
     gc.collect()
     gc.freeze()
     where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
-    log.info("ready broker=%d cluster=%s listeners=%s", broker.broker_id, broker.cluster_id, where)
+    print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}", flush=True)  # noqa: T201
+    log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
 
 
 def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -589,6 +592,14 @@ def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
             yield from _leaves(error)
         else:
             yield error
+
+
+def warm_up() -> None:
+    """Load what the first requests of any client need, so that forked brokers share it."""
+    for name in ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics"):
+        api = api_named(name)
+        codec.reader(api.request_class, api.max_version)
+        codec.writer(api.response_class, api.max_version)
 
 
 def main(arguments: Sequence[str]) -> int:

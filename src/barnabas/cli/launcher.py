@@ -170,11 +170,11 @@ def main() -> None:
     os.set_inheritable(commands, False)
     os.set_inheritable(events, False)
     # Everything that a child needs, loaded once; frozen, so that collecting garbage does not unshare its pages.
-    import kazoo.client  # noqa: F401
     import uvloop  # noqa: F401
 
     import barnabas.broker
-    import barnabas.coordination.embedded.service  # noqa: F401
+    import barnabas.coordination.embedded.service
+    import barnabas.coordination.kazoo_client
 
     barnabas.broker.warm_up()
     gc.collect()

@@ -1,7 +1,7 @@
 """A cluster on this machine: a coordinator and brokers as processes, started by the launcher. What `barnabas up` and
 `barnabas.testing` are made of.
 
-Blocking; any one thread at a time. Brokers have the ids 1..N. A broker that is started again keeps its id, its port and its data.
+Blocking; any one thread at a time. Brokers have the ids 1..N. One that is started again keeps its id, port and data.
 """
 
 import contextlib
