@@ -110,7 +110,17 @@ def _decode_multi(reader: Reader) -> list[SubRequest]:
         op, done, _err = reader.i32(), reader.boolean(), reader.i32()
         if done:
             return requests
-        requests.append(_decode_simple(op, reader))
+        request = _decode_simple(op, reader)
+        requests.append(_in_multi(request) if isinstance(request, CreateRequest) else request)
+
+
+def _in_multi(request: CreateRequest) -> CreateRequest:
+    """Inside a multi ZooKeeper takes a create by its flags, and fails the whole multi for flags that cannot be."""
+    if request.op == Op.CREATE_TTL:
+        return request
+    if not 0 <= request.flags <= 4:
+        raise Malformed(f"create flags {request.flags} in a multi")
+    return request._replace(op=Op.CREATE_CONTAINER) if request.flags == 4 else request
 
 
 class Znode(Protocol):
