@@ -19,6 +19,7 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _RELATIVE: Final = struct.Struct(">i")
 #: Entries between two landmarks.
 _STRIDE: Final = 64
+_new = tuple.__new__
 _timestamp_at = _TIMESTAMP.unpack_from
 _relative_at = _RELATIVE.unpack_from
 
@@ -90,14 +91,16 @@ class TimeIndex(IndexFile):
         if high == 0 or view is None:
             return TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
         low = high - _STRIDE
-        high = min(high, self._entries)
+        if high > self._entries:
+            high = self._entries
         while low < high:
             middle = (low + high) >> 1
             if _timestamp_at(view, middle * 12)[0] <= timestamp:
                 low = middle + 1
             else:
                 high = middle
-        return self.entry(low - 1)
+        found, relative = _ENTRY.unpack_from(view, low * 12 - 12)
+        return _new(TimestampOffset, (found, self.base_offset + relative))
 
     def entry(self, n: int) -> TimestampOffset:
         if not 0 <= n < self.entries:
