@@ -1,0 +1,1 @@
+"""Benchmarks beside Apache Kafka and Apache ZooKeeper: same machine, same client, same run."""

@@ -1,0 +1,26 @@
+"""`python -m bench [NAME…] [-- OPTIONS]`: all benchmarks, or those that are named."""
+
+import importlib
+import sys
+from pathlib import Path
+
+NAMES = sorted(
+    path.stem
+    for path in Path(__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "__main__", "kafka", "report")
+)
+
+
+def main() -> None:
+    names, _, options = " ".join(sys.argv[1:]).partition("--")
+    chosen = names.split() or NAMES
+    for name in chosen:
+        if name not in NAMES:
+            sys.exit(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
+    for name in chosen:
+        print(f"== {name}")
+        importlib.import_module(f"bench.{name}").main(options.split())
+
+
+if __name__ == "__main__":
+    main()
