@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.groups.group import Requester, Surroundings
-from barnabas.groups.hashing import partition_of
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
 from barnabas.groups.topic_view import TopicView

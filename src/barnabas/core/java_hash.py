@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group belongs to: a promise between all brokers, so it is Java's arithmetic."""
+"""Where a group or a transactional id lives in an internal topic: a promise between all brokers, so Java's arithmetic."""
 
 
 def java_hash(text: str) -> int:
