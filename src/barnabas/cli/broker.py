@@ -1,5 +1,6 @@
 """`barnabas broker`: one broker in the foreground."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,20 +16,43 @@ def command(
 ) -> None:
     """Run one broker.
 
-    Prints `ready broker=ID listeners=NAME:PORT,…` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
+    Prints `ready broker=ID …` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
     """
-    from barnabas.cli._serve import broker
-    from barnabas.core.config import properties as files
-    from barnabas.runtime.parent import die_with_parent
+    _run(str(properties), override or [])
 
-    die_with_parent()
-    settings = files.load(str(properties), override or ())
 
-    def ready(facts: dict[str, object]) -> None:
-        ports = facts["ports"]
-        assert isinstance(ports, dict)
-        listeners = ",".join(f"{name}:{port}" for name, port in ports.items())
-        sys.stdout.write(f"ready broker={facts['broker_id']} listeners={listeners}\n")
-        sys.stdout.flush()
+def main(arguments: list[str]) -> None:
+    """The same without typer: `FILE [--override k=v]…`."""
+    file, overrides = "", []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--override":
+            overrides.append(next(rest, ""))
+        elif argument.startswith("--override="):
+            overrides.append(argument.removeprefix("--override="))
+        elif argument.startswith("-") or file:
+            sys.stderr.write(f"error: {argument!r} is not understood; see barnabas broker --help\n")
+            sys.exit(2)
+        else:
+            file = argument
+    if not file:
+        sys.stderr.write("error: a properties file is needed: barnabas broker FILE.properties\n")
+        sys.exit(2)
+    from barnabas.core.errors import BarnabasError
 
-    broker(settings, ready)
+    try:
+        _run(file, overrides)
+    except BarnabasError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+
+
+def _run(file: str, overrides: list[str]) -> None:
+    from barnabas.broker import LOG_FORMAT, run_broker
+    from barnabas.core.config import properties
+
+    settings = properties.load(file, overrides)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    code = run_broker(settings)
+    if code:
+        sys.exit(code)

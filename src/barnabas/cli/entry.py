@@ -7,7 +7,7 @@ its module has `main(arguments)` next to the `command` that shows its help.
 import importlib
 import sys
 
-DIRECT = {"zookeeper": "barnabas.cli.zookeeper"}
+DIRECT = {"broker": "barnabas.cli.broker", "zookeeper": "barnabas.cli.zookeeper"}
 
 
 def main() -> None:
