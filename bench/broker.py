@@ -1,6 +1,6 @@
 """One broker beside Apache Kafka 3.9.1: throughput, CPU per GB, latency, start, memory. Client: librdkafka, the same for both.
 
-Rounds are interleaved: ours, Kafka's, ours, Kafka's, … on topics of their own; the table shows medians. Kafka is warmed up first.
+Rounds are interleaved: ours, Kafka's, ours, … on topics of their own; the table shows medians. Kafka is warmed up first.
 """
 
 import argparse
