@@ -1,0 +1,265 @@
+"""`barnabas transactions`: kafka-transactions.sh."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json, table
+from barnabas.client.admin import transactions as admin
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.describe_producers import ProducerState
+
+_ACTIONS: Final = ("list", "describe", "describe-producers", "abort", "find-hanging")
+
+
+def command(
+    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    duration_filter: Annotated[
+        int, typer.Option("--duration-filter", help="list: only those that run for longer, in ms.")
+    ] = -1,
+    transactional_id: Annotated[str | None, typer.Option("--transactional-id", help="describe: whose.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="The partition.")] = None,
+    broker_id: Annotated[int | None, typer.Option("--broker-id", help="The replica to ask, or to search.")] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", help="abort: where the transaction starts.")
+    ] = None,
+    producer_id: Annotated[int | None, typer.Option("--producer-id", help="abort, brokers before 3.0.")] = None,
+    producer_epoch: Annotated[int | None, typer.Option("--producer-epoch", help="abort, brokers before 3.0.")] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option("--coordinator-epoch", help="abort, brokers before 3.0.")
+    ] = None,
+    max_transaction_timeout: Annotated[
+        int, typer.Option("--max-transaction-timeout", help="find-hanging: older than this, in minutes.")
+    ] = 15,
+    json: Json = False,
+) -> None:
+    """List, describe and abort transactions; find those that hang."""
+    if action not in _ACTIONS:
+        raise UsageError(f"{action!r} is none of {', '.join(_ACTIONS)}")
+    config = options(bootstrap_server, command_config)
+    if action == "list":
+        run(config, lambda cluster: _list(cluster, duration_filter, json))
+    elif action == "describe":
+        if transactional_id is None:
+            raise UsageError("describe needs --transactional-id")
+        run(config, lambda cluster: _describe(cluster, transactional_id, json))
+    elif action == "find-hanging":
+        if topic is None and broker_id is None:
+            raise UsageError(
+                "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
+            )
+        if partition is not None and topic is None:
+            raise UsageError("The --partition argument requires --topic to be provided")
+        run(
+            config,
+            lambda cluster: _find_hanging(cluster, topic, partition, broker_id, max_transaction_timeout * 60_000, json),
+        )
+    else:
+        if topic is None or partition is None:
+            raise UsageError(f"{action} needs --topic and --partition")
+        where = TopicPartition(topic, partition)
+        if action == "describe-producers":
+            run(config, lambda cluster: _describe_producers(cluster, where, broker_id, json))
+        else:
+            run(
+                config,
+                lambda cluster: _abort(cluster, where, start_offset, producer_id, producer_epoch, coordinator_epoch),
+            )
+
+
+def _print(headers: Sequence[str], rows: Sequence[Sequence[object]], json: bool) -> None:
+    """Kafka's table: each column as wide as its widest cell, a tab after each."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    if json:
+        say_json([dict(zip(headers, row, strict=True)) for row in rows])
+        return
+    widths = [max(len(row[index]) for row in [list(headers), *texts]) for index in range(len(headers))]
+
+    def plain() -> None:
+        for row in [list(headers), *texts]:
+            say("".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True)))
+
+    table(headers, texts, plain)
+
+
+async def _list(cluster: Cluster, duration_ms: int, json: bool) -> None:
+    listed = await admin.list_transactions(cluster, duration_ms=duration_ms)
+    rows = [(entry.transactional_id, entry.coordinator_id, entry.producer_id, entry.state) for entry in listed]
+    _print(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows, json)
+
+
+async def _describe(cluster: Cluster, transactional_id: str, json: bool) -> None:
+    coordinator, state = await admin.describe_transaction(cluster, transactional_id)
+    started_ms = state.transaction_start_time_ms
+    partitions = sorted(TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions)
+    _print(
+        (
+            "CoordinatorId",
+            "TransactionalId",
+            "ProducerId",
+            "ProducerEpoch",
+            "TransactionState",
+            "TransactionTimeoutMs",
+            "CurrentTransactionStartTimeMs",
+            "TransactionDurationMs",
+            "TopicPartitions",
+        ),
+        [
+            (
+                coordinator,
+                transactional_id,
+                state.producer_id,
+                state.producer_epoch,
+                state.transaction_state,
+                state.transaction_timeout_ms,
+                started_ms if started_ms >= 0 else "None",
+                int(time.time() * 1000) - started_ms if started_ms >= 0 else "None",
+                ",".join(map(str, partitions)),
+            )
+        ],
+        json,
+    )
+
+
+async def _describe_producers(cluster: Cluster, where: TopicPartition, broker_id: int | None, json: bool) -> None:
+    producers = await admin.describe_producers(cluster, where, broker_id=broker_id)
+    _print(
+        (
+            "ProducerId",
+            "ProducerEpoch",
+            "LatestCoordinatorEpoch",
+            "LastSequence",
+            "LastTimestamp",
+            "CurrentTransactionStartOffset",
+        ),
+        [
+            (
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.current_txn_start_offset if producer.current_txn_start_offset >= 0 else "None",
+            )
+            for producer in producers
+        ],
+        json,
+    )
+
+
+async def _abort(
+    cluster: Cluster,
+    where: TopicPartition,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+) -> None:
+    if start_offset is not None:
+        found = [
+            producer
+            for producer in await admin.describe_producers(cluster, where)
+            if producer.current_txn_start_offset == start_offset
+        ]
+        if not found:
+            raise UsageError(
+                f"Could not find any open transactions starting at offset {start_offset} on partition {where}"
+            )
+        producer_id, producer_epoch = found[0].producer_id, found[0].producer_epoch
+        coordinator_epoch = found[0].coordinator_epoch
+    elif producer_id is None:
+        raise UsageError(
+            "The transaction to abort must be identified either with --start-offset (for brokers on 3.0 or above) or "
+            "with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)"
+        )
+    if producer_epoch is None:
+        raise UsageError("Missing required argument --producer-epoch")
+    if coordinator_epoch is None:
+        raise UsageError("Missing required argument --coordinator-epoch")
+    await admin.abort_transaction(
+        cluster,
+        where,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        # A transaction that hung before its producer's first end has -1: 0 is not above any leader's epoch.
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+
+
+async def _find_hanging(
+    cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None, older_ms: int, json: bool
+) -> None:
+    """Open transactions on partitions that their coordinator will never write a marker to."""
+    now_ms = int(time.time() * 1000)
+    candidates: list[tuple[TopicPartition, ProducerState]] = []
+    for where in await _partitions(cluster, topic, partition, broker_id):
+        for producer in await admin.describe_producers(cluster, where, broker_id=broker_id):
+            if producer.current_txn_start_offset >= 0 and now_ms - producer.last_timestamp > older_ms:
+                candidates.append((where, producer))
+    producer_ids = sorted({producer.producer_id for _, producer in candidates})
+    owners = {
+        listing.producer_id: listing.transactional_id
+        for listing in (await admin.list_transactions(cluster, producer_ids=producer_ids) if producer_ids else [])
+    }
+    hanging = []
+    for where, producer in candidates:
+        expected = await _expected(cluster, owners.get(producer.producer_id))
+        if where not in expected:
+            hanging.append(
+                (
+                    where.topic,
+                    where.partition,
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.coordinator_epoch,
+                    producer.current_txn_start_offset,
+                    producer.last_timestamp,
+                    (now_ms - producer.last_timestamp) // 60_000,
+                )
+            )
+    headers = (
+        "Topic",
+        "Partition",
+        "ProducerId",
+        "ProducerEpoch",
+        "CoordinatorEpoch",
+        "StartOffset",
+        "LastTimestamp",
+        "Duration(min)",
+    )
+    _print(headers, hanging, json)
+
+
+async def _partitions(
+    cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None
+) -> list[TopicPartition]:
+    if topic is not None and partition is not None:
+        return [TopicPartition(topic, partition)]
+    found = await cluster.topics([topic]) if topic is not None else await cluster.all_topics()
+    return [
+        TopicPartition(name, part.index)
+        for name, info in sorted(found.items())
+        for part in info.partitions
+        if broker_id is None or broker_id in part.replicas
+    ]
+
+
+async def _expected(cluster: Cluster, transactional_id: str | None) -> set[TopicPartition]:
+    """The partitions to which the coordinator still will write a marker."""
+    if transactional_id is None:
+        return set()
+    try:
+        _, state = await admin.describe_transaction(cluster, transactional_id)
+    except BrokerRefused as refused:
+        if refused.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return set()
+        raise
+    return {TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions}
