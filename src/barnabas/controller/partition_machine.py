@@ -135,12 +135,17 @@ class PartitionMachine:
         results: Elected = {}
         known = {each: context.leadership[each] for each in partitions if each in context.leadership}
         remaining = list(partitions)
+        is_memory = True
         while remaining:
             outcomes = yield from self._decide(remaining, known, strategy, results)
-            remaining = yield from self._write_outcomes(outcomes, known, results)
-            if remaining:
-                _log.info("%d partitions changed under the election; deciding again", len(remaining))
-                known = yield from read_leadership(remaining)
+            again = yield from self._write_outcomes(outcomes, results)
+            if is_memory:
+                # Before it is final that nobody can lead, see whether ZooKeeper knows of somebody.
+                again += [each for each in remaining if each in results and isinstance(results[each], Failure)]
+            found = yield from read_leadership(again)
+            remaining = [each for each in again if found.get(each) != known.get(each) or each not in results]
+            known = found
+            is_memory = False
         return results
 
     def _decide(
@@ -203,7 +208,7 @@ class PartitionMachine:
         return frozenset(allowed)
 
     def _write_outcomes(
-        self, outcomes: dict[TopicPartition, Outcome], known: dict[TopicPartition, LeaderAndIsr], results: Elected
+        self, outcomes: dict[TopicPartition, Outcome], results: Elected
     ) -> Program[list[TopicPartition]]:
         """Answers with the partitions whose state had changed meanwhile."""
         wanted = {

@@ -139,6 +139,18 @@ class ModelCluster:
         self._register(broker_id, None)
         self.tell(broker_id, SessionRenewed())
 
+    def pause(self, broker_id: int) -> ModelBroker:
+        """The process stands still; its session expires, and it does not know."""
+        broker = self.brokers.pop(broker_id)
+        self._notify(self.zk.expire(broker.session))
+        self.run()
+        return broker
+
+    def wake(self, broker: ModelBroker) -> None:
+        """The process goes on, with a new session, and has not been told yet."""
+        broker.session = self.zk.open_session()
+        self.brokers[broker.id] = broker
+
     def _register(self, broker_id: int, rack: str | None) -> None:
         broker = self.brokers[broker_id]
         registration = BrokerRegistration(

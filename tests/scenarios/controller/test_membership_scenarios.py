@@ -1,0 +1,185 @@
+"""Brokers come and go: what the seeds say about membership and the controller, told as stories."""
+
+from model_cluster import ModelCluster
+
+from barnabas.controller.effects import ControllerIs, Failure, SendLeaderAndIsr, SendUpdateMetadata
+from barnabas.controller.events import AllocateProducerIds, ControllerChanged, ZkAnswered
+from barnabas.coordination.znodes import ControllerRegistration
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_first_broker_to_create_the_controller_znode_is_controller_and_the_others_watch() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    assert cluster.controller.id == 1
+    assert cluster.controller.machine.epoch == 1
+    assert [broker.controller for broker in cluster.brokers.values()] == [1, 1, 1]
+    assert cluster.zk.get("/controller_epoch") == b"1"
+    assert ControllerRegistration.decode(cluster.zk.get("/controller") or b"").broker_id == 1
+
+
+def test_when_the_controller_dies_the_others_race_and_exactly_one_wins_with_a_higher_epoch() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.kill(1)
+    assert cluster.controller.id in (2, 3)
+    assert cluster.controller.machine.epoch == 2
+    cluster.kill(cluster.controller.id)
+    assert cluster.controller.machine.epoch == 3
+
+
+def test_controller_that_slept_through_its_session_changes_nothing_and_resigns() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (1, 2, 3))
+    sleeper = cluster.pause(1)
+    assert cluster.controller.id == 2
+    before = cluster.zk.dump()
+    cluster.wake(sleeper)
+    assert sleeper.machine.is_active
+    # It acts as controller: the first write is refused, since /controller_epoch has moved on.
+    token = cluster.token()
+    cluster.tell(1, AllocateProducerIds(token, 2, cluster.brokers[2].epoch))
+    assert sleeper.replies[token] == Failure(ErrorCode.NOT_CONTROLLER)
+    assert not sleeper.machine.is_active
+    assert sleeper.controller == 2
+    assert sleeper.channels == {} and sleeper.timers == {}
+    assert cluster.zk.dump() == before
+
+
+def test_message_of_an_older_controller_epoch_is_refused_by_brokers() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (1, 2, 3))
+    old = [each for each in cluster.brokers[3].received if isinstance(each, SendLeaderAndIsr)][-1]
+    cluster.kill(1)
+    broker = cluster.brokers[3]
+    hosted = dict(broker.hosted)
+    cluster._deliver(cluster.brokers[2], 3, old)
+    assert broker.hosted == hosted
+    assert broker.received[-1] is not old
+
+
+def test_broker_that_dies_disappears_and_the_next_in_sync_replica_of_the_list_leads() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3, 1), (3, 1, 2))
+    assert cluster.state(ORDERS).leader == 2
+    cluster.kill(2)
+    state = cluster.state(ORDERS)
+    assert (state.leader, state.isr, state.leader_epoch) == (3, (3, 1), 1)
+    for broker in cluster.brokers.values():
+        assert broker.live_brokers == (1, 3)
+        assert broker.metadata[ORDERS].leader == 3
+        assert broker.metadata[ORDERS].offline_replicas == (2,)
+    assert cluster.brokers[3].leads() == {ORDERS, TopicPartition("orders", 1)}
+    # A partition that only lost a follower keeps its leader, with a smaller ISR.
+    assert cluster.state(TopicPartition("orders", 1)).isr == (3, 1)
+
+
+def test_replica_that_is_not_in_sync_is_passed_over() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3, 1))
+    cluster.alter_isr(ORDERS, (2, 1))
+    cluster.kill(2)
+    assert cluster.state(ORDERS).leader == 1
+
+
+def test_new_broker_with_a_dead_ones_id_takes_its_partitions_over() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3, 1))
+    cluster.kill(2)
+    cluster.start(2)
+    broker = cluster.brokers[2]
+    # It hears of all brokers and all partitions, then of what it hosts, and follows.
+    assert broker.live_brokers == (1, 2, 3)
+    assert broker.metadata[ORDERS].leader == 3
+    assert broker.hosted[ORDERS].leadership.leader == 3
+    assert [type(each) for each in broker.received][:2] == [SendUpdateMetadata, SendLeaderAndIsr]
+    # Caught up, its leader lets it in.
+    cluster.alter_isr(ORDERS, (3, 1, 2))
+    assert cluster.state(ORDERS).isr == (3, 1, 2)
+
+
+def test_broker_that_bounced_before_anybody_looked_is_failed_and_started() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3, 1))
+    before = cluster.brokers[2].epoch
+    cluster.bounce(2)
+    assert cluster.brokers[2].epoch > before
+    assert cluster.state(ORDERS).leader == 3
+    assert cluster.brokers[2].hosted[ORDERS].leadership.leader == 3
+    assert cluster.controller.channels[2] == cluster.brokers[2].epoch
+
+
+def test_partition_without_live_in_sync_replica_waits_for_one() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3))
+    cluster.alter_isr(ORDERS, (2,))
+    cluster.kill(2)
+    state = cluster.state(ORDERS)
+    # The last in-sync replica stays in the ISR: it alone has everything.
+    assert (state.leader, state.isr) == (-1, (2,))
+    assert cluster.controller.machine.context.offline_partition_count() == 1
+    cluster.start(2)
+    assert cluster.state(ORDERS).leader == 2
+    assert cluster.controller.machine.context.offline_partition_count() == 0
+
+
+def test_new_controller_finds_what_the_old_one_left_and_elects() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (1, 2, 3))
+    cluster.create_topic("other", (3, 2))
+    # Controller and leader in one: they die together.
+    cluster.kill(1)
+    assert cluster.controller.machine.epoch == 2
+    assert cluster.state(ORDERS).leader == 2
+    assert cluster.state(ORDERS).controller_epoch == 2
+    assert cluster.state(TopicPartition("other", 0)).leader == 3
+    assert cluster.brokers[3].metadata[ORDERS].leader == 2
+
+
+def test_whole_cluster_returns_with_its_leaders() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (1, 2, 3))
+    cluster.kill(3)
+    cluster.kill(2)
+    cluster.kill(1)
+    assert not cluster.zk.exists("/controller")
+    # Only the last one in the ISR may lead.
+    cluster.start(2, 3)
+    assert cluster.state(ORDERS).isr == (1,)
+    assert cluster.state(ORDERS).leader == -1
+    cluster.start(1)
+    assert cluster.state(ORDERS).leader == 1
+
+
+def test_broker_whose_session_expired_registers_again_and_goes_on() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (1, 2, 3))
+    cluster.expire_session(1)
+    assert cluster.controller.id != 1
+    assert cluster.state(ORDERS).leader == 2
+    assert cluster.brokers[1].hosted[ORDERS].leadership.leader == 2
+    assert cluster.brokers[1].controller == cluster.controller.id
+
+
+def test_everybody_is_told_who_is_controller_only_when_it_changes() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2)
+    machine = cluster.brokers[2].machine
+    effects = machine.handle(ControllerChanged())
+    [batch] = effects
+    executed = cluster.zk.execute(cluster.brokers[2].session, batch.operations)  # type: ignore[union-attr]
+    effects = machine.handle(ZkAnswered(batch.batch_id, executed.results))  # type: ignore[union-attr]
+    assert not [each for each in effects if isinstance(each, ControllerIs)]

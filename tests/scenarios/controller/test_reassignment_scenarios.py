@@ -1,0 +1,210 @@
+"""Partitions move to other brokers (KIP-455), also through ZooKeeper as old tools do it."""
+
+import pytest
+from model_cluster import ModelCluster
+
+from barnabas.controller.effects import AlterReassignmentsReply, Failure, ListReassignmentsReply
+from barnabas.controller.events import AlterReassignments, ListReassignments
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Create
+from barnabas.coordination.znodes import ReplicaAssignment, encode_reassign_partitions
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def four(*replicas: int) -> ModelCluster:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3, 4)
+    cluster.create_topic("orders", replicas or (1, 2))
+    cluster.clear_received()
+    return cluster
+
+
+def reassign(
+    cluster: ModelCluster, target: tuple[int, ...] | None, partition: TopicPartition = ORDERS
+) -> Failure | None:
+    reply = cluster.call(lambda token: AlterReassignments(token, {partition: target}))
+    assert isinstance(reply, AlterReassignmentsReply)
+    return reply.partitions[partition]
+
+
+def under_way(cluster: ModelCluster) -> dict[TopicPartition, ReplicaAssignment]:
+    reply = cluster.call(lambda token: ListReassignments(token, None))
+    assert isinstance(reply, ListReassignmentsReply)
+    return dict(reply.partitions)
+
+
+def test_partition_moves_when_its_new_replicas_have_caught_up() -> None:
+    cluster = four()
+    assert reassign(cluster, (3, 4)) is None
+    # New replicas follow; the old ones still serve.
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
+    assert under_way(cluster) == {ORDERS: cluster.assignment(ORDERS)}
+    assert cluster.brokers[3].hosted[ORDERS].is_new
+    assert cluster.state(ORDERS).leader == 1
+    cluster.alter_isr(ORDERS, (1, 2, 3))
+    assert under_way(cluster)
+    cluster.alter_isr(ORDERS, (1, 2, 3, 4))
+    # All of the target are in sync: the lead moves, and the old replicas go.
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
+    state = cluster.state(ORDERS)
+    assert (state.leader, set(state.isr)) == (3, {3, 4})
+    assert under_way(cluster) == {}
+    assert (ORDERS, True) in cluster.brokers[1].stopped
+    assert (ORDERS, True) in cluster.brokers[2].stopped
+    assert cluster.brokers[2].metadata[ORDERS].replicas == (3, 4)
+    assert cluster.brokers[3].hosted[ORDERS].assignment == ReplicaAssignment((3, 4))
+
+
+def test_replication_factor_grows_and_shrinks() -> None:
+    cluster = four()
+    reassign(cluster, (1, 2, 3))
+    cluster.alter_isr(ORDERS, (1, 2, 3))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 2, 3))
+    # Shrinking needs nobody to catch up.
+    reassign(cluster, (1,))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1,))
+    assert cluster.state(ORDERS).isr == (1,)
+
+
+def test_order_of_replicas_changes_at_once_and_with_it_who_is_preferred() -> None:
+    cluster = four()
+    reassign(cluster, (2, 1))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((2, 1))
+    assert cluster.state(ORDERS).leader == 1
+
+
+def test_cancelled_reassignment_leaves_everything_as_it_was() -> None:
+    cluster = four()
+    reassign(cluster, (3, 4))
+    assert reassign(cluster, None) is None
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 2))
+    assert under_way(cluster) == {}
+    assert (ORDERS, True) in cluster.brokers[3].stopped
+    assert reassign(cluster, None) == Failure(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+
+
+def test_later_target_replaces_an_earlier_one() -> None:
+    cluster = four()
+    reassign(cluster, (3,))
+    reassign(cluster, (4, 2))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((4, 2, 1), adding=(4,), removing=(1,))
+    assert (ORDERS, True) in cluster.brokers[3].stopped
+    cluster.alter_isr(ORDERS, (1, 2, 4))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((4, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [((), "Empty"), ((1, 1), "Duplicate"), ((1, -2), "Invalid broker"), ((1, 9), "not alive")],
+)
+def test_target_that_cannot_be_is_refused(target: tuple[int, ...], reason: str) -> None:
+    cluster = four()
+    failure = reassign(cluster, target)
+    assert failure is not None and failure.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reason in (failure.message or "")
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 2))
+
+
+def test_partition_that_does_not_exist_cannot_move() -> None:
+    cluster = four()
+    failure = reassign(cluster, (1,), TopicPartition("nothing", 0))
+    assert failure is not None and failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_dead_replica_may_be_moved_away_from() -> None:
+    cluster = four()
+    cluster.kill(2)
+    reassign(cluster, (1, 3))
+    cluster.alter_isr(ORDERS, (1, 3))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 3))
+
+
+def test_reassignment_goes_on_under_a_new_controller() -> None:
+    cluster = four(2, 3)
+    reassign(cluster, (3, 4))
+    cluster.kill(1)
+    assert under_way(cluster) == {ORDERS: ReplicaAssignment((3, 4, 2), adding=(4,), removing=(2,))}
+    cluster.alter_isr(ORDERS, (2, 3, 4))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
+    assert cluster.state(ORDERS).leader == 3
+
+
+def test_new_replica_whose_broker_dies_goes_on_when_it_returns() -> None:
+    cluster = four()
+    reassign(cluster, (1, 3))
+    cluster.kill(3)
+    assert under_way(cluster)
+    cluster.start(3)
+    assert cluster.brokers[3].hosted[ORDERS].leadership.leader == 1
+    cluster.alter_isr(ORDERS, (1, 2, 3))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 3))
+
+
+def test_leader_that_dies_in_the_middle_is_replaced_by_an_in_sync_replica() -> None:
+    cluster = four(2, 3)
+    reassign(cluster, (4, 1))
+    cluster.alter_isr(ORDERS, (2, 3, 4))
+    cluster.kill(2)
+    assert cluster.state(ORDERS).leader == 4
+    cluster.alter_isr(ORDERS, (4, 3, 1))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((4, 1))
+
+
+def test_deletion_waits_for_a_reassignment_and_then_happens() -> None:
+    cluster = four()
+    reassign(cluster, (3, 4))
+    cluster.delete_topic("orders")
+    assert cluster.zk.exists("/brokers/topics/orders")
+    cluster.alter_isr(ORDERS, (1, 2, 3, 4))
+    assert not cluster.zk.exists("/brokers/topics/orders")
+    assert not any(broker.hosted for broker in cluster.brokers.values())
+
+
+def test_topic_that_is_being_deleted_cannot_be_reassigned() -> None:
+    cluster = four()
+    cluster.kill(2)
+    cluster.delete_topic("orders")
+    failure = reassign(cluster, (1, 3))
+    assert failure is not None and failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_reassignment_through_zookeeper_is_carried_out_and_its_znode_goes_when_done() -> None:
+    cluster = four()
+    for target in ((3, 4), (1, 2)):
+        isr = cluster.state(ORDERS).isr
+        cluster.write(Create(paths.REASSIGN_PARTITIONS, encode_reassign_partitions({ORDERS: target})))
+        assert cluster.zk.exists(paths.REASSIGN_PARTITIONS)
+        cluster.alter_isr(ORDERS, (*isr, *target))
+        assert cluster.assignment(ORDERS) == ReplicaAssignment(target)
+        assert not cluster.zk.exists(paths.REASSIGN_PARTITIONS)
+
+
+def test_request_over_the_api_replaces_one_through_zookeeper() -> None:
+    cluster = four()
+    other = TopicPartition("other", 0)
+    cluster.create_topic("other", (1, 2))
+    targets = {ORDERS: (3, 4), other: (3,)}
+    cluster.write(Create(paths.REASSIGN_PARTITIONS, encode_reassign_partitions(targets)))
+    reassign(cluster, (1, 4))
+    assert cluster.zk.get(paths.REASSIGN_PARTITIONS) == encode_reassign_partitions({other: (3,)})
+
+
+@pytest.mark.parametrize("data", [b"nonsense", encode_reassign_partitions({TopicPartition("nothing", 0): (1,)})])
+def test_znode_that_asks_for_the_impossible_is_removed(data: bytes) -> None:
+    cluster = four()
+    cluster.write(Create(paths.REASSIGN_PARTITIONS, data))
+    assert not cluster.zk.exists(paths.REASSIGN_PARTITIONS)
+    # And the next one is seen.
+    cluster.write(Create(paths.REASSIGN_PARTITIONS, encode_reassign_partitions({ORDERS: (2, 1)})))
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((2, 1))
+
+
+def test_list_can_be_asked_for_certain_partitions() -> None:
+    cluster = four()
+    reassign(cluster, (3, 4))
+    reply = cluster.call(lambda token: ListReassignments(token, (ORDERS, TopicPartition("nothing", 0))))
+    assert isinstance(reply, ListReassignmentsReply)
+    assert set(reply.partitions) == {ORDERS}
