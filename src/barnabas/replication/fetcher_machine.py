@@ -449,7 +449,10 @@ class FetcherMachine:
                 or asked.fetch_offset != state.fetch_offset
                 or asked.current_leader_epoch != state.leader_epoch
             ):
-                # It was removed, moved or truncated while the request was under way.
+                # It was removed, moved or truncated while the request was under way. The leader believes that it has
+                # told its news; only a new session makes it tell them again.
+                if state is not None:
+                    self._session.broken()
                 continue
             if fetched.error_code != ErrorCode.NONE:
                 self._refused(state, fetched, now_ms, effects)
