@@ -1,0 +1,164 @@
+"""Access control entries."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import check
+from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+
+class AclResourceType(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class Permission(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ResourcePattern:
+    """What entries are about. As a filter, a name of None means any."""
+
+    resource_type: AclResourceType
+    name: str | None
+    pattern_type: PatternType
+
+    def __str__(self) -> str:
+        return (
+            f"ResourcePattern(resourceType={self.resource_type.name}, name={self.name}, "
+            f"patternType={self.pattern_type.name})"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ace:
+    """Who may, or may not, do what, from where."""
+
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: Permission
+
+    def __str__(self) -> str:
+        return (
+            f"(principal={self.principal}, host={self.host}, operation={self.operation.name}, "
+            f"permissionType={self.permission.name})"
+        )
+
+
+ANY_RESOURCE = ResourcePattern(AclResourceType.ANY, None, PatternType.ANY)
+
+
+async def describe_acls(cluster: Cluster, pattern: ResourcePattern = ANY_RESOURCE) -> dict[ResourcePattern, list[Ace]]:
+    response = await cluster.ask_any(
+        DescribeAclsRequest(
+            resource_type_filter=pattern.resource_type,
+            resource_name_filter=pattern.name,
+            pattern_type_filter=pattern.pattern_type,
+            principal_filter=None,
+            host_filter=None,
+            operation=AclOperation.ANY,
+            permission_type=Permission.ANY,
+        ),
+        DescribeAclsResponse,
+    )
+    check(response.error_code, response.error_message)
+    return {
+        ResourcePattern(
+            AclResourceType(resource.resource_type), resource.resource_name, PatternType(resource.pattern_type)
+        ): [
+            Ace(entry.principal, entry.host, AclOperation(entry.operation), Permission(entry.permission_type))
+            for entry in resource.acls
+        ]
+        for resource in response.resources
+    }
+
+
+async def create_acls(cluster: Cluster, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:
+    request = CreateAclsRequest(
+        creations=[
+            AclCreation(
+                resource_type=pattern.resource_type,
+                resource_name=pattern.name or "",
+                resource_pattern_type=pattern.pattern_type,
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission,
+            )
+            for entry in entries
+        ]
+    )
+
+    def first_error(response: CreateAclsResponse) -> int:
+        return next((result.error_code for result in response.results if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, CreateAclsResponse, first_error=first_error)
+    for result in response.results:
+        check(result.error_code, result.error_message)
+
+
+async def delete_acls(cluster: Cluster, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
+    """These entries of what the pattern matches, or all of them where none are given."""
+
+    def filter_of(entry: Ace | None) -> DeleteAclsFilter:
+        return DeleteAclsFilter(
+            resource_type_filter=pattern.resource_type,
+            resource_name_filter=pattern.name,
+            pattern_type_filter=pattern.pattern_type,
+            principal_filter=entry.principal if entry else None,
+            host_filter=entry.host if entry else None,
+            operation=entry.operation if entry else AclOperation.ANY,
+            permission_type=entry.permission if entry else Permission.ANY,
+        )
+
+    request = DeleteAclsRequest(filters=[filter_of(entry) for entry in entries] or [filter_of(None)])
+
+    def first_error(response: DeleteAclsResponse) -> int:
+        return next((result.error_code for result in response.filter_results if result.error_code), 0)
+
+    response = await cluster.ask_controller(request, DeleteAclsResponse, first_error=first_error)
+    for result in response.filter_results:
+        check(result.error_code, result.error_message)
+        for match in result.matching_acls:
+            check(match.error_code, match.error_message)
