@@ -31,6 +31,7 @@ from barnabas.storage.manager import LogManager
 if TYPE_CHECKING:
     from barnabas.controller.controller import Controller
     from barnabas.groups.coordinator import GroupCoordinator
+    from barnabas.transactions.coordinator import TransactionCoordinator
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,8 +54,9 @@ class BrokerContext:
     #: Creates topics that a client asked for, with the broker's defaults; what went wrong, by name.
     auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
-    #: Set by the composition root once the coordinator is made.
+    #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
+    transactions: "TransactionCoordinator" = field(init=False)
 
     @property
     def config(self) -> BrokerConfig:

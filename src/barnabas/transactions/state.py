@@ -144,6 +144,8 @@ class Transaction:
             return False
         if identity == Identity(self.producer_id, self.epoch - 1):
             return True
+        if self.has_kept and identity == Identity(self.next_producer_id, self.next_epoch - 1):
+            return True
         return self.epoch == 0 and identity == Identity(self.previous_producer_id, LAST_CLIENT_EPOCH)
 
     def to(self, state: TransactionState, *, now_ms: int, **changes: Any) -> "Transaction":

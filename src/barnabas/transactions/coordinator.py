@@ -1,0 +1,248 @@
+"""The transaction coordinator of one broker: it knows where in `__transaction_state` a transactional id lives, runs operations
+on the machine of that partition, and has decisions carried out.
+
+Owner: the event loop. What keeps a client from being served is raised as `Refused`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.core.java_hash import partition_of
+from barnabas.core.topics import TRANSACTION_STATE_TOPIC
+from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Result
+from barnabas.runtime.timers import Timers
+from barnabas.transactions.ending import EndAnswer
+from barnabas.transactions.initializing import InitAnswer, InitRequest
+from barnabas.transactions.machine import ListFilter, SendMarkers, TransactionMachine
+from barnabas.transactions.markers import MarkerSender
+from barnabas.transactions.producer_ids import ProducerIds
+from barnabas.transactions.settings import TransactionSettings
+from barnabas.transactions.state import ENDS_WITHOUT_BUMP, Identity, Transaction
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+#: Create a topic with (name, partitions, replication factor, settings); what went wrong, or NONE.
+CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[ErrorCode]]
+#: WriteTxnMarkers to a broker, this one included; raises a `BarnabasError` where no answer came.
+SendMarkersTo = Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
+
+
+class TransactionCoordinator:
+    topic: Final = TRANSACTION_STATE_TOPIC
+
+    def __init__(
+        self,
+        coordinator_log: CoordinatorLog,
+        producer_ids: ProducerIds,
+        *,
+        metadata: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        now_ms: Callable[[], int],
+        timers: Timers,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        create_topic: CreateTopic,
+        send_markers: SendMarkersTo,
+        on_bug: Callable[[BaseException], None],
+        transaction_version: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster."""
+        self.producer_ids = producer_ids
+        self.transaction_version = transaction_version
+        self._metadata = metadata
+        self._config = config
+        self._now_ms = now_ms
+        self._create_topic = create_topic
+        self._settings: tuple[BrokerConfig, TransactionSettings] | None = None
+        #: Done when the creation of the topic that is under way is, with its success.
+        self._creating: asyncio.Future[bool] | None = None
+        #: In which this broker leads partitions of the topic: what fences the markers of a coordinator before it.
+        self._epochs: dict[int, int] = {}
+        self._runtime = CoordinatorRuntime[TransactionMachine](
+            self.topic,
+            coordinator_log,
+            make_machine=lambda partition: TransactionMachine(
+                settings=self.settings, transaction_version=transaction_version
+            ),
+            now_ms=now_ms,
+            timers=timers,
+            spawn=spawn,
+            on_effect=self._carry_out,
+        )
+        self.markers = MarkerSender(
+            self,
+            coordinator_epoch=self._epochs.get,
+            send=send_markers,
+            complete=self._complete,
+            timers=timers,
+            spawn=spawn,
+            on_bug=on_bug,
+        )
+        self._unsubscribe = metadata.subscribe(self._metadata_changed)
+
+    # -- where transactional ids live ---------------------------------------------------------------------------------
+
+    def settings(self) -> TransactionSettings:
+        """Of the configuration as it is now."""
+        config = self._config()
+        if self._settings is None or self._settings[0] is not config:
+            self._settings = (config, TransactionSettings.of(config))
+        return self._settings[1]
+
+    def partition_for(self, transactional_id: str, /) -> int:
+        partitions = self._metadata.partition_count(self.topic) or self.settings().topic_partitions
+        return partition_of(transactional_id, partitions)
+
+    def coordinator_of(self, transactional_id: str) -> BrokerId | None:
+        """The live broker that coordinates it, as far as this one knows."""
+        state = self._metadata.partition(TopicPartition(self.topic, self.partition_for(transactional_id)))
+        if state is None or not self._metadata.is_alive(BrokerId(state.leader)):
+            return None
+        return BrokerId(state.leader)
+
+    def leader_of(self, partition: TopicPartition) -> BrokerId | None:
+        """For markers: -1 where the leader is not alive for now, None where there is no such partition."""
+        state = self._metadata.partition(partition)
+        if state is None:
+            # A broker that has heard of no topic yet knows nothing of this one, either.
+            return None if self._metadata.topics else BrokerId(-1)
+        return BrokerId(state.leader) if self._metadata.is_alive(BrokerId(state.leader)) else BrokerId(-1)
+
+    async def ensure_topic(self) -> bool:
+        """Create `__transaction_state` if it is not there. False if that failed; clients ask again."""
+        if self._metadata.topic(self.topic) is not None:
+            return True
+        if self._creating is not None:
+            return await asyncio.shield(self._creating)
+        self._creating = asyncio.get_running_loop().create_future()
+        settings = self.settings()
+        is_there = False
+        try:
+            error = await self._create_topic(
+                self.topic, settings.topic_partitions, settings.topic_replication_factor, settings.topic_configs
+            )
+            is_there = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            if not is_there:
+                log.warning("cannot create %s: %s", self.topic, error.name)
+        finally:
+            self._creating.set_result(is_there)
+            self._creating = None
+        return is_there
+
+    def elected(self, partition: int, epoch: int) -> None:
+        """This broker leads a partition of the topic now."""
+        self._epochs[partition] = epoch
+        self._runtime.elected(partition, epoch)
+
+    def resigned(self, partition: int) -> None:
+        self._epochs.pop(partition, None)
+        self.markers.forget(partition)
+        self._runtime.resigned(partition)
+
+    def close(self) -> None:
+        self._unsubscribe()
+        for partition in list(self._epochs):
+            self.resigned(partition)
+        self._runtime.close()
+
+    @property
+    def machines(self) -> Mapping[int, TransactionMachine]:
+        """Those that serve, by partition: for metrics and for tests."""
+        return self._runtime.active
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    async def init_producer_id(self, request: InitRequest) -> InitAnswer:
+        await self.producer_ids.ready()
+        take_id = self.producer_ids.take
+        return await self._write(
+            request.transactional_id, lambda machine: machine.init_producer_id(request, take_id, self._now_ms())
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        identity: Identity,
+        partitions: Collection[TopicPartition],
+        *,
+        client_version: int = ENDS_WITHOUT_BUMP,
+    ) -> ErrorCode:
+        return await self._write(
+            transactional_id,
+            lambda machine: machine.add_partitions(
+                transactional_id, identity, partitions, self._now_ms(), client_version=client_version
+            ),
+        )
+
+    async def verify_partitions(
+        self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        return await self._read(
+            transactional_id, lambda machine: machine.verify_partitions(transactional_id, identity, partitions)
+        )
+
+    async def end(self, transactional_id: str, identity: Identity, *, commit: bool, client_version: int) -> EndAnswer:
+        take_id = self.producer_ids.take
+        return await self._write(
+            transactional_id,
+            lambda machine: machine.end(
+                transactional_id, identity, take_id, self._now_ms(), commit=commit, client_version=client_version
+            ),
+        )
+
+    async def describe(self, transactional_id: str) -> Transaction | None:
+        return await self._read(transactional_id, lambda machine: machine.get(transactional_id))
+
+    async def select(self, wanted: ListFilter) -> list[Transaction]:
+        """The transactional ids that this broker coordinates."""
+        if self._runtime.is_loading:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are being loaded")
+        now_ms = self._now_ms()
+        selected: list[Transaction] = []
+        for partition in self._runtime.active:
+            try:
+                selected += await self._runtime.read(partition, lambda machine: machine.select(wanted, now_ms))
+            except Refused as refusal:
+                if refusal.code is not ErrorCode.NOT_COORDINATOR:  # moved away meanwhile: others list those
+                    raise
+        return selected
+
+    async def _write(self, transactional_id: str, operation: Callable[[TransactionMachine], Result[R]]) -> R:
+        return await self._in_time(
+            self._runtime.write(self.partition_for(transactional_id), lambda machine, ticket: operation(machine))
+        )
+
+    async def _read(self, transactional_id: str, operation: Callable[[TransactionMachine], R]) -> R:
+        return await self._in_time(self._runtime.read(self.partition_for(transactional_id), operation))
+
+    async def _in_time(self, work: Awaitable[R]) -> R:
+        """Followers may be slow for long; a client hears of it, and asks again."""
+        try:
+            async with asyncio.timeout(self.settings().request_timeout_ms / 1000):
+                return await work
+        except TimeoutError:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas have not confirmed in time") from None
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, partition: int, message: object) -> None:
+        assert isinstance(message, SendMarkers)
+        if partition in self._epochs:
+            self.markers.start(partition, message)
+
+    async def _complete(self, partition: int, transactional_id: str, identity: Identity) -> None:
+        await self._runtime.write(
+            partition, lambda machine, ticket: machine.complete(transactional_id, identity, self._now_ms())
+        )
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        if change.topics or change.deleted or change.brokers_changed:
+            self.markers.metadata_changed()
