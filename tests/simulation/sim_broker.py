@@ -11,101 +11,36 @@ from barnabas.controller import events as ev
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, ZkCode
 from barnabas.coordination.znodes import BrokerRegistration
-from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
 from barnabas.replication.control import (
     Verdict,
     decide_leader_and_isr,
     decide_stop_replica,
     is_broker_epoch_stale,
 )
-from barnabas.replication.divergence import find_divergence
 from barnabas.replication.fetcher_machine import (
     Append,
     AskEpochEnds,
     AskOffsets,
-    EpochAnswer,
-    FetchedPartition,
-    FetcherMachine,
     GiveUp,
     Idle,
-    OffsetsAnswer,
     SendFetch,
     Truncate,
     TruncateFully,
     TruncateTo,
 )
-from barnabas.replication.follower_session import FetchEntry, FetchPlan
-from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import PartitionState, ProposeIsr, Role
-from barnabas.storage.epoch_cache import EpochEnd
 
 if TYPE_CHECKING:
     from sim_cluster import Cluster
 
-FETCH_WAIT_MS = 50
-RPC_TIMEOUT_MS = 120
-RETRY_MS = 50
-BATCH = 10
+
+from sim_parts import FETCH_WAIT_MS, RETRY_MS, RPC_TIMEOUT_MS, Channel, Fetcher, ServerSession, SimPartition
+from sim_serving import Serving
 
 
-class SimPartition:
-    """A replica in a running broker: gone with the process, but for its log."""
-
-    def __init__(self, tp: TopicPartition, machine: PartitionMachine, log: SimLog) -> None:
-        self.tp = tp
-        self.machine = machine
-        self.log = log
-        self.known_hw: int = machine.high_watermark
-        self.waiting_produces: list[tuple[int, Callable[[ErrorCode], None]]] = []
-
-    @property
-    def log_start(self) -> Offset:
-        return self.log.log_start
-
-    @property
-    def log_end(self) -> Offset:
-        return self.log.log_end
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self.machine.high_watermark
-
-    @property
-    def latest_epoch(self) -> LeaderEpoch | None:
-        return self.log.latest_epoch
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        return self.log.end_offset_for_epoch(epoch)
-
-
-class ServerSession:
-    def __init__(self, entries: dict[TopicPartition, FetchEntry]) -> None:
-        self.entries = entries
-        self.next_epoch = 1
-        self.told: dict[TopicPartition, tuple[int, int]] = {}
-
-
-class Fetcher:
-    """The driver of one fetcher machine: one request at a time."""
-
-    def __init__(self, machine: FetcherMachine) -> None:
-        self.machine = machine
-        self.request = 0
-        self.is_busy = False
-
-
-class Channel:
-    """A controller's queue to one broker: in order, repeated until it is answered."""
-
-    def __init__(self, broker: int) -> None:
-        self.broker = broker
-        self.queue: list[fx.SendLeaderAndIsr | fx.SendStopReplica | fx.SendUpdateMetadata] = []
-        self.request = 0
-        self.is_busy = False
-
-
-class SimBroker:
+class SimBroker(Serving):
     def __init__(self, cluster: "Cluster", broker_id: int) -> None:
         self.cluster = cluster
         self.world = cluster.world
@@ -604,173 +539,6 @@ class SimBroker:
         partition.machine.record_truncation(log_start=partition.log_start, log_end=partition.log_end)
         partition.known_hw = partition.high_watermark
         fetcher.machine.truncated(effect)
-
-    # --- leading ---------------------------------------------------------------------------------------------------
-
-    def on_fetch(self, follower: int, plan: FetchPlan, broker_epoch: int, reply: Callable[[object], None]) -> None:
-        session_id = plan.session_id
-        if plan.is_full:
-            self.sessions.pop(session_id, None)
-            session_id = self.incarnation * 1_000_000 + self._number()
-            session = self.sessions[session_id] = ServerSession(dict(plan.to_send))
-        else:
-            known = self.sessions.get(session_id)
-            if known is None or known.next_epoch != plan.session_epoch:
-                code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND if known is None else ErrorCode.INVALID_FETCH_SESSION_EPOCH
-                reply((code, 0, []))
-                return
-            session = known
-            session.next_epoch += 1
-            for tp, _ in plan.forgotten:
-                session.entries.pop(tp, None)
-                session.told.pop(tp, None)
-            session.entries.update(plan.to_send)
-        self._answer_fetch(follower, session_id, session, broker_epoch, reply, may_wait=not plan.is_full)
-
-    def _answer_fetch(
-        self,
-        follower: int,
-        session_id: int,
-        session: ServerSession,
-        broker_epoch: int,
-        reply: Callable[[object], None],
-        *,
-        may_wait: bool,
-    ) -> None:
-        results = []
-        for tp, entry in session.entries.items():
-            result = self._read(tp, entry, follower, broker_epoch)
-            news = (result.high_watermark, result.log_start)
-            is_taken = result.error_code == ErrorCode.NONE and result.diverging is None
-            if not is_taken or result.records or session.told.get(tp) != news:
-                results.append(result)
-                if is_taken:
-                    session.told[tp] = news
-                else:
-                    # A follower takes no high watermark from an error or a diverging epoch: it must be told again.
-                    session.told.pop(tp, None)
-        if results or not may_wait:
-            reply((ErrorCode.NONE, session_id, results))
-            return
-
-        number = self._number()
-
-        def look_again() -> None:
-            if self.parked.pop(number, None) is not None:
-                self._answer_fetch(follower, session_id, session, broker_epoch, reply, may_wait=False)
-
-        self.parked[number] = (set(session.entries), look_again)
-        self.after(FETCH_WAIT_MS, look_again)
-
-    def _wake(self, tp: TopicPartition) -> None:
-        for partitions, look_again in list(self.parked.values()):
-            if tp in partitions:
-                look_again()
-
-    def _read(self, tp: TopicPartition, entry: FetchEntry, follower: int, broker_epoch: int) -> FetchedPartition:
-        partition = self.partitions.get(tp)
-        if partition is None:
-            return FetchedPartition(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        machine = partition.machine
-        error = machine.check_leader_epoch(entry.current_leader_epoch)
-        if error is ErrorCode.NONE:
-            error = machine.check_follower(follower, entry.current_leader_epoch)
-        if error is not ErrorCode.NONE:
-            return FetchedPartition(tp, error)
-        log_end = partition.log_end
-        try:
-            diverging = find_divergence(
-                partition, fetch_offset=entry.fetch_offset, last_fetched_epoch=entry.last_fetched_epoch
-            )
-            if diverging is not None:
-                return FetchedPartition(tp, ErrorCode.NONE, partition.high_watermark, partition.log_start, diverging)
-            if not partition.log_start <= entry.fetch_offset <= log_end:
-                return FetchedPartition(tp, ErrorCode.OFFSET_OUT_OF_RANGE)
-            recorded = machine.record_follower_fetch(
-                follower,
-                fetch_offset=entry.fetch_offset,
-                follower_log_start=entry.log_start,
-                broker_epoch=broker_epoch,
-                log_end=log_end,
-                now_ms=self.world.now_ms,
-            )
-        except Refused as refused:
-            return FetchedPartition(tp, refused.code)
-        self._after_change(partition, recorded.propose)
-        records = partition.log.read_bytes(entry.fetch_offset, BATCH)
-        return FetchedPartition(tp, ErrorCode.NONE, partition.high_watermark, partition.log_start, None, records)
-
-    def on_epoch_end(self, tp: TopicPartition, current_leader_epoch: int, epoch: int) -> EpochAnswer:
-        partition = self.partitions.get(tp)
-        if partition is None:
-            return EpochAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, EpochEnd(LeaderEpoch(-1), Offset(-1)))
-        error = partition.machine.check_leader_epoch(current_leader_epoch)
-        return EpochAnswer(error, partition.end_offset_for_epoch(epoch))
-
-    def on_list_offsets(self, tp: TopicPartition, current_leader_epoch: int) -> OffsetsAnswer:
-        partition = self.partitions.get(tp)
-        if partition is None:
-            return OffsetsAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        error = partition.machine.check_leader_epoch(current_leader_epoch)
-        return OffsetsAnswer(error, partition.log_end, partition.log_start)
-
-    # --- clients ---------------------------------------------------------------------------------------------------
-
-    def on_produce(self, tp: TopicPartition, value: int, acks: int, reply: Callable[[object], None]) -> None:
-        partition = self.partitions.get(tp)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if partition is not None:
-            error = partition.machine.check_append(required_acks=acks)
-        if partition is None or error is not ErrorCode.NONE:
-            reply(error)
-            return
-        offset = partition.log_end
-        partition.log.append(partition.machine.leader_epoch, value)
-        partition.machine.record_append(partition.log_end, self.world.now_ms)
-
-        def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and acks == -1:
-                self.cluster.oracle.acknowledges(tp, offset, value)
-            reply(code)
-
-        if acks == -1:
-            partition.waiting_produces.append((offset + 1, settled))
-        else:
-            settled(ErrorCode.NONE)
-        self._after_change(partition, None)
-        self._wake(tp)
-
-    def _settle_produces(self, partition: SimPartition) -> None:
-        if not partition.waiting_produces:
-            return
-        still = []
-        for required, settled in partition.waiting_produces:
-            code = partition.machine.check_replicated(required)
-            if code is None:
-                still.append((required, settled))
-            else:
-                settled(code)
-        partition.waiting_produces = still
-
-    def on_consume(
-        self, tp: TopicPartition, leader_epoch: int, offset: int, *, from_leader: bool
-    ) -> tuple[ErrorCode, list[tuple[int, int]]]:
-        partition = self.partitions.get(tp)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
-        error = partition.machine.check_leader_epoch(leader_epoch, require_leader=from_leader)
-        if error is not ErrorCode.NONE:
-            return error, []
-        return ErrorCode.NONE, partition.log.records[offset : partition.high_watermark]
-
-    def on_list_latest(self, tp: TopicPartition, leader_epoch: int) -> tuple[ErrorCode, int]:
-        partition = self.partitions.get(tp)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1
-        error = partition.machine.check_leader_epoch(leader_epoch)
-        if error is ErrorCode.NONE and partition.machine.high_watermark_lags:
-            error = ErrorCode.OFFSET_NOT_AVAILABLE
-        return error, partition.high_watermark
 
     # --- for the end of the run ------------------------------------------------------------------------------------
 
