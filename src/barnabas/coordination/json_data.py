@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from barnabas.core.errors import Malformed
+from barnabas.core.java_hash import java_hash
 
 _MASK = 0xFFFF_FFFF
 
@@ -33,15 +34,6 @@ def wrong_shape(path: str, data: bytes, error: Exception) -> Malformed:
     return Malformed(f"{path} lacks a field or has one of a wrong kind ({error!r}): {data[:200]!r}")
 
 
-def _java_hash(text: str) -> int:
-    """`String.hashCode`, as an unsigned 32-bit integer."""
-    encoded = text.encode("utf-16-be")
-    value = 0
-    for index in range(0, len(encoded), 2):
-        value = (value * 31 + (encoded[index] << 8 | encoded[index + 1])) & _MASK
-    return value
-
-
 def _spread(value: int) -> int:
     return value ^ (value >> 16)
 
@@ -62,7 +54,7 @@ def properties_order(keys: Iterable[str]) -> list[str]:
     """Order of `java.util.Properties`: settings under /config."""
     names = list(keys)
     mask = _table_size(len(names), 16) - 1
-    return sorted(names, key=lambda name: _spread(_java_hash(name)) & mask)
+    return sorted(names, key=lambda name: _spread(java_hash(name) & _MASK) & mask)
 
 
 def mutable_map_order(keys: Iterable[str]) -> list[str]:
@@ -71,7 +63,7 @@ def mutable_map_order(keys: Iterable[str]) -> list[str]:
     mask = _table_size(len(names), 16) - 1
 
     def position(name: str) -> tuple[int, int]:
-        spread = _spread(_java_hash(name))
+        spread = _spread(java_hash(name) & _MASK)
         return spread & mask, _signed(spread)
 
     return sorted(names, key=position)
