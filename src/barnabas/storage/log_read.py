@@ -72,8 +72,8 @@ def _take(
     elif first.size_bytes > max_bytes:
         size, upper = (first.size_bytes, first.last_offset + 1) if min_one_batch else (0, offset)
     else:
-        last = segment.last_boundary(first, position + max_bytes)
-        size, upper = last.position + last.size_bytes - position, last.last_offset + 1
+        end, upper = segment.last_boundary(first, position + max_bytes)
+        size = end - position
     start = OffsetMetadata(Offset(offset), Offset(segment.base_offset), position)
     ranges = [FileRange(segment.file, position, size)] if size else []
     return ReadResult(ranges, size, start, Offset(upper))

@@ -205,9 +205,10 @@ class _Loader:
             next_offset = recovered.next_offset
             if after is None:
                 break
-            # A tail that the power took may end between two batches: only the hole before the next segment tells. A
-            # follower would never fetch what is missing there. Compaction makes such holes on purpose.
-            if recovered.cut_bytes or (next_offset < after and not self._config.is_compacted):
+            # A tail that the power took may end between two batches: only the hole before the next segment tells, and
+            # a follower would never fetch what is missing there. Compaction makes such holes on purpose.
+            is_holed = next_offset < after and not recovered.has_gaps and not self._config.is_compacted
+            if recovered.cut_bytes or is_holed:
                 self._drop(doubtful[place + 1 :], f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
         self._snapshots.remove_outside(-1, next_offset)

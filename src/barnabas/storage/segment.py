@@ -191,10 +191,24 @@ class Segment:
             try:
                 offset_index.sanity_check()
                 time_index.sanity_check()
+                if self._max_timestamp == UNKNOWN:
+                    self._check_time_index(time_index)
             except CorruptIndex as error:
                 self.rebuild_indexes(str(error))
         if self.is_active:
             self._make_room_in_indexes()
+
+    def _check_time_index(self, time_index: TimeIndex) -> None:
+        """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
+        timestamp, offset = time_index.last_entry
+        found = self._walk(0, self.base_offset) if time_index.entries == 0 else self.find(offset)
+        if found is None:
+            raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
+        header = self._header_at(found.position)
+        if header.max_timestamp != timestamp:
+            raise CorruptIndex(
+                f"{time_index.path}: the last entry has timestamp {timestamp}, the batch at {offset} {header.max_timestamp}"
+            )
 
     def check_indexes(self) -> None:
         """Open them, and so rebuild them where they cannot be right."""
@@ -319,7 +333,7 @@ class Segment:
         if self._first_timestamp is None:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
-            self._first_timestamp = next(self.headers(0))[1].max_timestamp
+            self._first_timestamp = self._header_at(0).max_timestamp
         return self._first_timestamp
 
     # -- writing
@@ -442,6 +456,14 @@ class Segment:
                 raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
             position += at
 
+    def _header_at(self, position: int) -> BatchHeader:
+        data = self.file.read(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
+        header = BatchHeader._make(HEADER.unpack(data))
+        self._check(position, header.magic, header.batch_length, self.size_bytes)
+        return header
+
     def _check(self, position: int, magic: int, length: int, limit: int) -> None:
         if magic != MAGIC_V2:
             if magic in (0, 1):
@@ -500,17 +522,16 @@ class Segment:
             position += at
         return None
 
-    def last_boundary(self, start: BatchAt, limit: int) -> BatchAt:
-        """The last batch that ends at or before position `limit`, no earlier than `start`, which does."""
-        position = self.offset_index.floor_position(limit)
-        if position < start.position:
-            position = start.position
-        last = start
-        for at, header in self._short_scan(position, limit):
-            if at + header[1] > limit:
-                return last
-            last = BatchAt(at, header[1], header[0], header[2])
-        return last
+    def last_boundary(self, start: BatchAt, limit: int) -> tuple[int, int]:
+        """(position, offset) after the last batch that ends at or before position `limit`; `start` does."""
+        position = max(self.offset_index.floor_position(limit - 1), start.position)
+        end, upper = start.position + start.size_bytes, start.last_offset + 1
+        for at, (base, size, last) in self._short_scan(position, limit):
+            if at + size > limit:
+                # It may be the first that is looked at: then the batch before it ends where it begins.
+                return (at, base) if at > start.position else (end, upper)
+            end, upper = at + size, last + 1
+        return end, upper
 
     def _short_scan(self, position: int, limit: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
         """(position, (base offset, size, last offset)) of the batches from `position` on that begin before `limit`."""
@@ -532,21 +553,29 @@ class Segment:
         return FileRange(self.file, position, size_bytes)
 
     def next_offset(self) -> int:
-        """The offset after the last batch; the base offset where there is none. Walks from the last index entry."""
-        last: tuple[int, int, int] | None = None
-        start = self.offset_index.lookup_position(self.offset_index.last_offset) if self.offset_index.entries else 0
-        try:
-            for _, batch in self._short_scan(start, self.size_bytes):
-                last = batch
-        except CorruptSegment as error:
-            if start == 0:
-                raise
-            self.rebuild_indexes(str(error))
-            return self.next_offset()
-        if last is None and start:
-            self.rebuild_indexes(f"the last entry points to position {start}, past the end at {self.size_bytes}")
-            return self.next_offset()
-        return self.base_offset if last is None else last[2] + 1
+        """The offset after the last batch; the base offset where there is none. Walks from the last index entry.
+
+        Raises `CorruptSegment` where what follows that entry is no batch.
+        """
+        index = self.offset_index
+        start = index.lookup_position(index.last_offset) if index.entries else 0
+        if start:
+            try:
+                return self._next_offset_from(start)
+            except CorruptSegment as error:
+                if error.position != start:
+                    raise
+                self.rebuild_indexes(f"the last entry is wrong: {error}")
+                start = index.lookup_position(index.last_offset) if index.entries else 0
+        return self._next_offset_from(start)
+
+    def _next_offset_from(self, position: int) -> int:
+        if position and position >= self.size_bytes:
+            raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
+        offset = self.base_offset
+        for _, (_, _, last_offset) in self._short_scan(position, self.size_bytes):
+            offset = last_offset + 1
+        return offset
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)

@@ -51,6 +51,8 @@ class RecoveredSegment(NamedTuple):
     #: After the last good batch.
     next_offset: int
     cut_bytes: int
+    #: Offsets are missing between its batches: compaction has been here.
+    has_gaps: bool
 
 
 class _Damage(Exception):
@@ -75,7 +77,7 @@ def recover_segment(
     builder = segment.index_builder()
     txn_index = segment.txn_index
     txn_index.reset()
-    valid = 0
+    valid, has_gaps = 0, False
     limit = segment.base_offset + RELATIVE_OFFSET_MAX + 1
     if end_offset is not None:
         limit = min(limit, end_offset)
@@ -85,6 +87,8 @@ def recover_segment(
             last_offset = raw[0] + raw[6]
             if raw[0] < next_offset or raw[6] < 0 or last_offset >= limit:
                 raise _Damage(f"offsets [{raw[0]}, {last_offset}] are not within [{next_offset}, {limit})")
+            if raw[0] != next_offset:
+                has_gaps = True
             if raw[9] >= 0:
                 with view[at : at + raw[1] + LOG_OVERHEAD] as batch:
                     _apply(producers, segment, _new_header(BatchHeader, raw), batch)
@@ -110,7 +114,7 @@ def recover_segment(
         segment.size_bytes = valid
     segment.take_indexes(builder)
     producers.update_map_end_offset(next_offset)
-    return RecoveredSegment(next_offset, cut)
+    return RecoveredSegment(next_offset, cut, has_gaps)
 
 
 def _apply(producers: ProducerStateManager, segment: Segment, header: BatchHeader, batch: memoryview) -> None:

@@ -93,6 +93,7 @@ class CrashingDisk(Disk):
         return super().pwrite(fd, data, position)
 
     def fsync(self, fd: int) -> None:
+        """Counted as synced; the hardware is not asked, the test decides what is lost."""
         self.fuse.hit("fsync")
         path = self.paths.get(fd)
         if path is not None:

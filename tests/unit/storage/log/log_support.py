@@ -72,6 +72,15 @@ def contents(log: Log, *, max_bytes: int = 700) -> list[Entry]:
     return [entry for entry in entries if entry.offset >= log.log_start_offset]
 
 
+class QuickDisk(Disk):
+    """Does not wait for the hardware: what matters to most tests is in the page cache."""
+
+    __slots__ = ()
+
+    def fsync(self, fd: int) -> None:
+        """Nothing is lost here but time."""
+
+
 class Partition:
     """A log in `root/topic-0`, its clock, timers and threads in the test's hands."""
 
@@ -91,7 +100,7 @@ class Partition:
         self.threads = ManualThreads() if manual_threads else InlineThreads()
         self.faults: list[LogDirFault] = []
         self.env = LogEnvironment(
-            disk=disk or Disk(),
+            disk=disk or QuickDisk(),
             clock=self.clock,
             timers=self.timers,
             threads=self.threads,

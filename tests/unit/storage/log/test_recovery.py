@@ -1,0 +1,383 @@
+"""What a crash, a bad disk or a careless hand left: opened, repaired, and said in the log."""
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents
+
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.protocol.records import end_txn_marker
+from barnabas.storage.disk import Disk
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.log_types import Origin
+from barnabas.storage.recovery import open_log
+from barnabas.storage.segment_recovery import UnsupportedMessageFormat
+
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, segment_index_bytes=1200)
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return Partition(tmp_path, CONFIG)
+
+
+def first_log(partition: Partition) -> Path:
+    return partition.directory / f"{0:020d}.log"
+
+
+def last_log(partition: Partition) -> Path:
+    return max(partition.directory.glob("*.log"))
+
+
+def index_bytes(partition: Partition) -> dict[str, bytes]:
+    """Indexes as they are once the log is closed."""
+    return {path.name: path.read_bytes() for path in partition.directory.glob("*index")}
+
+
+def test_a_torn_tail_is_cut_and_the_rest_stands(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(30)
+    before = contents(partition.log)
+    partition.log.abandon()
+    with last_log(partition).open("r+b") as file:
+        file.truncate(last_log(partition).stat().st_size - 5)
+    log = partition.open(clean=False)
+    assert contents(log) == before[:-2]
+    assert "cutting" in caplog.text
+    assert "is torn" in caplog.text
+    assert partition.append(b"next") == 58
+
+
+def test_after_a_cut_the_segments_behind_it_go(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(60)
+    before = contents(partition.log)
+    assert len(partition.log.segments) > 3
+    second = partition.log.segments.at(1)
+    partition.log.abandon()
+    data = bytearray(Path(second.log_path).read_bytes())
+    data[-10] ^= 1
+    Path(second.log_path).write_bytes(data)
+    log = partition.open(clean=False)
+    assert contents(log) == before[: log.log_end_offset]
+    assert len(log.segments) == 2
+    assert "fails its CRC" in caplog.text
+    assert "deleting" in caplog.text
+
+
+def test_only_segments_from_the_recovery_point_on_are_read(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, CONFIG)
+    partition.fill(60)
+    base = partition.log.segments.at(2).base_offset
+    sizes = [segment.size_bytes for segment in partition.log.segments]
+    partition.log.abandon()
+    read: list[tuple[int, int]] = []
+    open_log(
+        str(partition.directory),
+        config=CONFIG,
+        env=LogEnvironment(),
+        clean=False,
+        recovery_point=base + 3,
+        progress=lambda size, cut: read.append((size, cut)),
+    )
+    assert read == [(size, 0) for size in sizes[2:]]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.floats(0, 0.999999), bit=st.integers(0, 7), data=st.binary(max_size=80), kind=st.sampled_from("fgz"))
+def test_flipped_bits_and_garbage_never_become_records(
+    tmp_path_factory: pytest.TempPathFactory, where: float, bit: int, data: bytes, kind: str
+) -> None:
+    """Anywhere in any log file: what is read after recovery is a prefix of what was written."""
+    partition = Partition(tmp_path_factory.mktemp("flip"), CONFIG)
+    partition.fill(25, epoch=2)
+    before = contents(partition.log)
+    partition.log.abandon()
+    files = sorted(partition.directory.glob("*.log"))
+    path = files[int(where * len(files))]
+    content = bytearray(path.read_bytes())
+    at = int((where * len(files) % 1) * len(content))
+    if kind == "f":
+        content[at] ^= 1 << bit
+    elif kind == "g":
+        content[at : at + len(data)] = data
+    else:
+        content[at:] = bytes(len(content) - at)
+    path.write_bytes(content)
+    log = partition.open(clean=False)
+    found = contents(log)
+    # Not the offsets: those, and the leader epoch, lie outside the CRC.
+    assert [entry.value for entry in found] == [entry.value for entry in before[: len(found)]]
+    partition.append(b"goes on", epoch=2**31 - 1)
+
+
+def test_recovery_writes_what_a_clean_stop_would_have(partition: Partition) -> None:
+    partition.fill(60, epoch=4)
+    partition.log.close()
+    clean = index_bytes(partition)
+    for path in partition.directory.glob("*index"):
+        path.unlink()
+    (partition.directory / "leader-epoch-checkpoint").unlink()
+    log = partition.open(clean=False)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(4, 0)]
+    log.close()
+    assert index_bytes(partition) == clean
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_missing_indexes_are_rebuilt(partition: Partition, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(60)
+    before = contents(partition.log)
+    partition.log.close()
+    expected = index_bytes(partition)
+    for path in [*partition.directory.glob("*.index"), *partition.directory.glob("*1*.timeindex")]:
+        path.unlink()
+    log = partition.open(clean=clean, recovery_point=1000)
+    assert contents(log) == before
+    assert "rebuilding the indexes" in caplog.text
+    log.close()
+    assert index_bytes(partition) == expected
+
+
+def test_leftovers_are_settled(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(10)
+    before = contents(partition.log)
+    partition.log.close()
+    for name in (
+        "00000000000000000777.log.deleted",
+        "00000000000000000777.index",
+        "00000000000000000777.txnindex",
+        "00000000000000000005.snapshot.tmp",
+        "00000000000000000000.log.cleaned",
+        "00000000000000000000.index.cleaned",
+        "00000000000000000004.log.swap",
+        "leader-epoch-checkpoint.tmp",
+        "something else entirely",
+    ):
+        (partition.directory / name).write_bytes(b"left over")
+    assert contents(partition.open(clean=True)) == before
+    left = [name for name in partition.files() if "777" in name or name.endswith((".tmp", ".cleaned", ".swap"))]
+    assert left == []
+    assert "something else entirely" in partition.files()
+
+
+def test_segments_in_doubt_that_leave_a_hole_are_dropped(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tail lost between two batches: only the next segment's name tells that something is missing."""
+    partition.fill(60)
+    before = contents(partition.log)
+    first = partition.log.segments.first
+    last_batch = list(first.headers(0))[-1]
+    partition.log.abandon()
+    with first_log(partition).open("r+b") as file:
+        file.truncate(last_batch[0])
+    log = partition.open(clean=False)
+    assert contents(log) == before[: last_batch[1].base_offset]
+    assert len(log.segments) == 1
+
+
+def test_a_compacted_log_may_have_holes(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT})))
+    for base in (0, 50, 100):
+        partition.log.append_as_follower(
+            batch([b"x" * 1200], base_offset=base, leader_epoch=0, key=b"k"), now_ms=NOW_MS
+        )
+    assert len(partition.log.segments) == 3
+    before = contents(partition.log)
+    assert contents(partition.crash()) == before
+    assert partition.log.log_end_offset == 101
+
+
+def test_unreadable_epochs_are_read_from_the_records(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(30, epoch=1)
+    partition.fill(30, epoch=3)
+    partition.log.close()
+    (partition.directory / "leader-epoch-checkpoint").write_text("0\n7\nnonsense\n")
+    log = partition.open(clean=True)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (3, 60)]
+    assert "leader epochs" in caplog.text
+
+
+def test_epochs_beyond_the_log_are_forgotten(partition: Partition) -> None:
+    partition.fill(3, epoch=1)
+    partition.log.assign_epoch_start(9, 6)
+    partition.log.close()
+    assert [tuple(entry) for entry in partition.open(clean=True).epochs.entries] == [(1, 0)]
+
+
+def test_a_corrupt_snapshot_is_replaced_by_an_older_one_and_replay(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    for sequence in range(40):
+        partition.log.append_as_leader(
+            batch([b"x" * 50], producer_id=8, producer_epoch=0, sequence=sequence), leader_epoch=0, now_ms=NOW_MS
+        )
+    partition.log.close()
+    newest = max(partition.directory.glob("*.snapshot"))
+    newest.write_bytes(b"\x00\x01garbage that is long enough")
+    log = partition.open(clean=True)
+    entry = log.producers.entry(8)
+    assert entry is not None
+    assert entry.last_sequence == 39
+    assert "dropping producer snapshot" in caplog.text
+
+
+def test_a_log_start_above_everything_empties_the_log(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
+    partition.fill(10)
+    partition.log.close()
+    log = partition.open(clean=True, log_start_offset=500)
+    assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    assert partition.append(b"x") == 500
+    assert "files were removed" in caplog.text
+
+
+def test_a_log_whose_files_are_all_gone_starts_where_it_was_told(partition: Partition) -> None:
+    partition.fill(10)
+    partition.log.close()
+    for path in partition.directory.iterdir():
+        path.unlink()
+    log = partition.open(clean=False, log_start_offset=7)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+
+
+def legacy_message(magic: int, payload: bytes) -> bytes:
+    """As Kafka before 0.11 wrote them."""
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW_MS) if magic else b"")
+    body += struct.pack(">ii", -1, len(payload)) + payload
+    return struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("payload", [b"x", b"x" * 200])
+@pytest.mark.parametrize("clean", [True, False])
+def test_old_message_formats_are_refused_and_not_cut(
+    partition: Partition, magic: int, payload: bytes, clean: bool
+) -> None:
+    partition.log.close()
+    data = legacy_message(magic, payload)
+    first_log(partition).write_bytes(data)
+    with pytest.raises(UnsupportedMessageFormat, match=f"format v{magic}"):
+        partition.open(clean=clean)
+    assert first_log(partition).read_bytes() == data
+
+
+def test_zeros_are_not_taken_for_an_old_format(partition: Partition) -> None:
+    partition.fill(2)
+    before = contents(partition.log)
+    partition.log.abandon()
+    with first_log(partition).open("ab") as file:
+        file.write(bytes(5000))
+    assert contents(partition.open(clean=False)) == before
+    partition.log.close()
+    with first_log(partition).open("ab") as file:
+        file.write(bytes(50))
+    assert contents(partition.open(clean=True)) == before
+
+
+def test_a_batch_larger_than_the_read_buffer_is_recovered(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig(segment_bytes=1 << 26, max_message_bytes=1 << 26))
+    partition.append(b"small")
+    partition.append(b"x" * (9 << 20))
+    partition.append(b"after")
+    assert [len(entry.value or b"") for entry in contents(partition.crash())] == [5, 9 << 20, 5]
+
+
+def test_an_unreadable_directory_is_an_os_error(tmp_path: Path) -> None:
+    class Broken(Disk):
+        __slots__ = ()
+
+        def listdir(self, path: str) -> list[str]:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        open_log(str(tmp_path / "topic-0"), config=CONFIG, env=LogEnvironment(disk=Broken()))
+
+
+# -- transactions
+
+
+def transactional(partition: Partition, producer_id: int, *values: bytes, sequence: int) -> int:
+    data = batch(values, producer_id=producer_id, producer_epoch=0, sequence=sequence, transactional=True)
+    return partition.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS).first_offset
+
+
+def end(partition: Partition, producer_id: int, *, commit: bool) -> int:
+    marker = end_txn_marker(
+        commit=commit, coordinator_epoch=0, producer_id=producer_id, producer_epoch=0, timestamp=NOW_MS
+    )
+    return partition.log.append_as_leader(
+        bytearray(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR
+    ).first_offset
+
+
+def keep(partition: Partition) -> None:
+    """Nothing happens in between."""
+
+
+@pytest.mark.parametrize("between", [keep, Partition.reopen, Partition.crash], ids=["live", "clean", "crash"])
+def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(
+    partition: Partition, between: Callable[[Partition], object]
+) -> None:
+    partition.append(b"plain")
+    transactional(partition, 1, b"a", sequence=0)
+    transactional(partition, 2, b"b", sequence=0)
+    end(partition, 2, commit=True)
+    between(partition)
+    partition.commit()
+    assert partition.log.last_stable_offset == 1
+    end(partition, 1, commit=False)
+    assert partition.log.last_stable_offset == 1
+    partition.commit()
+    assert partition.log.last_stable_offset == 5
+
+
+@pytest.mark.parametrize("between", [keep, Partition.reopen, Partition.crash], ids=["live", "clean", "crash"])
+def test_aborted_transactions_are_known_to_those_who_read_over_them(
+    partition: Partition, between: Callable[[Partition], object]
+) -> None:
+    transactional(partition, 1, b"aborted", b"too", sequence=0)
+    transactional(partition, 2, b"committed", sequence=0)
+    partition.log.roll(NOW_MS)
+    end(partition, 1, commit=False)
+    end(partition, 2, commit=True)
+    partition.log.roll(NOW_MS)
+    transactional(partition, 1, b"again", sequence=2)
+    end(partition, 1, commit=False)
+    between(partition)
+    aborted = partition.log.aborted_transactions(0, 7)
+    assert [tuple(txn)[:3] for txn in aborted] == [(1, 0, 3), (1, 5, 6)]
+    assert [tuple(txn)[:3] for txn in partition.log.aborted_transactions(0, 3)] == [(1, 0, 3)]
+    assert [tuple(txn)[:3] for txn in partition.log.aborted_transactions(4, 7)] == [(1, 5, 6)]
+    assert partition.log.aborted_transactions(4, 5) == []
+
+
+def test_a_damaged_index_of_aborted_transactions_is_rebuilt(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    for round_number in range(4):
+        transactional(partition, 1, b"x", sequence=round_number)
+        end(partition, 1, commit=False)
+    expected = partition.log.aborted_transactions(0, 8)
+    assert len(expected) == 4
+    partition.log.close()
+    path = partition.directory / f"{0:020d}.txnindex"
+    path.write_bytes(path.read_bytes()[:-40] + b"\x07" * 40)
+    assert partition.open(clean=True).aborted_transactions(0, 8) == expected
+    assert "aborted transactions" in caplog.text
+
+
+def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
+    transactional(partition, 1, b"a", sequence=0)
+    end(partition, 1, commit=False)
+    partition.commit()
+    partition.log.truncate_to(1)
+    assert partition.log.aborted_transactions(0, 2) == []
+    assert partition.log.last_stable_offset == 0
+    end(partition, 1, commit=True)
+    partition.commit()
+    assert partition.log.last_stable_offset == 2
