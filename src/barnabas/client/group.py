@@ -5,6 +5,7 @@ what was committed, and commits as it goes. Owner: the event loop.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -279,6 +280,9 @@ class GroupConsumer:
         #: The next offset of each partition whose records were handed out.
         self._consumed: dict[TopicPartition, int] = {}
         self._next_commit_s = 0.0
+        #: How often this member has taken part in a rebalance, and when the last one ended (wall clock).
+        self.joins = 0
+        self.joined_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -324,6 +328,8 @@ class GroupConsumer:
         if self._matching is not None:
             self._topics = {name for name in await self._cluster.all_topics() if self._matching(name)}
         assignment = await self.member.join(self._topics)
+        self.joins += 1
+        self.joined_s = time.time()
         committed = await committed_offsets(self._cluster, self._group.group_id, assignment, require_stable=True)
         positions = {partition: entry.offset for partition, entry in committed.items()}
         fresh = [partition for partition in assignment if partition not in positions]

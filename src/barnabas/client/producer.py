@@ -189,7 +189,10 @@ class Producer:
         batch.records.append((key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers))
         batch.size_bytes += size
         self._buffered_bytes += size
-        return Delivery(batch, len(batch.records) - 1)
+        delivery = Delivery(batch, len(batch.records) - 1)
+        if delivery.position == 0:
+            await asyncio.sleep(0)  # the batch before it may be full: let the lanes run, even if the caller never waits
+        return delivery
 
     async def flush(self) -> None:
         """Wait until all that was sent is acknowledged or has failed."""
