@@ -1,0 +1,72 @@
+"""Apache ZooKeeper's Java client and its shell: they say the same to both servers."""
+
+import subprocess
+from pathlib import Path
+
+from zk_process import ZooKeeperProcess
+
+HERE = Path(__file__).resolve().parent
+
+
+def quiet(tmp_path: Path) -> str:
+    path = tmp_path / "logback-off.xml"
+    path.write_text('<configuration><root level="OFF"/></configuration>')
+    return f"-Dlogback.configurationFile={path}"
+
+
+def run(java: str, tmp_path: Path, *command: str, text: str | None = None) -> list[str]:
+    arguments = ["java", quiet(tmp_path), "-cp", java, *command]
+    # zkCli says on stderr what it did, and on stdout what it found.
+    done = subprocess.run(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False, input=text
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+def test_conversation_is_the_same(java: str, apache: int, ours: ZooKeeperProcess, tmp_path: Path) -> None:
+    program = str(HERE / "Conversation.java")
+    expected = run(java, tmp_path, program, f"127.0.0.1:{apache}")
+    got = run(java, tmp_path, program, f"127.0.0.1:{ours.port}")
+    assert got == expected
+    assert got[-1] == "left [c, d, m, p, t]"
+
+
+def test_zkcli_session_is_the_same(java: str, apache: int, ours: ZooKeeperProcess, tmp_path: Path) -> None:
+    script = "\n".join(
+        [
+            "create /k hello",
+            "create -s /k/n- 1",
+            "create -e /k/e 2",
+            "create -c /k/c",
+            "create -t 60000 /k/t",
+            "get /k",
+            "set -v 0 /k world",
+            "set -v 0 /k again",
+            "ls -R /k",
+            "stat /none",
+            "delete /k",
+            "addauth digest joe:secret",
+            "setAcl /k/c auth::cdrwa",
+            "getAcl /k/c",
+            "getEphemerals /k",
+            "getAllChildrenNumber /k",
+            "sync /k",
+            "deleteall /k",
+            "ls /",
+            "quit",
+            "",
+        ]
+    )
+    shell = "org.apache.zookeeper.ZooKeeperMain"
+    outputs = [
+        [
+            line
+            for line in run(java, tmp_path, shell, "-server", f"127.0.0.1:{port}", text=script)
+            if not line.startswith("Connecting to") and "[zk:" not in line and line.strip()
+        ]
+        for port in (apache, ours.port)
+    ]
+    assert outputs[0] == outputs[1]
+    assert "Created /k/n-0000000000" in outputs[1]
+    assert "[zookeeper]" in outputs[1]
