@@ -10,6 +10,7 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import entries
 from barnabas.cli._json_files import field as json_field
 from barnabas.client.admin.partitions import Reassignment
+from barnabas.controller.placement import BrokerPlace, Start, assign_replicas
 from barnabas.core.ids import TopicPartition
 
 ANY_LOG_DIR: Final = "any"
@@ -154,61 +155,20 @@ def propose(
     by_topic: dict[str, list[TopicPartition]] = {}
     for where in sorted(current):
         by_topic.setdefault(where.topic, []).append(where)
-    proposed: dict[TopicPartition, list[int]] = {}
-    for partitions in by_topic.values():
-        placed = place(len(partitions), len(current[partitions[0]]), racks, chance)
-        proposed.update(zip(partitions, placed, strict=True))
-    return proposed
-
-
-def place(
-    partition_count: int, replication_factor: int, racks: Mapping[int, str | None], chance: random.Random
-) -> list[list[int]]:
-    """Kafka's placement: leaders go round, followers follow at a distance that grows each time round; racks alternate."""
-    if replication_factor > len(racks):
-        raise UsageError(f"Replication factor: {replication_factor} larger than available brokers: {len(racks)}.")
-    known = {broker: rack for broker, rack in racks.items() if rack is not None}
+    known = [rack for rack in racks.values() if rack is not None]
     if known and len(known) < len(racks):
         raise UsageError(
             "Not all brokers have rack information. Add --disable-rack-aware in command line to make replica "
             "assignment without rack information."
         )
-    brokers = _alternate_racks(known) if known else sorted(racks)
-    rack_count = len(set(known.values())) if known else 1
-    start, shift = chance.randrange(len(brokers)), chance.randrange(len(brokers))
-    placed: list[list[int]] = []
-    for index in range(partition_count):
-        if index and index % len(brokers) == 0:
-            shift += 1
-        first = (index + start) % len(brokers)
-        placed.append(_followers(brokers, known, first, shift * rack_count, replication_factor))
-    return placed
-
-
-def _followers(
-    brokers: Sequence[int], racks: Mapping[int, str], first: int, shift: int, replication_factor: int
-) -> list[int]:
-    replicas = [brokers[first]]
-    rack_total = len(set(racks.values()))
-    step = 0
-    while len(replicas) < replication_factor:
-        candidate = brokers[(first + 1 + (shift + step) % (len(brokers) - 1)) % len(brokers)]
-        step += 1
-        used_racks = {racks[broker] for broker in replicas} if racks else set()
-        rack_is_free = not racks or racks[candidate] not in used_racks or len(used_racks) == rack_total
-        if candidate not in replicas and rack_is_free:
-            replicas.append(candidate)
-    return replicas
-
-
-def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """One broker of each rack in turn."""
-    by_rack: dict[str, list[int]] = {}
-    for broker in sorted(racks):
-        by_rack.setdefault(racks[broker], []).append(broker)
-    arranged: list[int] = []
-    while any(by_rack.values()):
-        for rack in sorted(by_rack):
-            if by_rack[rack]:
-                arranged.append(by_rack[rack].pop(0))
-    return arranged
+    brokers = [BrokerPlace(broker, racks[broker]) for broker in sorted(racks)]
+    proposed: dict[TopicPartition, list[int]] = {}
+    for partitions in by_topic.values():
+        placed = assign_replicas(
+            brokers,
+            partitions=len(partitions),
+            replication_factor=len(current[partitions[0]]),
+            start=Start(chance.randrange(len(brokers)), chance.randrange(len(brokers))) if brokers else Start(0, 0),
+        )
+        proposed.update((where, list(placed[index])) for index, where in enumerate(partitions))
+    return proposed
