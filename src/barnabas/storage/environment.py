@@ -95,8 +95,9 @@ class LogEnvironment:
     producer_id_expiration_ms: int = 86_400_000
     #: `transaction.partition.verification.enable`
     transaction_verification: bool = False
-    #: Told on the event loop that a log was truncated: its recovery point must reach the checkpoint file before the
-    #: log grows again, or recovery would trust records that were written over.
-    on_truncated: Callable[[str], None] = _ignore
+    #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After a truncation, before
+    #: the log grows again: recovery would trust records that were written over. After compaction: the holes that it made
+    #: must not lie in what recovery doubts.
+    on_recovery_point: Callable[[str], None] = _ignore
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
     max_transaction_timeout_ms: int = 15 * 60 * 1000

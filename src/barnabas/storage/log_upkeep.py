@@ -202,7 +202,7 @@ class LogUpkeep(LogState):
                 self._restart_at(offset, log_start_offset=offset)
             else:
                 self._truncate_to(offset)
-            self._env.on_truncated(self.log_dir)
+            self._env.on_recovery_point(self.log_dir)
             return True
         except OSError as error:
             self._fault(error)
@@ -228,7 +228,7 @@ class LogUpkeep(LogState):
             raise self._storage_error()
         try:
             self._restart_at(offset, log_start_offset=offset if log_start_offset is None else log_start_offset)
-            self._env.on_truncated(self.log_dir)
+            self._env.on_recovery_point(self.log_dir)
         except OSError as error:
             self._fault(error)
 
@@ -324,6 +324,7 @@ class LogUpkeep(LogState):
             self._bound = Bound(-1, 0, 0)
             snapshots = [segment.base_offset for segment in leaving if segment.base_offset not in kept]
             self._delete_later(leaving, snapshots, "replaced by cleaned segments")
+            self._env.on_recovery_point(self.log_dir)
         except OSError as error:
             self._fault(error)
 

@@ -100,7 +100,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
         env.on_fault = self.handle_fault
-        env.on_truncated = self._on_truncated
+        env.on_recovery_point = self._on_recovery_point
         self.checkpoints = Checkpointer(env, self.logs_in, self.handle_fault)
         self._tasks: list[Periodic] = []
 
@@ -435,7 +435,7 @@ class LogManager:
         for name in CHECKPOINTS:
             self.checkpoints.request(log_dir, name)
 
-    def _on_truncated(self, path: str) -> None:
+    def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:
             if log_dir.path == path:
                 self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT)

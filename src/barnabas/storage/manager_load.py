@@ -146,7 +146,7 @@ class _DirLoader:
             env=self._env,
             partition=partition,
             log_start_offset=self._start_offsets.get(partition, 0),
-            recovery_point=self._recovery_points.get(partition, 0),
+            recovery_point=self._recovery_points.get(partition),
             clean=self._dir.had_clean_shutdown,
             topic_id=_topic_id(directory),
             progress=progress,

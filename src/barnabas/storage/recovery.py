@@ -27,7 +27,7 @@ from barnabas.storage.log_state import EpochFile
 from barnabas.storage.producer_replay import rebuild_producers
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import CorruptSegment, Segment
-from barnabas.storage.segment_recovery import rebuild_txn_index, recover_segment
+from barnabas.storage.segment_recovery import RecoveredSegment, rebuild_txn_index, recover_segment
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots
 
@@ -48,14 +48,15 @@ def open_log(
     env: LogEnvironment,
     partition: TopicPartition | None = None,
     log_start_offset: int = 0,
-    recovery_point: int = 0,
+    recovery_point: int | None = None,
     clean: bool = True,
     topic_id: TopicId | None = None,
     progress: Progress = _no_progress,
 ) -> Log:
     """Any thread. Raises `OSError`, and `CorruptSegment` for message formats before v2; anything else is repaired.
 
-    `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints.
+    `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints;
+    without a recovery point every segment is in doubt.
     """
     name = directory.rpartition("/")[2]
     partition = partition or names.parse_partition_dir(name).partition
@@ -73,7 +74,7 @@ class _Loader:
         config: LogConfig,
         env: LogEnvironment,
         log_start_offset: int,
-        recovery_point: int,
+        recovery_point: int | None,
     ) -> None:
         self._directory = directory
         self._partition = partition
@@ -81,7 +82,8 @@ class _Loader:
         self._env = env
         self._disk = env.disk
         self._log_start = log_start_offset
-        self._recovery_point = recovery_point
+        self._recovery_point = recovery_point or 0
+        self._is_recovery_point_known = recovery_point is not None
         self._now_ms = env.clock.now_ms()
         self._segments = SegmentList()
         self._snapshots = ProducerSnapshots(directory, env.disk)
@@ -205,15 +207,22 @@ class _Loader:
             next_offset = recovered.next_offset
             if after is None:
                 break
-            # A tail that the power took may end between two batches: only the hole before the next segment tells, and
-            # a follower would never fetch what is missing there. Compaction makes such holes on purpose.
-            is_holed = next_offset < after and not recovered.has_gaps and not self._config.is_compacted
+            is_holed = next_offset < after and self._may_not_have_holes(recovered)
             if recovered.cut_bytes or is_holed:
                 self._drop(doubtful[place + 1 :], f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
         self._snapshots.remove_outside(-1, next_offset)
         self._snapshots.take(producers, sync=False)
         return first
+
+    def _may_not_have_holes(self, recovered: RecoveredSegment) -> bool:
+        """Whether a hole between this segment and the next one means that its tail was lost.
+
+        What the power took may end between two batches, or be all of a segment: only the hole tells, and a follower would
+        never fetch what is missing there. But compaction makes holes too, and its work must never be taken for damage:
+        so only where the topic is not compacted, the segment shows no trace of it, and is known not to be flushed.
+        """
+        return self._is_recovery_point_known and not self._config.is_compacted and not recovered.has_gaps
 
     def _producers_at(self, offset: int) -> ProducerStateManager:
         """A state of its own as of the start of a segment; the log's is built when the bounds are known.

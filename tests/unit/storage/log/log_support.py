@@ -113,7 +113,7 @@ class Partition:
     def directory(self) -> Path:
         return self.root / "topic-0"
 
-    def open(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
+    def open(self, *, clean: bool = True, recovery_point: int | None = None, log_start_offset: int = 0) -> Log:
         self.log = open_log(
             str(self.directory),
             config=self.config,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.storage.log.crash_support import Crash, CrashingDisk, Fuse, fuse_under
 from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents
@@ -219,6 +219,8 @@ def test_a_crash_at_any_step_leaves_a_correct_log(tmp_path: Path, make: type[Sce
     cut=st.floats(0, 1),
     zeroed=st.booleans(),
 )
+@example(steps=["append", "roll", "append"], cut=0.0, zeroed=False)
+@example(steps=["append", "append", "roll", "append", "append"], cut=0.5, zeroed=False)
 def test_any_unsynced_tail_may_be_torn_or_zeroed(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], cut: float, zeroed: bool
 ) -> None:

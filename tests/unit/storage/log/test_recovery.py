@@ -176,9 +176,18 @@ def test_segments_in_doubt_that_leave_a_hole_are_dropped(
     partition.log.abandon()
     with first_log(partition).open("r+b") as file:
         file.truncate(last_batch[0])
-    log = partition.open(clean=False)
+    log = partition.open(clean=False, recovery_point=0)
     assert contents(log) == before[: last_batch[1].base_offset]
     assert len(log.segments) == 1
+
+
+def test_holes_stay_where_nobody_knows_what_was_flushed(partition: Partition) -> None:
+    """A lost checkpoint must not cost a log that was compacted once."""
+    for base in (0, 50, 100):
+        partition.log.append_as_follower(batch([b"x" * 1200], base_offset=base, leader_epoch=0), now_ms=NOW_MS)
+    before = contents(partition.log)
+    partition.log.abandon()
+    assert contents(partition.open(clean=False)) == before
 
 
 def test_a_compacted_log_may_have_holes(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_truncation_forgets_an_epoch_that_wrote_nothing(tmp_path: Path) -> None:
 def test_a_truncation_asks_for_a_checkpoint(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     asked: list[str] = []
-    partition.env.on_truncated = asked.append
+    partition.env.on_recovery_point = asked.append
     partition.fill(3)
     partition.log.flush()
     partition.log.truncate_to(2)

@@ -1,0 +1,138 @@
+"""A directory that fails goes offline with its logs, once; the others go on."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.manager.manager_support import Broker, append, tp, values
+
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.storage import names
+from barnabas.storage.manager import NoLogDirLeft
+
+
+def two_dirs(tmp_path: Path) -> tuple[Broker, str, str]:
+    """A broker with partition 0 in the first directory and 1 in the second."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    for number, root in enumerate(broker.roots):
+        broker.manager.prefer_dir(tp("t", number), root)
+        append(broker.manager.get_or_create(tp("t", number), topic_id=None), b"first")
+    return broker, *broker.roots
+
+
+def test_a_failed_append_takes_the_directory_offline_and_the_other_goes_on(tmp_path: Path) -> None:
+    broker, first, _ = two_dirs(tmp_path)
+    log, other = broker.manager.get(tp("t", 0)), broker.manager.get(tp("t", 1))
+    assert log is not None
+    assert other is not None
+    broker.disk.bad.add(first)
+    with pytest.raises(LogDirFault):
+        append(log, b"lost")
+    assert broker.failed == [(first, [tp("t", 0)])]
+    assert broker.manager.get(tp("t", 0)) is None
+    assert broker.manager.has_offline_dirs()
+    append(other, b"second")
+    assert values(other) == [b"first", b"second"]
+    with pytest.raises(Refused) as caught:
+        append(log, b"lost")
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(broker.failed) == 1
+    broker.manager.shutdown()
+    assert not (Path(first) / names.CLEAN_SHUTDOWN).exists()
+    assert (tmp_path / "b" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_a_log_that_may_be_in_a_failed_directory_is_not_made_anew(tmp_path: Path) -> None:
+    broker, first, second = two_dirs(tmp_path)
+    broker.manager.fail_dir(first, OSError(5, "pulled out"))
+    with pytest.raises(Refused) as caught:
+        broker.manager.get_or_create(tp("t", 0), topic_id=None)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    log = broker.manager.get_or_create(tp("new"), topic_id=None, is_new=True)
+    assert log.log_dir == second
+    broker.manager.shutdown()
+
+
+def test_a_directory_that_cannot_take_a_new_log_fails_and_the_next_is_tried(tmp_path: Path) -> None:
+    broker, first, second = two_dirs(tmp_path)
+    broker.disk.bad.add(first)
+    broker.manager.prefer_dir(tp("new"), first)
+    assert broker.manager.get_or_create(tp("new"), topic_id=None, is_new=True).log_dir == second
+    assert [path for path, _ in broker.failed] == [first]
+    broker.manager.shutdown()
+
+
+def test_without_any_directory_left_nothing_can_be_made(tmp_path: Path) -> None:
+    broker, first, second = two_dirs(tmp_path)
+    broker.disk.bad.update((first, second))
+    with pytest.raises(Refused) as caught:
+        broker.manager.get_or_create(tp("new"), topic_id=None, is_new=True)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [path for path, _ in broker.failed] == [first, second]
+    assert broker.manager.live_dirs == []
+    broker.manager.shutdown()
+
+
+def test_a_failed_checkpoint_takes_its_directory_offline(tmp_path: Path) -> None:
+    broker, first, _ = two_dirs(tmp_path)
+    (Path(first) / (names.REPLICATION_OFFSET_CHECKPOINT + ".tmp")).mkdir()
+    broker.manager.checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
+    broker.run()
+    assert [path for path, _ in broker.failed] == [first]
+    broker.manager.shutdown()
+
+
+def test_a_failed_background_flush_takes_its_directory_offline(tmp_path: Path) -> None:
+    broker, first, _ = two_dirs(tmp_path)
+    log = broker.manager.get(tp("t", 0))
+    assert log is not None
+    log.flush_in_background()
+    broker.disk.bad.add(first)
+    broker.run()
+    assert [path for path, _ in broker.failed] == [first]
+    broker.manager.shutdown()
+
+
+def test_a_deletion_that_fails_takes_its_directory_offline(tmp_path: Path) -> None:
+    broker, first, _ = two_dirs(tmp_path)
+    broker.disk.bad.add(first)
+    with pytest.raises(LogDirFault):
+        broker.manager.delete(tp("t", 0))
+    assert [path for path, _ in broker.failed] == [first]
+    broker.manager.shutdown()
+
+
+def test_a_directory_that_fails_while_it_loads_leaves_the_others(tmp_path: Path) -> None:
+    broker, first, _ = two_dirs(tmp_path)
+    broker.kill()
+    again = Broker(tmp_path / "a", tmp_path / "b", start=False)
+    again.disk.bad.add(f"{first}/t-0")
+    again.manager.open_dirs(broker_id=1, cluster_id="cluster")
+    again.manager.load()
+    assert again.manager.get(tp("t", 0)) is None
+    assert again.manager.get(tp("t", 1)) is not None
+    assert [log_dir.path for log_dir in again.manager.live_dirs] == [str(tmp_path / "b")]
+    again.manager.shutdown()
+
+
+def test_a_directory_that_is_a_file_is_offline_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("not a directory")
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    assert broker.manager.has_offline_dirs()
+    broker.manager.get_or_create(tp("t"), topic_id=None, is_new=True)
+    broker.manager.shutdown()
+    with pytest.raises(NoLogDirLeft):
+        Broker(tmp_path / "a")
+
+
+def test_a_failed_shutdown_of_one_directory_leaves_the_other_clean(tmp_path: Path) -> None:
+    broker, first, second = two_dirs(tmp_path)
+    broker.disk.bad.add(first)
+    broker.manager.shutdown()
+    assert not (Path(first) / names.CLEAN_SHUTDOWN).exists()
+    assert (Path(second) / names.CLEAN_SHUTDOWN).exists()
+    again = Broker(tmp_path / "a", tmp_path / "b")
+    for number in range(2):
+        log = again.manager.get(tp("t", number))
+        assert log is not None
+        assert values(log) == [b"first"]
+    again.manager.shutdown()

@@ -1,0 +1,433 @@
+"""Directories and the logs in them: placement, restart, checkpoints, deletion, moves, periodic tasks."""
+
+import fcntl
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.manager.manager_support import CONFIG, Broker, append, tp, values
+
+from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.ids import TopicId, random_uuid
+from barnabas.storage import names
+from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
+from barnabas.storage.log_dir import LogDirLocked
+from barnabas.storage.manager import ManagerSettings
+from barnabas.storage.manager_load import DuplicateLog
+from barnabas.storage.meta_properties import InconsistentMetaProperties
+
+TOPIC_ID = TopicId(random_uuid())
+
+
+def checkpoint(root: Path, name: str) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in read_offsets(str(root / name)).items()}
+
+
+# -- directories
+
+
+def test_directories_are_made_locked_and_marked(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a" / "deep", tmp_path / "b")
+    for root in broker.roots:
+        assert "broker.id=1" in (Path(root) / "meta.properties").read_text()
+        assert "cluster.id=cluster" in (Path(root) / "meta.properties").read_text()
+    broker.manager.shutdown()
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    second = Broker(tmp_path, start=False)
+    with pytest.raises(LogDirLocked, match="another process or thread"):
+        second.manager.open_dirs(broker_id=1, cluster_id="cluster")
+    broker.manager.shutdown()
+    Broker(tmp_path).manager.shutdown()
+
+
+def test_a_lock_held_by_another_kind_of_broker_is_respected(tmp_path: Path) -> None:
+    """The JVM locks with POSIX record locks, which only another process can hold against us."""
+    ready, wait = os.pipe()
+    release, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        fd = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        os.write(wait, b"x")
+        os.read(release, 1)
+        os._exit(0)
+    try:
+        os.read(ready, 1)
+        with pytest.raises(LogDirLocked):
+            Broker(tmp_path)
+    finally:
+        os.write(done, b"x")
+        os.waitpid(child, 0)
+        for fd in (ready, wait, release, done):
+            os.close(fd)
+
+
+def test_another_brokers_or_clusters_directory_is_refused_and_not_kept_locked(tmp_path: Path) -> None:
+    Broker(tmp_path, broker_id=1).manager.shutdown()
+    with pytest.raises(InconsistentMetaProperties, match="broker 1"):
+        Broker(tmp_path, broker_id=2)
+    with pytest.raises(InconsistentMetaProperties, match="cluster"):
+        Broker(tmp_path, broker_id=1, cluster_id="other")
+    Broker(tmp_path, broker_id=1).manager.shutdown()
+
+
+def test_a_directory_named_twice_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="twice"):
+        Broker(tmp_path / "a", tmp_path / "b" / ".." / "a")
+
+
+# -- logs
+
+
+def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    for number in range(7):
+        broker.manager.get_or_create(tp("t", number), topic_id=None)
+    counts = [len(broker.manager.logs_in(log_dir)) for log_dir in broker.manager.dirs]
+    assert sorted(counts) == [2, 2, 3]
+    assert len(broker.manager) == 7
+    broker.manager.shutdown()
+
+
+def test_get_or_create_gives_the_same_log_again(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    assert broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID) is log
+    assert broker.manager.get(tp("t")) is log
+    assert broker.manager.get(tp("t", 1)) is None
+    assert read_partition_metadata(str(tmp_path / "t-0" / "partition.metadata")).topic_id == TOPIC_ID
+    broker.manager.shutdown()
+
+
+def test_another_topics_id_is_refused(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    with pytest.raises(Refused) as caught:
+        broker.manager.get_or_create(tp("t"), topic_id=TopicId(random_uuid()))
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    broker.manager.shutdown()
+    again = Broker(tmp_path)
+    log = again.manager.get(tp("t"))
+    assert log is not None
+    assert log.topic_id == TOPIC_ID
+    again.manager.shutdown()
+
+
+def test_a_topic_id_is_assigned_to_a_log_that_has_none(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    assert log.topic_id is None
+    log.assign_topic_id(TOPIC_ID)
+    broker.manager.shutdown()
+    again = Broker(tmp_path)
+    assert next(iter(again.manager)).topic_id == TOPIC_ID
+    again.manager.shutdown()
+
+
+# -- restart
+
+
+def test_a_clean_stop_is_found_clean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"a", b"b", b"c")
+    log.update_high_watermark(2)
+    broker.manager.shutdown(broker_epoch=77)
+    marker = json.loads((tmp_path / ".kafka_cleanshutdown").read_text())
+    assert marker == {"version": 0, "brokerEpoch": 77}
+    assert checkpoint(tmp_path, "recovery-point-offset-checkpoint") == {"t-0": 3}
+    assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 2}
+    again = Broker(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert again.manager.previous_broker_epoch == 77
+    found = again.manager.get(tp("t"))
+    assert found is not None
+    assert values(found) == [b"a", b"b", b"c"]
+    assert (found.high_watermark, again.manager.checkpointed_high_watermark(tp("t"))) == (2, 2)
+    assert again.manager.checkpointed_high_watermark(tp("unknown")) == 0
+    again.manager.shutdown()
+
+
+def test_after_a_crash_logs_are_recovered_in_parallel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    roots = (tmp_path / "a", tmp_path / "b")
+    settings = ManagerSettings(recovery_threads_per_data_dir=4)
+    broker = Broker(*roots, settings=settings)
+    for number in range(20):
+        append(broker.manager.get_or_create(tp("t", number), topic_id=None), *[b"%d" % i for i in range(number)])
+    broker.kill()
+    caplog.clear()
+    again = Broker(*roots, settings=settings)
+    assert again.manager.previous_broker_epoch == -1
+    for number in range(20):
+        log = again.manager.get(tp("t", number))
+        assert log is not None
+        assert values(log) == [b"%d" % i for i in range(number)]
+    assert "recovering them: no clean shutdown" in caplog.text
+    assert "(10 of 10 in" in caplog.text
+    again.manager.shutdown()
+
+
+def test_the_log_start_is_kept_where_no_segments_name_tells_it(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, *[b"%d" % i for i in range(9)])
+    log.update_high_watermark(9)
+    log.maybe_increment_log_start_offset(4)
+    broker.manager.get_or_create(tp("u"), topic_id=None)
+    broker.manager.shutdown()
+    assert checkpoint(tmp_path, "log-start-offset-checkpoint") == {"t-0": 4}
+    again = Broker(tmp_path)
+    found = again.manager.get(tp("t"))
+    assert found is not None
+    assert found.log_start_offset == 4
+    again.manager.shutdown()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"0\n9\n", b"\xff\xfe", b"1\n0\n", b"0\n1\nt zero 5\n"])
+def test_checkpoints_that_cannot_be_read_cost_a_recovery_and_no_records(tmp_path: Path, garbage: bytes) -> None:
+    broker = Broker(tmp_path)
+    append(broker.manager.get_or_create(tp("t"), topic_id=None), b"a", b"b")
+    broker.run(120_000)
+    broker.kill()
+    for name in (
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ):
+        (tmp_path / name).write_bytes(garbage)
+    again = Broker(tmp_path)
+    log = again.manager.get(tp("t"))
+    assert log is not None
+    assert values(log) == [b"a", b"b"]
+    again.manager.shutdown()
+
+
+def test_what_is_no_partition_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("lost+found", "notes", "__cluster_metadata-0", "t-0.0123456789abcdef-stray"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").write_text("x")
+    broker = Broker(tmp_path)
+    assert len(broker.manager) == 0
+    assert "ignoring" in caplog.text
+    assert "stray" in caplog.text
+    broker.manager.shutdown()
+    assert {path.name for path in tmp_path.iterdir()} >= {"lost+found", "notes", "file", "t-0.0123456789abcdef-stray"}
+
+
+def test_one_partition_in_two_directories_stops_the_start(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        broker = Broker(tmp_path / root)
+        append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
+        broker.manager.shutdown()
+    with pytest.raises(DuplicateLog, match="delete the one"):
+        Broker(tmp_path / "a", tmp_path / "b")
+
+
+# -- checkpoints while it runs
+
+
+def test_checkpoints_are_written_from_time_to_time(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"a", b"b")
+    log.update_high_watermark(1)
+    broker.run(5_000)
+    assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 1}
+    log.flush()
+    broker.run(60_000)
+    broker.run()
+    assert checkpoint(tmp_path, "recovery-point-offset-checkpoint") == {"t-0": 2}
+    broker.manager.shutdown()
+
+
+def test_a_truncation_reaches_the_checkpoint_before_the_log_grows_again(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"a", b"b", b"c")
+    log.flush()
+    broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+    broker.run()
+    log.truncate_to(1)
+    broker.run()
+    assert checkpoint(tmp_path, "recovery-point-offset-checkpoint") == {"t-0": 1}
+    broker.manager.shutdown()
+
+
+def test_one_write_of_a_checkpoint_at_a_time_and_the_last_word_wins(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, *[b"x"] * 5)
+    for offset in range(1, 6):
+        log.update_high_watermark(offset)
+        broker.manager.checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
+    assert len(broker.threads) == 1
+    broker.run()
+    assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 5}
+    broker.manager.shutdown()
+
+
+# -- upkeep
+
+
+def test_retention_runs_over_all_logs_but_compacted_ones(tmp_path: Path) -> None:
+    compacted = replace(CONFIG, cleanup_policy=frozenset({"compact"}), retention_ms=1000)
+    deleted = replace(CONFIG, retention_ms=1000)
+    broker = Broker(tmp_path, config_of=lambda topic: compacted if topic == "c" else deleted)
+    for topic in ("c", "d"):
+        for number in range(70):
+            log = broker.manager.get_or_create(tp(topic, number), topic_id=None)
+            append(log, b"x")
+            log.update_high_watermark(1)
+    broker.run(300_000)
+    broker.run()
+    assert all(log.log_start_offset == (0 if log.partition.topic == "c" else 1) for log in broker.manager)
+    broker.manager.shutdown()
+
+
+def test_logs_are_flushed_by_time(tmp_path: Path) -> None:
+    settings = ManagerSettings(flush_scheduler_interval_ms=1000, initial_task_delay_ms=1000)
+    broker = Broker(tmp_path, settings=settings, config_of=lambda topic: replace(CONFIG, flush_ms=5000))
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"x")
+    broker.run(4_000)
+    assert log.recovery_point == 0
+    broker.run(2_000)
+    broker.run()
+    assert log.recovery_point == 1
+    broker.manager.shutdown()
+
+
+def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    log.producers.load([], 0, 0)
+    log.producers.start_verification(5, 0, 0, broker.clock.now_ms())
+    broker.run(2 * 86_400_000)
+    assert log.producers.verification(5) is None
+    broker.manager.shutdown()
+
+
+def test_settings_of_a_topic_reach_its_logs(tmp_path: Path) -> None:
+    config = {"t": CONFIG}
+    broker = Broker(tmp_path, config_of=lambda topic: config.get(topic, CONFIG))
+    logs = [broker.manager.get_or_create(tp(topic, n), topic_id=None) for topic in "tu" for n in range(2)]
+    changed = replace(CONFIG, max_message_bytes=10)
+    broker.manager.update_topic_config("t", changed)
+    assert [log.config is changed for log in logs] == [True, True, False, False]
+    config["u"] = changed
+    broker.manager.refresh_configs()
+    assert [log.config is changed for log in logs] == [False, False, True, True]
+    broker.manager.shutdown()
+
+
+# -- deletion and strays
+
+
+def test_a_deleted_log_is_renamed_then_removed(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    append(log, b"x")
+    broker.manager.checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
+    broker.manager.delete(tp("t"))
+    assert broker.manager.get(tp("t")) is None
+    assert next(path.name for path in tmp_path.iterdir() if path.name.startswith("t-0.")).endswith("-delete")
+    with pytest.raises(Refused):
+        append(log, b"late")
+    new = broker.manager.get_or_create(tp("t"), topic_id=TopicId(random_uuid()), is_new=True)
+    assert new.log_end_offset == 0
+    broker.run(60_000)
+    broker.run()
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith("-delete")]
+    assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 0}
+    broker.manager.delete(tp("never there"))
+    broker.manager.shutdown()
+
+
+def test_a_deletion_that_a_restart_interrupted_is_finished(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
+    broker.manager.delete(tp("t"))
+    broker.kill()
+    again = Broker(tmp_path)
+    assert len(again.manager) == 0
+    again.run(60_000)
+    again.run()
+    assert not [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    again.manager.shutdown()
+
+
+def test_a_stray_log_is_put_aside_and_kept(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
+    broker.manager.mark_stray(tp("t"))
+    broker.manager.mark_stray(tp("unknown"))
+    broker.run(1_000_000)
+    assert len(broker.manager) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith("-stray")]
+    broker.manager.shutdown()
+
+
+# -- moves between directories
+
+
+def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), str(tmp_path / "a"))
+    log = manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    assert log.log_dir == str(tmp_path / "a")
+    append(log, b"x", b"y")
+    log.update_high_watermark(2)
+    manager.prefer_dir(tp("t"), str(tmp_path / "b"))
+    future = manager.get_or_create_future(tp("t"))
+    assert manager.get_or_create_future(tp("t")) is future
+    assert future.is_future
+    assert future.directory.startswith(str(tmp_path / "b"))
+    future.append_as_follower(log.read(0, max_bytes=1000, max_offset=2).read(), now_ms=0)
+    assert manager.swap_future(tp("t")) is future
+    assert manager.get(tp("t")) is future
+    assert manager.get_future(tp("t")) is None
+    assert future.directory == str(tmp_path / "b" / "t-0")
+    assert (future.high_watermark, future.topic_id) == (2, TOPIC_ID)
+    append(future, b"z")
+    broker.run(60_000)
+    broker.run()
+    assert [path.name for path in (tmp_path / "a").iterdir() if path.is_dir()] == []
+    manager.shutdown()
+    again = Broker(tmp_path / "a", tmp_path / "b")
+    found = again.manager.get(tp("t"))
+    assert found is not None
+    assert values(found) == [b"x", b"y", b"z"]
+    assert found.topic_id == TOPIC_ID
+    again.manager.shutdown()
+
+
+def test_a_future_log_survives_a_restart_and_can_be_given_up(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    broker.manager.prefer_dir(tp("t"), str(tmp_path / "a"))
+    broker.manager.get_or_create(tp("t"), topic_id=None)
+    broker.manager.prefer_dir(tp("t"), str(tmp_path / "b"))
+    broker.manager.get_or_create_future(tp("t"))
+    broker.kill()
+    again = Broker(tmp_path / "a", tmp_path / "b")
+    assert again.manager.get_future(tp("t")) is not None
+    again.manager.delete_future(tp("t"))
+    assert again.manager.get(tp("t")) is not None
+    assert again.manager.get_future(tp("t")) is None
+    again.manager.shutdown()
+
+
+def test_a_move_to_an_unknown_directory_is_refused(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a")
+    with pytest.raises(Refused) as caught:
+        broker.manager.prefer_dir(tp("t"), "/nowhere")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+    with pytest.raises(Refused):
+        broker.manager.swap_future(tp("t"))
+    broker.manager.shutdown()
