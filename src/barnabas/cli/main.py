@@ -25,6 +25,7 @@ COMMANDS: dict[str, _Entry] = {
     "up": _Entry("barnabas.cli.up", "Start a local cluster: a coordinator and N brokers."),
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded coordinator."),
+    "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
     "configs": _Entry(
         "barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."
@@ -89,6 +90,7 @@ def load(name: str, module: "ModuleType") -> Any:
             rewrites=getattr(module, "REWRITES", {}),
         ),
         help=module.command.__doc__,
+        context_settings=getattr(module, "CONTEXT_SETTINGS", None),
     )(_command.failing_well(module.command))
     return typer.main.get_command(one)
 

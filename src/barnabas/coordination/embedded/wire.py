@@ -197,7 +197,10 @@ class Reader:
         return [self.text() for _ in range(self.count(4))]
 
     def acl(self) -> Acl:
-        return tuple((self.i32(), self.text(), self.text()) for _ in range(self.count(12)))
+        """kazoo sends null for an empty id (`auth::`); neither null nor an empty scheme means anything."""
+        return tuple(
+            (self.i32(), self.optional_text() or "", self.optional_text() or "") for _ in range(self.count(12))
+        )
 
 
 def buffer(data: bytes | None) -> bytes:

@@ -1,0 +1,57 @@
+"""`barnabas zookeeper-shell`: Kafka's `zookeeper-shell.sh`, for the embedded coordinator and for Apache ZooKeeper."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from barnabas.coordination.embedded.shell import Shell
+
+#: What follows the address belongs to the shell's command: `ls -R /` is not an option of ours.
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+
+def command(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT[/PATH]", help="Servers, and a path as the root.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]…", help="What to do; without it, lines from standard input."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for a connection.")] = 15.0,
+) -> None:
+    """Look at and change znodes: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit."""
+    from barnabas.coordination.embedded.shell import Shell, connect
+
+    client = connect(address, timeout_s=timeout)
+    try:
+        shell = Shell(client, typer.echo)
+        if words:
+            shell.execute(words)
+        else:
+            _interact(shell, address)
+    finally:
+        client.stop()
+        client.close()
+
+
+def _interact(shell: "Shell", address: str) -> None:
+    from barnabas.coordination.embedded.shell import ShellError
+
+    prompt = sys.stdin.isatty()
+    if prompt:
+        typer.echo(f"Connected to {address}. `help` lists the commands, `quit` ends.")
+    failed = False
+    while not shell.is_done:
+        if prompt:
+            typer.echo(f"[{address}] ", nl=False)
+        line = sys.stdin.readline()
+        if not line:
+            break
+        try:
+            shell.execute_line(line)
+        except ShellError as error:
+            failed = True
+            typer.echo(str(error), err=True)
+    if failed and not prompt:
+        raise typer.Exit(1)
