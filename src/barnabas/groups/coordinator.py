@@ -19,7 +19,13 @@ from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.groups.group import Requester, Surroundings
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
+from barnabas.groups.subscriptions import MayDescribe
 from barnabas.groups.topic_view import TopicView
+from barnabas.protocol.messages import consumer_group_describe
+from barnabas.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from barnabas.protocol.messages.delete_groups import DeletableGroupResult
 from barnabas.protocol.messages.describe_groups import DescribedGroup
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -180,6 +186,21 @@ class GroupCoordinator:
         return self._runtime.begin(
             self.partition_for(request.group_id),
             lambda machine, ticket: machine.leave(request, self._now_ms()),
+        )
+
+    # -- consumer groups -----------------------------------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, requester: Requester, may_describe: MayDescribe
+    ) -> "asyncio.Future[ConsumerGroupHeartbeatResponse]":
+        return self._runtime.begin(
+            self.partition_for(request.group_id),
+            lambda machine, ticket: machine.consumer_heartbeat(request, requester, self._now_ms(), may_describe),
+        )
+
+    async def describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+        return await self._runtime.read(
+            self.partition_for(group_id), lambda machine: machine.describe_consumer_group(group_id)
         )
 
     # -- offsets -------------------------------------------------------------------------------------------------------

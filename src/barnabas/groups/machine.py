@@ -8,13 +8,23 @@ which rebalance is under way). No clock, no chance, no I/O: they come in as argu
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups import inspection, records
+from barnabas.groups.bridge import ClassicMembers
 from barnabas.groups.classic import HEARTBEAT, INITIAL, JOIN, SYNC, ClassicProtocol
-from barnabas.groups.classic_group import DEAD, ClassicGroup
+from barnabas.groups.classic_group import DEAD, NO_MEMBER_ID, STABLE, ClassicGroup
+from barnabas.groups.consumer import DOWNGRADED, MEMBER_TIMERS, ConsumerProtocol
+from barnabas.groups.consumer_group import ConsumerGroup
+from barnabas.groups.consumer_replay import ConsumerReplay
 from barnabas.groups.group import Group, Outcome, Requester, Surroundings
 from barnabas.groups.offset_store import OffsetStore
 from barnabas.groups.offsets import Offsets
+from barnabas.groups.subscriptions import MayDescribe
+from barnabas.protocol.messages import consumer_group_describe
+from barnabas.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from barnabas.protocol.messages.delete_groups import DeleteGroupsResponse
 from barnabas.protocol.messages.describe_groups import DescribedGroup
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -47,6 +57,9 @@ class GroupMachine:
         self.groups: dict[str, Group] = {}
         self.store = OffsetStore()
         self._classic = ClassicProtocol(self.groups, surroundings)
+        self._consumer = ConsumerProtocol(self.groups, surroundings)
+        self._classic_members = ClassicMembers(self._consumer, surroundings)
+        self._consumer_replay = ConsumerReplay(self.groups)
         self._offsets = Offsets(self.groups, self.store, self._classic, surroundings)
         #: Deleted topics whose offsets are still to be removed: they come in batches.
         self._forgotten: set[str] = set()
@@ -58,19 +71,34 @@ class GroupMachine:
     ) -> Result[JoinGroupResponse]:
         _require_group_id(request.group_id)
         self._classic.check_session_timeout(request.session_timeout_ms)
-        return self._classic.join(request, requester, ticket, Outcome(), now_ms)
+        out = Outcome()
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return self._classic_members.join(group, request, requester, out, now_ms)
+            if request.member_id == NO_MEMBER_ID:
+                # Nobody is left who minds: it becomes a classic group.
+                out.records.extend(group.tombstones())
+                self.groups[request.group_id] = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
+        return self._classic.join(request, requester, ticket, out, now_ms)
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Result[SyncGroupResponse]:
         group = self._require_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.sync(group, request, Outcome())
         return self._classic.sync(_classic(group), request, ticket, Outcome())
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
         group = self._require_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, request, Outcome())
         return self._classic.heartbeat(_classic(group), request, Outcome())
 
     def leave(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
         """The caller has turned the one member of versions before 3 into a list."""
         group = self._require_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, request.members, Outcome())
         return self._classic.leave(_classic(group), request.members, Outcome(), now_ms)
 
     def _require_group(self, group_id: str) -> Group:
@@ -79,6 +107,30 @@ class GroupMachine:
         if group is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
         return group
+
+    # -- consumer groups -----------------------------------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        requester: Requester,
+        now_ms: int,
+        may_describe: MayDescribe = lambda topic: True,
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """`may_describe`: whether the requester may know of a topic that its regular expression matches."""
+        return self._consumer.heartbeat(request, requester, may_describe, Outcome(), now_ms)
+
+    def describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+        group = self._consumer.find(group_id)
+        if group is None:
+            return consumer_group_describe.DescribedGroup(
+                group_id=group_id,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} is not a consumer group."
+                if group_id in self.groups
+                else f"Group {group_id} not found.",
+            )
+        return group.describe(self._around.topics, self._around.settings().consumer_assignors[0])
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +192,7 @@ class GroupMachine:
             assert value is None or isinstance(value, GroupMetadataValue)
             self._replay_classic_group(key.group, value, record.timestamp_ms)
         else:
-            raise BrokenInvariant(f"no replay for {type(key).__name__}")
+            self._consumer_replay.replay(key, value)
 
     def _replay_classic_group(self, group_id: str, value: GroupMetadataValue | None, timestamp_ms: int) -> None:
         group = self.groups.get(group_id)
@@ -161,6 +213,8 @@ class GroupMachine:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 self._classic.loaded(group, out, now_ms)
+            elif isinstance(group, ConsumerGroup):
+                self._consumer.loaded(group, out)
         out.set_timer((EXPIRE_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
         return out.result()
 
@@ -174,14 +228,21 @@ class GroupMachine:
             out.set_timer((EXPIRE_OFFSETS,), pause_ms)
         elif what == FORGET_TOPICS:
             return self._forget_topics()
-        elif (group := self._classic.find(rest[0])) is not None:
-            self._classic_timer_fired(what, group, rest[1:], out, now_ms)
+        else:
+            group = self.groups.get(rest[0])
+            if isinstance(group, ClassicGroup):
+                self._classic_timer_fired(what, group, rest[1:], out, now_ms)
+            elif isinstance(group, ConsumerGroup) and what in MEMBER_TIMERS:
+                self._consumer.timer_fired(what, group, rest[1], out, now_ms)
         return out.result()
 
     def _classic_timer_fired(
         self, what: object, group: ClassicGroup, rest: list[object], out: Outcome, now_ms: int
     ) -> None:
-        if what == HEARTBEAT:
+        if what == DOWNGRADED:
+            if group.state is STABLE:
+                self._classic.prepare_rebalance(group, out, now_ms)
+        elif what == HEARTBEAT:
             (member_id,) = rest
             assert isinstance(member_id, str)
             self._classic.heartbeat_expired(group, member_id, out, now_ms)
@@ -193,8 +254,6 @@ class GroupMachine:
             (generation,) = rest
             assert isinstance(generation, int)
             self._classic.sync_expired(group, generation, out, now_ms)
-        else:
-            raise BrokenInvariant(f"no timer {what!r}")
 
     def unloaded(self) -> list[Ticket]:
         return [

@@ -1,0 +1,82 @@
+"""The consumer group protocol (KIP-848): ConsumerGroupHeartbeat v0 and v1 (regular expressions, own member ids),
+ConsumerGroupDescribe v0 and v1 (member types).
+
+Where the protocol is off, heartbeats are refused with UNSUPPORTED_VERSION: a client then says so, or falls back.
+"""
+
+from barnabas.api.later import answer_later, requester_of
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+from barnabas.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+
+
+class ConsumerGroupsApi:
+    def __init__(self, context: BrokerContext, coordinator: GroupCoordinator) -> None:
+        self._context = context
+        self._groups = coordinator
+
+    def heartbeat(self, call: Call, request: ConsumerGroupHeartbeatRequest) -> HandlerResult:
+        if not self._context.allows(call, Operation.READ, ResourceType.GROUP, request.group_id):
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for topic in request.subscribed_topic_names or ():
+            if not self._context.allows_topic(call, Operation.DESCRIBE, topic):
+                raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+        def may_describe(topic: str) -> bool:
+            return self._context.allows_topic(call, Operation.DESCRIBE, topic)
+
+        future = self._groups.consumer_heartbeat(request, requester_of(call), may_describe)
+        return answer_later(call, request, future)
+
+    async def describe(self, call: Call, request: ConsumerGroupDescribeRequest) -> ApiMessage:
+        response = ConsumerGroupDescribeResponse()
+        for group_id in request.group_ids:
+            if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+                response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+                continue
+            if not group_id:
+                response.groups.append(_undescribed(group_id, ErrorCode.INVALID_GROUP_ID))
+                continue
+            try:
+                group = await self._groups.describe_consumer_group(group_id)
+            except Refused as refusal:
+                response.groups.append(_undescribed(group_id, refusal.code))
+                continue
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = self._context.authorized_operations(call, ResourceType.GROUP, group_id)
+            response.groups.append(group)
+        return response
+
+
+def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=code)
+
+
+def refuse_heartbeat(request: ConsumerGroupHeartbeatRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+
+
+def refuse_describe(request: ConsumerGroupDescribeRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ConsumerGroupDescribeResponse(groups=[_undescribed(each, code) for each in request.group_ids])
+
+
+def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
+    api = ConsumerGroupsApi(context, coordinator)
+    return [
+        ApiHandler(api_named("ConsumerGroupHeartbeat"), api.heartbeat, refuse_heartbeat),
+        ApiHandler(api_named("ConsumerGroupDescribe"), api.describe, refuse_describe),
+    ]

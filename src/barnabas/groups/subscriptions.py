@@ -1,0 +1,97 @@
+"""What the members of a consumer group subscribe to, by name and by regular expression, and which of it exists. Pure.
+
+Expressions are RE2's: their cost is linear, so that no member can keep the coordinator busy. They match whole names; the
+broker's own topics are never matched.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import re2
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.topics import is_internal
+from barnabas.groups import records
+from barnabas.groups.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex, TopicMetadata
+from barnabas.groups.group import Outcome, Topics
+from barnabas.protocol.messages import consumer_group_records as modern
+
+MayDescribe = Callable[[str], bool]
+
+
+def check_regex(expression: str) -> None:
+    try:
+        re2.compile(expression, _quiet())
+    except re2.error as error:
+        raise Refused(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
+        ) from None
+
+
+def _quiet() -> "re2.Options":
+    """RE2 writes errors to stderr unless it is told not to."""
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+def resolve(expression: str, topics: Topics, may_describe: MayDescribe) -> frozenset[str]:
+    pattern = re2.compile(expression, _quiet())
+    return frozenset(
+        name for name in topics.names() if not is_internal(name) and pattern.fullmatch(name) and may_describe(name)
+    )
+
+
+def refresh_regexes(
+    group: ConsumerGroup,
+    members: Iterable[ConsumerMember],
+    topics: Topics,
+    may_describe: MayDescribe,
+    out: Outcome,
+    now_ms: int,
+) -> dict[str, ResolvedRegex]:
+    """What the expressions of these members match; those that are new, or that topics may have changed for, are resolved."""
+    used = dict.fromkeys(member.subscribed_regex for member in members if member.subscribed_regex)
+    resolved: dict[str, ResolvedRegex] = {}
+    for expression in used:
+        known = group.regexes.get(expression)
+        if known is not None and group.topics_version == topics.version:
+            resolved[expression] = known
+            continue
+        names = resolve(expression, topics, may_describe)
+        if known is not None and known.topics == names:
+            resolved[expression] = known
+            continue
+        resolved[expression] = ResolvedRegex(names, topics.version, now_ms)
+        out.records.append(
+            records.regular_expression(
+                group.group_id, expression, topics=names, version=topics.version, timestamp_ms=now_ms
+            )
+        )
+    forgotten = (expression for expression in group.regexes if expression not in used)
+    out.records.extend(records.regular_expression_tombstone(group.group_id, expression) for expression in forgotten)
+    return resolved
+
+
+def existing_topics(
+    group: ConsumerGroup,
+    members: Iterable[ConsumerMember],
+    regexes: Mapping[str, ResolvedRegex],
+    topics: Topics,
+) -> dict[str, TopicMetadata]:
+    """The topics that the members subscribe to, as far as there are any."""
+    names = {name for member in members for name in group.topics_of(member, regexes)}
+    found: dict[str, TopicMetadata] = {}
+    for name in sorted(names):
+        topic_id = topics.topic_id(name)
+        partitions = topics.partition_count(name)
+        if topic_id is not None and partitions > 0:
+            found[name] = TopicMetadata(topic_id, name, partitions)
+    return found
+
+
+def topics_record(topics: Mapping[str, TopicMetadata]) -> list[modern.TopicMetadata]:
+    return [
+        modern.TopicMetadata(topic_id=each.topic_id, topic_name=each.name, num_partitions=each.partitions)
+        for each in topics.values()
+    ]
