@@ -72,6 +72,7 @@ class LogState:
         "config",
         "directory",
         "epochs",
+        "log_dir",
         "partition",
         "producers",
         "segments",
@@ -97,6 +98,8 @@ class LogState:
         new_files: bool = False,
     ) -> None:
         self.directory = directory
+        #: The log directory that holds this partition's.
+        self.log_dir = directory.rpartition("/")[0]
         self.partition = partition
         #: Swapped whole by `update_config`.
         self.config = config
@@ -129,11 +132,6 @@ class LogState:
         )
 
     # -- where it is, how far it goes
-
-    @property
-    def log_dir(self) -> str:
-        """The log directory that holds this partition's."""
-        return self.directory.rpartition("/")[0]
 
     @property
     def name(self) -> str:

@@ -37,6 +37,9 @@ CHECKPOINTS: Final = (
     names.REPLICATION_OFFSET_CHECKPOINT,
 )
 
+#: At shutdown many logs sync at once: a journal commits them together, so that thousands take seconds.
+_SYNC_THREADS: Final = 16
+
 #: (directory, partitions that went offline with it)
 DirFailed = Callable[[str, list[TopicPartition]], None]
 
@@ -96,6 +99,8 @@ class LogManager:
         self._on_dir_failed = on_dir_failed
         self._logs: dict[TopicPartition, Log] = {}
         self._future: dict[TopicPartition, Log] = {}
+        #: Logs a directory, future ones too.
+        self._counts = dict.fromkeys((log_dir.path for log_dir in self._dirs), 0)
         #: Where AlterReplicaLogDirs wants a partition that does not exist yet.
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
@@ -154,11 +159,18 @@ class LogManager:
     def _adopt(self, log: Log) -> None:
         logs = self._future if log.is_future else self._logs
         other = logs.setdefault(log.partition, log)
+        self._counts[log.log_dir] += 1
         if other is not log:
             raise DuplicateLog(
                 f"{log.partition} is in both {log.directory} and {other.directory}: a move between directories was cut "
                 "short by a failure; delete the one in the directory that failed"
             )
+
+    def _release(self, logs: dict[TopicPartition, Log], partition: TopicPartition) -> Log | None:
+        log = logs.pop(partition, None)
+        if log is not None:
+            self._counts[log.log_dir] -= 1
+        return log
 
     def _check_alive(self) -> None:
         if not self.live_dirs:
@@ -265,7 +277,7 @@ class LogManager:
                     f"cannot create the log of {partition}: it may be in an offline directory",
                 )
             log = self._create(partition, names.partition_dir(partition), self._candidates(partition))
-            self._logs[partition] = log
+            self._adopt(log)
             self._preferred.pop(partition, None)
         if topic_id is not None:
             log.assign_topic_id(topic_id)
@@ -274,11 +286,7 @@ class LogManager:
     def _candidates(self, partition: TopicPartition) -> list[LogDir]:
         """Live directories, the best first."""
         preferred = self._preferred.get(partition)
-        counts = {log_dir.path: 0 for log_dir in self.live_dirs}
-        for log in self.all_logs():
-            if log.log_dir in counts:
-                counts[log.log_dir] += 1
-        return sorted(self.live_dirs, key=lambda log_dir: (log_dir.path != preferred, counts[log_dir.path]))
+        return sorted(self.live_dirs, key=lambda log_dir: (log_dir.path != preferred, self._counts[log_dir.path]))
 
     def _create(self, partition: TopicPartition, name: str, candidates: list[LogDir]) -> Log:
         config = self._config_of(partition.topic)
@@ -295,13 +303,13 @@ class LogManager:
     def delete(self, partition: TopicPartition) -> None:
         """The log and its future one, if any: renamed now, removed after the delay."""
         for logs in (self._logs, self._future):
-            log = logs.pop(partition, None)
+            log = self._release(logs, partition)
             if log is not None:
                 self._delete(log)
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Give up a move between directories."""
-        log = self._future.pop(partition, None)
+        log = self._release(self._future, partition)
         if log is not None:
             self._delete(log)
 
@@ -315,7 +323,7 @@ class LogManager:
 
     def mark_stray(self, partition: TopicPartition) -> None:
         """A log that belongs to no partition of this broker: renamed, and kept for the operator to look at."""
-        log = self._logs.pop(partition, None)
+        log = self._release(self._logs, partition)
         if log is None:
             return
         log_dir = self._dir_of(log)
@@ -375,7 +383,7 @@ class LogManager:
         future = self._create(partition, names.future_dir(partition), [log_dir])
         if current.topic_id is not None:
             future.assign_topic_id(current.topic_id)
-        self._future[partition] = future
+        self._adopt(future)
         del self._preferred[partition]
         return future
 
@@ -387,8 +395,9 @@ class LogManager:
         source_dir, target_dir = self._dir_of(current), self._dir_of(future)
         self._rename(future, names.partition_dir(partition))
         future.update_high_watermark(current.high_watermark)
-        del self._future[partition]
-        self._logs[partition] = future
+        self._release(self._future, partition)
+        self._release(self._logs, partition)
+        self._adopt(future)
         logger.info("%s has moved from %s to %s", partition, source_dir.path, target_dir.path)
         self._checkpoint_dir(target_dir)
         self._delete(current)
@@ -406,7 +415,7 @@ class LogManager:
         partitions = []
         for log in gone:
             logs = self._future if log.is_future else self._logs
-            logs.pop(log.partition, None)
+            self._release(logs, log.partition)
             log.abandon()
             partitions.append(log.partition)
         logger.error("%s is offline, and with it %d logs", log_dir.path, len(gone))
@@ -474,7 +483,7 @@ class LogManager:
         logs = self.logs_in(log_dir)
         try:
             jobs = [(log, log.begin_close()) for log in logs]
-            with ThreadPoolExecutor(self.settings.recovery_threads_per_data_dir) as pool:
+            with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="log-closing") as pool:
                 synced = [None if job is None else pool.submit(job.run) for _, job in jobs]
             for (log, job), future in zip(jobs, synced, strict=True):
                 log.finish_close(job, None if future is None else future.exception())
