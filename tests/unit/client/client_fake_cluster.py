@@ -1,0 +1,218 @@
+"""A cluster of one fake broker that keeps partitions in memory: enough to hold a producer and a consumer against."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+from client_fake_broker import Call, FakeBroker
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from barnabas.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from barnabas.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from barnabas.protocol.record_batch import iter_batches, patch_base_offset
+from barnabas.protocol.records import iter_records
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
+
+
+@dataclass
+class FakeCluster:
+    """Broker 1 leads everything. `produce_errors` are given to the next Produce requests, one each."""
+
+    topics: dict[str, int] = field(default_factory=lambda: {"t": 1})
+    logs: dict[TopicPartition, bytearray] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    produced: list[Call] = field(default_factory=list)
+    #: (producer id, epoch, first sequence) of every batch that was accepted.
+    sequences: list[tuple[int, int, int]] = field(default_factory=list)
+    produce_errors: list[ErrorCode] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    #: Fetches below it are out of range.
+    log_start: int = 0
+    next_producer_id: int = 100
+    broker: FakeBroker = field(default_factory=FakeBroker)
+    metadata_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.broker.handlers |= {
+            PRODUCE: self._produce,
+            FETCH: self._fetch,
+            LIST_OFFSETS: self._list_offsets,
+            METADATA: self._metadata,
+            INIT_PRODUCER_ID: self._init_producer_id,
+        }
+
+    def run(self, scenario: Callable[[Cluster], Awaitable[None]], **config: Any) -> None:
+        """The scenario, with a client of this cluster, within twenty seconds."""
+        settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "api_timeout_ms": 5_000} | config
+
+        async def main() -> None:
+            async with asyncio.timeout(20), self.broker:
+                bootstrap = ((self.broker.host, self.broker.port),)
+                async with Cluster(ClientConfig(bootstrap=bootstrap, **settings)) as cluster:
+                    await scenario(cluster)
+
+        uvloop.run(main())
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        data = bytes(self.logs.get(TopicPartition(topic, partition), b""))
+        return [record.value for pos, header in iter_batches(data) for record in iter_records(data, pos, header)]
+
+    def append(self, topic: str, batch: bytes, partition: int = 0) -> int:
+        where = TopicPartition(topic, partition)
+        base = self.ends.get(where, 0)
+        patched = bytearray(batch)
+        patch_base_offset(patched, 0, base)
+        self.logs.setdefault(where, bytearray()).extend(patched)
+        (_, header), *_ = iter_batches(bytes(patched))
+        self.ends[where] = header.last_offset + 1
+        return base
+
+    # -- handlers -----------------------------------------------------------------------------------------------------
+
+    def _metadata(self, call: Call) -> None:
+        self.metadata_count += 1
+        assert isinstance(call.message, MetadataRequest)
+        wanted = [topic.name or "" for topic in call.message.topics] if call.message.topics is not None else self.topics
+        call.reply(
+            MetadataResponse(
+                brokers=[MetadataResponseBroker(node_id=1, host=self.broker.host, port=self.broker.port)],
+                cluster_id="fake",
+                controller_id=1,
+                topics=[self._topic(name) for name in wanted],
+            )
+        )
+
+    def _topic(self, name: str) -> MetadataResponseTopic:
+        if name not in self.topics:
+            return MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return MetadataResponseTopic(
+            name=name,
+            partitions=[
+                MetadataResponsePartition(partition_index=index, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+                for index in range(self.topics[name])
+            ],
+        )
+
+    def _produce(self, call: Call) -> None:
+        assert isinstance(call.message, ProduceRequest)
+        self.produced.append(call)
+        topic = call.message.topic_data[0]
+        part = topic.partition_data[0]
+        assert isinstance(part.records, bytes | memoryview)
+        batch = bytes(part.records)
+        (_, header), *_ = iter_batches(batch)
+        result = PartitionProduceResponse(index=part.index)
+        code = self.produce_errors.pop(0) if self.produce_errors else ErrorCode.NONE
+        expected = self._expected_sequence(header.producer_id, TopicPartition(topic.name, part.index))
+        if code is ErrorCode.NONE and header.producer_id >= 0 and header.base_sequence != expected:
+            code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if code:
+            result.error_code = code
+        else:
+            self.sequences.append((header.producer_id, header.producer_epoch, header.base_sequence))
+            self._next_sequence[header.producer_id, topic.name, part.index] = header.base_sequence + header.record_count
+            result.base_offset = self.append(topic.name, batch, part.index)
+        if call.message.acks:
+            call.reply(ProduceResponse(responses=[TopicProduceResponse(name=topic.name, partition_responses=[result])]))
+
+    _next_sequence: dict[tuple[int, str, int], int] = field(default_factory=dict)
+
+    def _expected_sequence(self, producer_id: int, where: TopicPartition) -> int:
+        return self._next_sequence.get((producer_id, *where), 0)
+
+    def _init_producer_id(self, call: Call) -> None:
+        self.next_producer_id += 1
+        call.reply(InitProducerIdResponse(producer_id=self.next_producer_id, producer_epoch=0))
+
+    def _fetch(self, call: Call) -> None:
+        assert isinstance(call.message, FetchRequest)
+        call.reply(
+            FetchResponse(
+                responses=[
+                    FetchableTopicResponse(
+                        topic=topic.topic,
+                        partitions=[
+                            self._read(topic.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
+                            for part in topic.partitions
+                        ],
+                    )
+                    for topic in call.message.topics
+                ]
+            )
+        )
+
+    def _read(self, topic: str, partition: int, offset: int, size: int) -> PartitionData:
+        where = TopicPartition(topic, partition)
+        end = self.ends.get(where, 0)
+        data = bytes(self.logs.get(where, b""))
+        answer = PartitionData(partition_index=partition, high_watermark=end, last_stable_offset=end, records=b"")
+        if not self.log_start <= offset <= end:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return answer
+        start = next((pos for pos, header in iter_batches(data) if header.last_offset >= offset), len(data))
+        answer.records = data[start : start + max(size, 1)]
+        answer.aborted_transactions = list(self.aborted)
+        return answer
+
+    def _list_offsets(self, call: Call) -> None:
+        assert isinstance(call.message, ListOffsetsRequest)
+        call.reply(
+            ListOffsetsResponse(
+                topics=[
+                    ListOffsetsTopicResponse(
+                        name=topic.name,
+                        partitions=[
+                            ListOffsetsPartitionResponse(
+                                partition_index=part.partition_index,
+                                offset=self.log_start
+                                if part.timestamp == -2
+                                else self.ends.get(TopicPartition(topic.name, part.partition_index), 0),
+                            )
+                            for part in topic.partitions
+                        ],
+                    )
+                    for topic in call.message.topics
+                ]
+            )
+        )
+
+
+def canned(answers: list[ApiMessage]) -> Callable[[Call], None]:
+    """Answers in the order given; the last one again and again."""
+
+    def handler(call: Call) -> None:
+        call.reply(answers.pop(0) if len(answers) > 1 else answers[0])
+
+    return handler

@@ -1,0 +1,175 @@
+"""A client's knowledge of a cluster: where it comes from, when it is renewed, how long it is patient."""
+
+import asyncio
+
+import pytest
+from client_fake_broker import FakeBroker
+from client_fake_cluster import METADATA, FakeCluster, canned
+
+from barnabas.client.admin import topics as topic_admin
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT = 19, 10, 12
+
+
+def test_topics_and_brokers_are_as_metadata_has_them() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        topics = await cluster.all_topics()
+        assert {name: len(info.partitions) for name, info in topics.items()} == {"a": 1, "b": 3}
+        assert list(await cluster.brokers()) == [1]
+        assert cluster.image.cluster_id == "fake"
+
+    FakeCluster(topics={"a": 1, "b": 3}).run(scenario)
+
+
+def test_leaders_are_asked_for_once_while_they_are_known() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        for _ in range(5):
+            assert await cluster.leaders([TopicPartition("t", 0)]) == {1: [TopicPartition("t", 0)]}
+        assert fake.metadata_count == 1
+        cluster.forget_leaders(["t"])
+        await cluster.leaders([TopicPartition("t", 0)])
+        assert fake.metadata_count == 2
+
+    fake.run(scenario)
+
+
+def test_partition_that_does_not_exist_is_told_apart_from_one_without_a_leader() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(BrokerRefused, match="UNKNOWN_TOPIC_OR_PARTITION: partition t-7"):
+            await cluster.leaders([TopicPartition("t", 7)])
+        with pytest.raises(BrokerRefused, match="UNKNOWN_TOPIC_OR_PARTITION: topic nix"):
+            await cluster.leaders([TopicPartition("nix", 0)])
+        leaderless = MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, host=fake.broker.host, port=fake.broker.port)],
+            topics=[MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition(leader_id=-1)])],
+        )
+        fake.broker.handlers[METADATA] = canned([leaderless])
+        cluster.forget_leaders(["t"])
+        with pytest.raises(BrokerRefused, match="LEADER_NOT_AVAILABLE: partition t-0 has no leader"):
+            await cluster.leaders([TopicPartition("t", 0)])
+
+    fake.run(scenario)
+
+
+def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as gone:
+            dead = (gone.host, gone.port)
+        async with FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker:
+            config = ClientConfig(bootstrap=(dead, (broker.host, broker.port)))
+            async with Cluster(config) as cluster:
+                await cluster.brokers()
+                assert cluster.image.cluster_id == "x"
+
+    asyncio.run(scenario())
+
+
+def test_cluster_that_was_never_reached_fails_soon_and_names_every_address() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as one, FakeBroker() as two:
+            ports = (one.port, two.port)
+        config = ClientConfig(bootstrap=tuple(("127.0.0.1", port) for port in ports), retry_backoff_ms=1)
+        async with Cluster(config) as cluster:
+            with pytest.raises(ConnectionLost) as failure:
+                await cluster.brokers()
+        assert all(f"127.0.0.1:{port}" in str(failure.value) for port in ports)
+
+    asyncio.run(scenario())
+
+
+def test_request_to_a_former_controller_is_repeated_at_the_new_one() -> None:
+    def outcome(code: ErrorCode) -> CreateTopicsResponse:
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name="n", error_code=code)])
+
+    fake = FakeCluster()
+    fake.broker.handlers[CREATE_TOPICS] = canned([outcome(ErrorCode.NOT_CONTROLLER), outcome(ErrorCode.NONE)])
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic_admin.create_topics(cluster, [topic_admin.NewTopic(name="n")])
+        assert fake.metadata_count == 2
+
+    fake.run(scenario)
+
+
+def test_refusal_that_will_not_pass_is_not_repeated() -> None:
+    fake = FakeCluster()
+    refusal = CreatableTopicResult(name="n", error_code=ErrorCode.TOPIC_ALREADY_EXISTS, error_message="Topic 'n' …")
+    fake.broker.handlers[CREATE_TOPICS] = canned([CreateTopicsResponse(topics=[refusal])])
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(BrokerRefused, match="TOPIC_ALREADY_EXISTS"):
+            await topic_admin.create_topics(cluster, [topic_admin.NewTopic(name="n")])
+        assert sum(call.message.API_KEY == CREATE_TOPICS for call in fake.broker.calls) == 1
+
+    fake.run(scenario)
+
+
+def test_coordinator_that_moved_is_looked_up_again() -> None:
+    fake = FakeCluster()
+
+    def found(code: ErrorCode = ErrorCode.NONE) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=1, error_code=code)])
+
+    fake.broker.handlers[FIND_COORDINATOR] = canned([found(ErrorCode.COORDINATOR_NOT_AVAILABLE), found(), found()])
+    fake.broker.handlers[HEARTBEAT] = canned(
+        [
+            HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
+            HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            HeartbeatResponse(),
+        ]
+    )
+
+    async def scenario(cluster: Cluster) -> None:
+        response = await cluster.ask_coordinator(
+            "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, error_of=lambda answer: answer.error_code
+        )
+        assert response.error_code == 0
+        look_ups = sum(call.message.API_KEY == FIND_COORDINATOR for call in fake.broker.calls)
+        assert look_ups == 3
+
+    fake.run(scenario)
+
+
+def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> None:
+    fake = FakeCluster()
+
+    async def refused() -> None:
+        raise BrokerRefused(ErrorCode.NOT_ENOUGH_REPLICAS, "two of three")
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(DeadlineExceeded, match="writing: gave up after 60 ms: NOT_ENOUGH_REPLICAS: two of three"):
+            await cluster.retrying("writing", refused, timeout_ms=60)
+
+    fake.run(scenario)
+
+
+def test_lost_connection_is_replaced_at_the_next_request() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers()
+        first = await cluster.connection(1)
+        fake.broker.drop_connections()
+        await first.wait_closed()
+        assert list(await cluster.brokers()) == [1]
+        assert await cluster.connection(1) is not first
+
+    fake.run(scenario)

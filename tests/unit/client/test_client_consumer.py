@@ -1,0 +1,160 @@
+"""A consumer returns what an application may see, and where it is."""
+
+import pytest
+from client_fake_cluster import FakeCluster
+
+from barnabas.client.admin.partitions import READ_COMMITTED
+from barnabas.client.cluster import Cluster
+from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched, whole_batches_end
+from barnabas.client.errors import BrokerRefused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.fetch import AbortedTransaction
+from barnabas.protocol.records import BatchBuilder, end_txn_marker
+
+T0 = TopicPartition("t", 0)
+
+
+def batch(*values: bytes, producer_id: int = -1, transactional: bool = False) -> bytes:
+    builder = BatchBuilder(
+        producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1, transactional=transactional
+    )
+    for value in values:
+        builder.append(None, value, timestamp=1)
+    return builder.build()
+
+
+async def read_all(consumer: Consumer, **options: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    while arrived := await consumer.poll(30):
+        for fetched in arrived:
+            values += [record.value for record in fetched.records(**options)]  # type: ignore[arg-type]
+    return values
+
+
+def test_records_come_in_order_from_the_position_on() -> None:
+    fake = FakeCluster()
+    fake.append("t", batch(b"0", b"1", b"2"))
+    fake.append("t", batch(b"3", b"4"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster) as consumer:
+            consumer.assign({T0: 1})
+            assert await read_all(consumer) == [b"1", b"2", b"3", b"4"]
+            assert consumer.position(T0) == 5
+
+    fake.run(scenario)
+
+
+def test_batch_that_the_fetch_size_cut_is_read_by_the_next_fetch() -> None:
+    fake = FakeCluster()
+    first = batch(b"a" * 100)
+    fake.append("t", first)
+    fake.append("t", batch(b"b" * 100))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster, ConsumerConfig(partition_max_bytes=len(first) + 70)) as consumer:
+            consumer.assign({T0: 0})
+            assert await read_all(consumer) == [b"a" * 100, b"b" * 100]
+
+    fake.run(scenario)
+
+
+def test_cut_batches_end_where_the_last_whole_one_does() -> None:
+    one = batch(b"x")
+    assert whole_batches_end(one + one) == 2 * len(one)
+    assert all(whole_batches_end(one + one[:size]) == len(one) for size in range(len(one)))
+
+
+def test_read_committed_hides_aborted_transactions_and_all_markers() -> None:
+    fake = FakeCluster()
+    fake.append("t", batch(b"plain"))
+    start = fake.append("t", batch(b"aborted", producer_id=7, transactional=True))
+    fake.append("t", batch(b"committed", producer_id=8, transactional=True))
+    for producer_id, commit in ((7, False), (8, True)):
+        fake.append(
+            "t",
+            end_txn_marker(commit=commit, coordinator_epoch=0, producer_id=producer_id, producer_epoch=0, timestamp=1),
+        )
+    fake.append("t", batch(b"again", producer_id=7, transactional=True))
+    fake.aborted = [AbortedTransaction(producer_id=7, first_offset=start)]
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster, ConsumerConfig(isolation_level=READ_COMMITTED)) as consumer:
+            consumer.assign({T0: 0})
+            seen = await read_all(consumer, isolation_level=READ_COMMITTED)
+            assert seen == [b"plain", b"committed", b"again"]
+            consumer.seek(T0, 0)
+            assert await read_all(consumer) == [b"plain", b"aborted", b"committed", b"again"]
+
+    fake.run(scenario)
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", [b"2", b"3"]), ("latest", [])])
+def test_offset_out_of_range_is_reset(reset: str, expected: list[bytes]) -> None:
+    fake = FakeCluster(log_start=2)
+    for n in range(4):
+        fake.append("t", batch(b"%d" % n))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster, ConsumerConfig(auto_offset_reset=reset)) as consumer:
+            consumer.assign({T0: 0})
+            seen = await read_all(consumer) + await read_all(consumer)
+            assert seen == expected
+
+    fake.run(scenario)
+
+
+def test_offset_out_of_range_is_an_error_where_no_reset_is_wanted() -> None:
+    fake = FakeCluster(log_start=2)
+    for n in range(4):
+        fake.append("t", batch(b"%d" % n))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster, ConsumerConfig(auto_offset_reset="none")) as consumer:
+            consumer.assign({T0: 0})
+            with pytest.raises(BrokerRefused, match="OFFSET_OUT_OF_RANGE"):
+                await read_all(consumer)
+
+    fake.run(scenario)
+
+
+def test_answers_for_partitions_that_were_taken_away_are_dropped() -> None:
+    fake = FakeCluster(topics={"t": 2})
+    fake.append("t", batch(b"x"), 0)
+    fake.append("t", batch(b"y"), 1)
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster) as consumer:
+            consumer.assign({T0: 0})
+            await consumer._start_fetches()
+            consumer.assign({TopicPartition("t", 1): 0})
+            assert await read_all(consumer) == [b"y"]
+
+    fake.run(scenario)
+
+
+def test_lost_connection_is_survived() -> None:
+    fake = FakeCluster()
+    fake.append("t", batch(b"x"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster, ConsumerConfig(retry_backoff_ms=5)) as consumer:
+            consumer.assign({T0: 0})
+            assert await read_all(consumer) == [b"x"]
+            fake.broker.drop_connections()
+            fake.append("t", batch(b"y"))
+            values: list[bytes | None] = []
+            while not values:
+                values = await read_all(consumer)
+            assert values == [b"y"]
+
+    fake.run(scenario)
+
+
+def test_next_position_is_past_batches_that_hold_nothing_to_see() -> None:
+    marker = end_txn_marker(
+        commit=True, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=1, base_offset=9
+    )
+    fetched = Fetched(T0, marker, 9, 10, 10, 0)
+    assert list(fetched.records()) == []
+    assert fetched.next_position == 10

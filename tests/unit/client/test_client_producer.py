@@ -1,0 +1,195 @@
+"""A producer keeps order and sends nothing twice, whatever the broker answers in between."""
+
+import asyncio
+
+import pytest
+from client_fake_cluster import FakeCluster
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded
+from barnabas.client.partitioner import partition_of_key
+from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.compression import Codec
+from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.protocol.records import BatchBuilder
+
+QUICK = ProducerConfig(batch_bytes=200, retry_backoff_ms=5)
+
+
+def test_offsets_are_those_of_the_broker() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster) as producer:
+            deliveries = [await producer.send("t", b"%d" % n) for n in range(5)]
+            assert [await delivery.offset() for delivery in deliveries] == [0, 1, 2, 3, 4]
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_keys_choose_partitions_and_order_holds_in_each() -> None:
+    fake = FakeCluster(topics={"t": 4})
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            for n in range(100):
+                await producer.send("t", b"%d" % n, key=b"key-%d" % (n % 10))
+
+    fake.run(scenario)
+    for partition in range(4):
+        keys = [k for k in range(10) if partition_of_key(b"key-%d" % k, 4) == partition]
+        expected = [b"%d" % n for n in range(100) if n % 10 in keys]
+        assert fake.values("t", partition) == expected
+
+
+def test_batches_are_numbered_without_a_gap() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            for n in range(50):
+                await producer.send("t", b"value %d" % n)
+
+    fake.run(scenario)
+    assert len(fake.sequences) > 5
+    assert {(producer_id, epoch) for producer_id, epoch, _ in fake.sequences} == {(101, 0)}
+    assert len(fake.values("t")) == 50
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [ErrorCode.NOT_LEADER_OR_FOLLOWER],
+        [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS],
+        [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE],
+    ],
+)
+def test_errors_that_pass_change_neither_order_nor_count(errors: list[ErrorCode]) -> None:
+    """The broker refuses sequences that are out of order, so the batches behind a failed one fail too."""
+    fake = FakeCluster(produce_errors=list(errors))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            for n in range(60):
+                await producer.send("t", b"%d" % n)
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"%d" % n for n in range(60)]
+
+
+def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -> None:
+    fake = FakeCluster(produce_errors=[ErrorCode.MESSAGE_TOO_LARGE])
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, ProducerConfig(batch_bytes=60, retry_backoff_ms=5)) as producer:
+            deliveries = [await producer.send("t", b"%d" % n) for n in range(10)]
+            await producer.flush()
+            with pytest.raises(BrokerRefused, match="MESSAGE_TOO_LARGE"):
+                await deliveries[0].offset()
+            assert [await delivery.offset() for delivery in deliveries[1:]] == list(range(9))
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"%d" % n for n in range(1, 10)]
+    assert {producer_id for producer_id, _, _ in fake.sequences} == {102}
+
+
+def test_batch_that_never_gets_through_fails_when_its_time_is_up() -> None:
+    fake = FakeCluster(produce_errors=[ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
+
+    async def scenario(cluster: Cluster) -> None:
+        config = ProducerConfig(retry_backoff_ms=5, delivery_timeout_ms=80)
+        async with Producer(cluster, config) as producer:
+            delivery = await producer.send("t", b"x")
+            with pytest.raises(DeadlineExceeded, match="not delivered in time: NOT_ENOUGH_REPLICAS"):
+                await delivery.offset()
+
+    fake.run(scenario)
+
+
+def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
+    fake = FakeCluster(produce_errors=[ErrorCode.DUPLICATE_SEQUENCE_NUMBER])
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster) as producer:
+            assert await (await producer.send("t", b"x")).offset() == -1
+
+    fake.run(scenario)
+
+
+def test_acks_zero_waits_for_nobody() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, ProducerConfig(acks=0, idempotent=False)) as producer:
+            assert await (await producer.send("t", b"x")).offset() == -1
+            while not fake.produced:
+                await asyncio.sleep(0.001)
+
+    fake.run(scenario)
+    request = fake.produced[0].message
+    assert isinstance(request, ProduceRequest)
+    assert request.acks == 0
+    assert fake.values("t") == [b"x"]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_compressed_batches_are_readable(codec: Codec) -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, ProducerConfig(codec=codec)) as producer:
+            for n in range(20):
+                await producer.send("t", b"value-%d" % n * 5)
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"value-%d" % n * 5 for n in range(20)]
+
+
+def test_sending_waits_while_the_buffer_is_full() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        config = ProducerConfig(batch_bytes=500, buffer_memory_bytes=1_000)
+        async with Producer(cluster, config) as producer:
+            for _ in range(200):
+                await producer.send("t", b"v" * 100)
+                assert producer._buffered_bytes <= 1_000
+
+    fake.run(scenario)
+    assert len(fake.values("t")) == 200
+
+
+def test_record_larger_than_the_buffer_still_goes_out() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, ProducerConfig(buffer_memory_bytes=100)) as producer:
+            await (await producer.send("t", b"v" * 5_000)).offset()
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"v" * 5_000]
+
+
+def test_ready_made_batch_is_produced_as_it_is() -> None:
+    fake = FakeCluster()
+    builder = BatchBuilder()
+    builder.append(b"k", b"v", timestamp=1)
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, ProducerConfig(idempotent=False)) as producer:
+            assert await producer.produce(TopicPartition("t", 0), builder.build()) == 0
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"v"]
+
+
+def test_topic_that_does_not_come_into_being_is_an_error() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster) as producer:
+            with pytest.raises(DeadlineExceeded, match="metadata of nix"):
+                await producer.send("nix", b"x")
+
+    FakeCluster().run(scenario, api_timeout_ms=60)
