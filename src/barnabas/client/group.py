@@ -203,6 +203,8 @@ class GroupMember:
 
     def _forget(self, code: ErrorCode) -> None:
         self.rejoin_needed = True
+        if code is not ErrorCode.REBALANCE_IN_PROGRESS:
+            self.generation = -1  # the group has moved on: nothing can be committed in the name of what was
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 

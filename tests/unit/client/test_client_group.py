@@ -1,0 +1,276 @@
+"""Members of a group: who gets what, and what a member does when the coordinator has other ideas."""
+
+import asyncio
+
+import pytest
+from client_fake_broker import Call
+from client_fake_cluster import FakeCluster, canned
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.errors import BrokerRefused
+from barnabas.client.group import GroupConfig, GroupConsumer, assign_range
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.protocol.messages.heartbeat import HeartbeatResponse
+from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from barnabas.protocol.messages.leave_group import LeaveGroupResponse
+from barnabas.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from barnabas.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from barnabas.protocol.records import BatchBuilder
+
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
+
+
+def test_partitions_are_cut_into_ranges_and_the_first_members_get_one_more() -> None:
+    plan = assign_range({"b": ["t"], "a": ["t"], "c": ["t"]}, {"t": 7})
+    assert {member: [p.partition for p in parts] for member, parts in plan.items()} == {
+        "a": [0, 1, 2],
+        "b": [3, 4],
+        "c": [5, 6],
+    }
+
+
+def test_topic_goes_only_to_those_who_want_it() -> None:
+    plan = assign_range({"a": ["t", "u"], "b": ["t"]}, {"t": 2, "u": 2})
+    assert plan == {
+        "a": [TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition("u", 1)],
+        "b": [TopicPartition("t", 1)],
+    }
+
+
+def test_more_members_than_partitions_leaves_some_idle() -> None:
+    assert assign_range({"a": ["t"], "b": ["t"]}, {"t": 1}) == {"a": [TopicPartition("t", 0)], "b": []}
+
+
+def test_topic_that_does_not_exist_gives_nothing() -> None:
+    assert assign_range({"a": ["nix"]}, {}) == {"a": []}
+
+
+class OneMemberGroup:
+    """A coordinator for a single member, who therefore leads: what it assigns, it gets."""
+
+    def __init__(self, fake: FakeCluster) -> None:
+        self.generation = 0
+        self.joins: list[JoinGroupRequest] = []
+        self.committed: dict[int, int] = {}
+        self.commits: list[dict[int, int]] = []
+        self.left = False
+        self.commit_error = ErrorCode.NONE
+        self.heartbeats: list[ErrorCode] = []
+        fake.broker.handlers |= {
+            FIND_COORDINATOR: canned([FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=1)])]),
+            JOIN: self._join,
+            SYNC: self._sync,
+            HEARTBEAT: self._heartbeat,
+            LEAVE: self._leave,
+            OFFSET_FETCH: self._fetch,
+            OFFSET_COMMIT: self._commit,
+        }
+
+    def _join(self, call: Call) -> None:
+        request = call.message
+        assert isinstance(request, JoinGroupRequest)
+        self.joins.append(request)
+        if not request.member_id:
+            call.reply(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1"))
+            return
+        self.generation += 1
+        me = JoinGroupResponseMember(member_id="m-1", metadata=request.protocols[0].metadata)
+        call.reply(
+            JoinGroupResponse(
+                generation_id=self.generation,
+                protocol_type="consumer",
+                protocol_name="range",
+                leader="m-1",
+                member_id="m-1",
+                members=[me],
+            )
+        )
+
+    def _sync(self, call: Call) -> None:
+        assert isinstance(call.message, SyncGroupRequest)
+        call.reply(SyncGroupResponse(assignment=bytes(call.message.assignments[0].assignment)))
+
+    def _heartbeat(self, call: Call) -> None:
+        call.reply(HeartbeatResponse(error_code=self.heartbeats.pop(0) if self.heartbeats else 0))
+
+    def _leave(self, call: Call) -> None:
+        self.left = True
+        call.reply(LeaveGroupResponse())
+
+    def _fetch(self, call: Call) -> None:
+        assert isinstance(call.message, OffsetFetchRequest)
+        topics = [
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=index, committed_offset=self.committed.get(index, -1), metadata=""
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in call.message.groups[0].topics or ()
+        ]
+        call.reply(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)]))
+
+    def _commit(self, call: Call) -> None:
+        request = call.message
+        assert isinstance(request, OffsetCommitRequest)
+        offsets = {part.partition_index: part.committed_offset for part in request.topics[0].partitions}
+        if not self.commit_error:
+            assert (request.member_id, request.generation_id_or_member_epoch) == ("m-1", self.generation)
+            self.committed |= offsets
+            self.commits.append(offsets)
+        call.reply(
+            OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name=request.topics[0].name,
+                        partitions=[
+                            OffsetCommitResponsePartition(partition_index=index, error_code=self.commit_error)
+                            for index in offsets
+                        ],
+                    )
+                ]
+            )
+        )
+
+
+def records(*values: bytes) -> bytes:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(None, value, timestamp=1)
+    return builder.build()
+
+
+EARLIEST = ConsumerConfig(auto_offset_reset="earliest")
+
+
+def test_member_gets_its_id_joins_leads_reads_commits_and_leaves() -> None:
+    fake = FakeCluster(topics={"t": 2})
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a", b"b"), 0)
+    fake.append("t", records(b"c"), 1)
+
+    async def scenario(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            values: list[bytes | None] = []
+            while len(values) < 3:
+                for fetched in await consumer.poll(100):
+                    values += [record.value for record in fetched.records()]
+                    consumer.consumed(fetched.partition, fetched.next_position)
+            assert sorted(value or b"" for value in values) == [b"a", b"b", b"c"]
+
+    fake.run(scenario)
+    assert [request.member_id for request in group.joins] == ["", "m-1"]
+    assert group.committed == {0: 2, 1: 1}
+    assert group.left
+
+
+def test_member_resumes_from_what_was_committed() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    group.committed = {0: 1}
+    fake.append("t", records(b"a", b"b"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            (fetched,) = await consumer.poll(1_000)
+            assert [record.value for record in fetched.records()] == [b"b"]
+
+    fake.run(scenario)
+
+
+def test_only_what_was_consumed_is_committed() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a", b"b", b"c"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(1_000)
+            consumer.consumed(TopicPartition("t", 0), 1)
+
+    fake.run(scenario)
+    assert group.committed == {0: 1}
+
+
+def test_rebalance_told_by_a_heartbeat_makes_the_member_join_again() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(1)
+            while consumer.joins < 2:
+                await consumer.poll(10)
+                await asyncio.sleep(0.005)
+
+    fake.run(scenario)
+    assert group.generation == 2
+    assert group.joins[-1].member_id == "m-1"
+
+
+def test_forgotten_member_starts_over_without_its_id() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    group.heartbeats = [ErrorCode.UNKNOWN_MEMBER_ID]
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(1)
+            while consumer.joins < 2:
+                await consumer.poll(10)
+                await asyncio.sleep(0.005)
+
+    fake.run(scenario)
+    assert [request.member_id for request in group.joins] == ["", "m-1", "", "m-1"]
+
+
+def test_commit_that_is_refused_for_good_is_raised() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(1_000)
+            consumer.consumed(TopicPartition("t", 0), 1)
+            group.commit_error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            with pytest.raises(BrokerRefused, match="GROUP_AUTHORIZATION_FAILED"):
+                await consumer.commit()
+            group.commit_error = ErrorCode.NONE
+
+    fake.run(scenario)
+
+
+def test_static_member_does_not_leave() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", group_instance_id="one")
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(1)
+
+    fake.run(scenario)
+    assert not group.left
+    assert group.joins[-1].group_instance_id == "one"
