@@ -1,0 +1,331 @@
+"""The embedded coordinator beside Apache ZooKeeper 3.8.4, in one run: `python -m bench.zookeeper [--seconds N]`.
+
+Both run on the same disk with every write flushed (forceSync, the default of both), both are warmed up, rounds alternate, and
+the figure is the median of the rounds. kazoo drives both, as it drives our brokers; since kazoo itself takes most of the time,
+the `wire` rows ask the servers by hand-made frames, many in flight, and show what each can do. Results go to
+bench/results/zookeeper.json and .txt.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "interop"), str(ROOT / "tests" / "scenarios" / "zookeeper")]
+
+import maven  # noqa: E402
+from zk_process import four_letter_word  # noqa: E402
+from zk_raw import RawClient, create, set_data, watched  # noqa: E402
+
+from barnabas.coordination.embedded.wire import Op  # noqa: E402
+
+APACHE = "Apache ZooKeeper 3.8.4"
+OURS = "barnabas"
+JARS = (
+    "org.apache.zookeeper:zookeeper:3.8.4",
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+    "org.xerial.snappy:snappy-java:1.1.10.5",
+)
+PAYLOAD = b"x" * 100
+SESSIONS = 100
+
+
+class Server:
+    """A server process under test."""
+
+    def __init__(self, name: str, command: list[str], port: int, out: Path) -> None:
+        self.name = name
+        self.port = port
+        with out.open("wb") as log:
+            began = time.perf_counter()
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        deadline = began + 60
+        while True:
+            with suppress(OSError):
+                if "Mode: standalone" in four_letter_word(port, b"srvr"):
+                    break
+            if self.process.poll() is not None or time.perf_counter() > deadline:
+                raise SystemExit(f"{name} did not start: {out.read_text()[-2000:]}")
+            time.sleep(0.002)
+        self.start_ms = (time.perf_counter() - began) * 1000
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def rss_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def start(name: str, folder: Path) -> Server:
+    folder.mkdir(parents=True)
+    port = free_port()
+    if name == OURS:
+        command = [sys.executable, "-m", "barnabas", "zookeeper", "--port", str(port), "--data", str(folder / "data")]
+        command += ["--max-client-cnxns", "0"]
+    else:
+        config = folder / "zoo.cfg"
+        config.write_text(
+            f"dataDir={folder}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=2000\nmaxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+        )
+        quiet = folder / "logback.xml"
+        quiet.write_text('<configuration><root level="OFF"/></configuration>')
+        # 1000 MB is what zkServer.sh gives it.
+        command = ["java", "-Xmx1000m", f"-Dlogback.configurationFile={quiet}", "-cp", maven.classpath(*JARS)]
+        command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+    return Server(name, command, port, folder / "out.txt")
+
+
+@contextmanager
+def kazoo(server: Server) -> Iterator[KazooClient]:
+    client = KazooClient(server.address, timeout=30)
+    client.start(30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+# ---- workloads driven by kazoo: each returns operations per second -----------------------------------------------------
+
+
+class KazooLoad:
+    def __init__(self, server: Server, client: KazooClient) -> None:
+        self._client = client
+        self._round = 0
+        client.ensure_path("/bench")
+        client.create("/bench/node", PAYLOAD)
+
+    def _many(self, operation: Callable[[int], object], seconds: float) -> float:
+        count = 0
+        began = time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < seconds:
+            operation(count)
+            count += 1
+        return count / elapsed
+
+    def _pipelined(self, operation: Callable[[int], object], count: int = 1500) -> float:
+        began = time.perf_counter()
+        for result in [operation(number) for number in range(count)]:
+            result.get(60)  # type: ignore[attr-defined]
+        return count / (time.perf_counter() - began)
+
+    def _folder(self) -> str:
+        self._round += 1
+        path = f"/bench/r{self._round}"
+        self._client.create(path)
+        return path
+
+    def _transaction(self, folder: str, number: int) -> object:
+        transaction = self._client.transaction()
+        transaction.create(f"{folder}/n{number}", PAYLOAD)
+        transaction.set_data("/bench/node", PAYLOAD)
+        transaction.delete(f"{folder}/n{number}")
+        return transaction.commit_async()
+
+    def rows(self, seconds: float) -> dict[str, Callable[[], float]]:
+        client = self._client
+
+        def creates(sync: bool) -> float:
+            folder = self._folder()
+            if sync:
+                return self._many(lambda n: client.create(f"{folder}/n{n}", PAYLOAD), seconds)
+            return self._pipelined(lambda n: client.create_async(f"{folder}/n{n}", PAYLOAD))
+
+        def multis(sync: bool) -> float:
+            folder = self._folder()
+            if sync:
+                return self._many(lambda n: self._transaction(folder, n).get(60), seconds)  # type: ignore[attr-defined]
+            return self._pipelined(lambda n: self._transaction(folder, n), 600)
+
+        return {
+            "kazoo sync create": lambda: creates(True),
+            "kazoo sync get": lambda: self._many(lambda _n: client.get("/bench/node"), seconds),
+            "kazoo sync set": lambda: self._many(lambda _n: client.set("/bench/node", PAYLOAD), seconds),
+            "kazoo sync multi": lambda: multis(True),
+            "kazoo pipelined create": lambda: creates(False),
+            "kazoo pipelined get": lambda: self._pipelined(lambda _n: client.get_async("/bench/node")),
+            "kazoo pipelined set": lambda: self._pipelined(lambda _n: client.set_async("/bench/node", PAYLOAD)),
+            "kazoo pipelined multi": lambda: multis(False),
+        }
+
+
+class FanOut:
+    """100 sessions watch one node; events per second from the change until the last of them has been told."""
+
+    def __init__(self, server: Server, writer: KazooClient, stack: ExitStack) -> None:
+        self._writer = writer
+        self._clients = [stack.enter_context(kazoo(server)) for _ in range(SESSIONS)]
+        writer.create("/fan", b"")
+
+    def run(self) -> float:
+        rounds = 5
+        total_s = 0.0
+        for _ in range(rounds):
+            left = threading.Semaphore(0)
+            for result in [c.get_async("/fan", watch=lambda _e, left=left: left.release()) for c in self._clients]:
+                result.get(30)
+            began = time.perf_counter()
+            self._writer.set("/fan", b"")
+            for _client in self._clients:
+                assert left.acquire(timeout=30)
+            total_s += time.perf_counter() - began
+        return rounds * SESSIONS / total_s
+
+
+# ---- the same by hand, where the server is the bottleneck --------------------------------------------------------------
+
+
+def frames(requests: list[tuple[int, bytes]]) -> bytes:
+    parts = []
+    for xid, (op, body) in enumerate(requests, start=1):
+        parts.append(struct.pack(">iii", 8 + len(body), xid, op) + body)
+    return b"".join(parts)
+
+
+def by_wire(port: int, requests: list[tuple[int, bytes]], count: int) -> float:
+    """Send all, from a thread of its own, and read all answers."""
+    with RawClient(port, timeout_s=60) as client:
+        assert client.connect(timeout_ms=30_000)
+        data = frames(requests)
+        began = time.perf_counter()
+        sender = threading.Thread(target=client.sock.sendall, args=(data,))
+        sender.start()
+        buffered, answers = b"", 0
+        while answers < count:
+            chunk = client.sock.recv(1 << 18)
+            assert chunk, "the server hung up"
+            buffered += chunk
+            at = 0
+            while len(buffered) - at >= 4:
+                end = at + 4 + int.from_bytes(buffered[at : at + 4], "big")
+                if end > len(buffered):
+                    break
+                assert buffered[at + 16 : at + 20] == bytes(4), "an answer is an error"
+                answers += 1
+                at = end
+            buffered = buffered[at:]
+        elapsed_s = time.perf_counter() - began
+        sender.join()
+        return count / elapsed_s
+
+
+class WireLoad:
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
+        self._round = 0
+
+    def rows(self) -> dict[str, Callable[[], float]]:
+        count = 4000
+
+        def creates() -> float:
+            self._round += 1
+            requests = [(int(Op.CREATE), create(f"/w{self._round}-{n}", PAYLOAD)) for n in range(count)]
+            return by_wire(self._port, requests, count)
+
+        def gets() -> float:
+            return by_wire(self._port, [(int(Op.GET_DATA), watched("/bench/node"))] * count, count)
+
+        def sets() -> float:
+            return by_wire(self._port, [(int(Op.SET_DATA), set_data("/bench/node", PAYLOAD))] * count, count)
+
+        return {"wire create": creates, "wire get": gets, "wire set": sets}
+
+
+def measure(folder: Path, *, seconds: float, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Row -> server -> one figure per round."""
+    results: dict[str, dict[str, list[float]]] = {}
+
+    def note(row: str, name: str, value: float) -> None:
+        results.setdefault(row, {OURS: [], APACHE: []})[name].append(value)
+
+    for number in range(rounds):
+        for name in (OURS, APACHE):
+            server = start(name, folder / f"start-{name[:6]}-{number}")
+            note("start ms", name, server.start_ms)
+            note("idle MB", name, server.rss_mb())
+            server.stop()
+    with ExitStack() as stack:
+        servers = [start(name, folder / f"load-{name[:6]}") for name in (OURS, APACHE)]
+        loads: list[tuple[Server, dict[str, Callable[[], float]]]] = []
+        for server in servers:
+            stack.callback(server.stop)
+            client = stack.enter_context(kazoo(server))
+            rows = KazooLoad(server, client).rows(seconds)
+            rows["kazoo watch fan-out to 100"] = FanOut(server, client, stack).run
+            rows |= WireLoad(server).rows()
+            loads.append((server, rows))
+        for row in loads[0][1]:
+            for _server, rows in loads:
+                rows[row]()  # warm up
+            for _ in range(rounds):
+                for server, rows in loads:
+                    note(row, server.name, rows[row]())
+        for server in servers:
+            note("loaded MB", server.name, server.rss_mb())
+    return results
+
+
+def report(results: dict[str, dict[str, list[float]]]) -> tuple[str, dict[str, object]]:
+    lines = [f"{'':28} {'barnabas':>12} {'Apache':>12} {'ratio':>8}   (median; ratio is barnabas / Apache)"]
+    table: dict[str, object] = {}
+    for row, by_server in results.items():
+        ours, apache = statistics.median(by_server[OURS]), statistics.median(by_server[APACHE])
+        unit = "" if row.endswith(("ms", "MB")) else " /s"
+        lines.append(f"{row + unit:28} {ours:12.1f} {apache:12.1f} {ours / apache:8.2f}")
+        table[row] = {"barnabas": ours, "apache": apache, "ratio": ours / apache, "rounds": by_server}
+    return "\n".join(lines) + "\n", table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.7, help="per synchronous row and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-zookeeper-"))
+    try:
+        text, table = report(measure(folder, seconds=options.seconds, rounds=options.rounds))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    results = ROOT / "bench" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    machine = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+    (results / "zookeeper.json").write_text(json.dumps({"machine": machine, "rows": table}, indent=1) + "\n")
+    (results / "zookeeper.txt").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
