@@ -299,7 +299,7 @@ class Log(LogUpkeep):
         try:
             self.producers.update_map_end_offset(self._end)
             if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
-                self._unsynced_paths.append(snapshot)
+                self._unsynced.add(snapshot)
             self.epochs.flush()
             self.segments.active.complete()
         except OSError as error:
@@ -333,6 +333,7 @@ class Log(LogUpkeep):
         """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
         self.directory = directory
         self._epoch_file.directory = directory
+        self._unsynced.moved_to(directory)
         self._snapshots.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)

@@ -15,7 +15,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import write_epochs, write_partition_metadata
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.log_flush import FlushWaiter
+from barnabas.storage.log_flush import FlushWaiter, UnsyncedFiles
 from barnabas.storage.log_read import Bound, locate
 from barnabas.storage.log_types import OffsetMetadata, OffsetSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
@@ -37,7 +37,8 @@ class EpochFile:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.unsynced = False
+        #: The log's own list, in which this file appears once it was written.
+        self.unsynced = UnsyncedFiles()
 
     @property
     def path(self) -> str:
@@ -45,7 +46,7 @@ class EpochFile:
 
     def write(self, entries: Sequence[EpochEntry]) -> None:
         write_epochs(self.path, entries, sync=False)
-        self.unsynced = True
+        self.unsynced.add(self.path)
 
 
 class LogState:
@@ -65,10 +66,9 @@ class LogState:
         "_high_watermark",
         "_last_flush_ms",
         "_log_start",
-        "_new_files",
         "_recovery_point",
         "_snapshots",
-        "_unsynced_paths",
+        "_unsynced",
         "config",
         "directory",
         "epochs",
@@ -95,7 +95,6 @@ class LogState:
         epochs: LeaderEpochCache,
         epoch_file: EpochFile,
         topic_id: TopicId | None = None,
-        new_files: bool = False,
     ) -> None:
         self.directory = directory
         #: The log directory that holds this partition's.
@@ -116,10 +115,7 @@ class LogState:
         self._high_watermark = log_start_offset
         self._recovery_point = max(min(recovery_point, log_end_offset), log_start_offset)
         self._last_flush_ms = env.clock.now_ms()
-        #: Small files that were written without fsync: the next flush makes up for it.
-        self._unsynced_paths: list[str] = []
-        #: Files were made since the directory was last synced.
-        self._new_files = new_files
+        self._unsynced = epoch_file.unsynced
         self._flush_waiters: list[FlushWaiter] | None = None
         #: The last bound that a read asked for: usually the high watermark, for many reads in a row.
         self._bound = Bound(-1, 0, 0)
@@ -241,7 +237,7 @@ class LogState:
             write_partition_metadata(path, topic_id, sync=False)
         except OSError as error:
             self._fault(error)
-        self._unsynced_paths.append(path)
+        self._unsynced.add(path)
         self.topic_id = topic_id
 
     # -- high watermark

@@ -49,7 +49,7 @@ class LogUpkeep(LogState):
         # At the start of a segment, so that recovery of it can begin there.
         self.producers.update_map_end_offset(new_base)
         if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
-            self._unsynced_paths.append(snapshot)
+            self._unsynced.add(snapshot)
         logger.info("rolled %s to a new segment at offset %d", self.partition, new_base)
         self.flush_in_background(new_base)
         return segment
@@ -70,8 +70,8 @@ class LogUpkeep(LogState):
         for path in segment.paths():
             # Left by a truncation whose deletion has not come yet, or by a crash: not ours to append to.
             env.disk.unlink(path)
-        self._new_files = True
         segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        self._unsynced.add(segment.log_path)
         segment.become_active()
         return segment
 
@@ -85,25 +85,22 @@ class LogUpkeep(LogState):
         offset = self._end if up_to is None else min(up_to, self._end)
         if self._closed:
             return None
-        if offset <= self._recovery_point and not (
-            force and (self._new_files or self._unsynced_paths or self._epoch_file.unsynced)
-        ):
+        if offset <= self._recovery_point and not (force and self._unsynced):
             return None
         try:
             segments = self.segments.overlapping(self._recovery_point, offset + 1 if force else offset)
             files = [segment.file for segment in segments]
         except OSError as error:
             self._fault(error)
-        paths = [path for segment in segments for path in segment.paths()[1:]]
-        renamed = bool(self._unsynced_paths) or self._epoch_file.unsynced
-        paths += self._unsynced_paths
-        self._unsynced_paths = []
-        if self._epoch_file.unsynced:
-            paths.append(self._epoch_file.path)
-            self._epoch_file.unsynced = False
-        directory = self.directory if self._new_files or renamed else None
-        self._new_files = False
-        return FlushJob(self._env.disk, files=files, paths=paths, directory=directory, up_to=offset)
+        generation, unsynced = self._unsynced.pending()
+        return FlushJob(
+            self._env.disk,
+            files=files,
+            paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
+            directory=self.directory if unsynced else None,
+            up_to=offset,
+            generation=generation,
+        )
 
     def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
         """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
@@ -114,6 +111,7 @@ class LogUpkeep(LogState):
             return
         if error is not None:
             raise error
+        self._unsynced.synced(job.generation)
         # Truncated meanwhile? What is left below is durable, what is gone does not matter.
         self._recovery_point = max(self._recovery_point, min(job.up_to, self._end))
         self._last_flush_ms = self._env.clock.now_ms()

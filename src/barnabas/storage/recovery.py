@@ -90,7 +90,6 @@ class _Loader:
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory)
         self._epochs = LeaderEpochCache()
-        self._created = False
 
     def _new_producers(self) -> ProducerStateManager:
         return ProducerStateManager(
@@ -110,9 +109,7 @@ class _Loader:
             recovered_from = None if clean else self._recover(self._recovery_point, progress)
             self._check_indexes(without_index, below=recovered_from, clean=clean)
             end_offset = self._find_end(progress)
-            earliest = self._epochs.earliest
-            if end_offset > self._log_start and (earliest is None or earliest.start_offset > self._log_start):
-                self._epochs_from_records()
+            self._repair_epochs(end_offset)
             end_offset = self._settle_bounds(end_offset)
             self._settle_producers(end_offset, clean=clean)
         finally:
@@ -136,7 +133,6 @@ class _Loader:
             epochs=self._epochs,
             epoch_file=self._epoch_file,
             topic_id=topic_id,
-            new_files=self._created,
         )
 
     # -- what is there
@@ -266,25 +262,38 @@ class _Loader:
                 rebuild_txn_index(segment, self._producers_at(segment.base_offset))
             segment.release_files()
 
-    def _epochs_from_records(self) -> None:
+    def _repair_epochs(self, end_offset: int) -> None:
         """Where the file knows nothing of the first records (it was unreadable, or cut for a deletion that a crash
-        undid), the records themselves do."""
+        undid) or of the last (its own last write was lost), the records themselves do."""
+        if end_offset <= self._log_start:
+            return
         known = self._epochs.entries
-        until = known[0].start_offset if known else LONG_MAX
+        if not known or known[0].start_offset > self._log_start:
+            until = known[0].start_offset if known else LONG_MAX
+            self._take_epochs(self._epochs_of_records(self._log_start, until), known)
+            known = self._epochs.entries
+        last = next((header for segment in reversed(list(self._segments)) if (header := segment.last_batch())), None)
+        if last is not None and known and last.leader_epoch > known[-1].epoch:
+            found = self._epochs_of_records(known[-1].start_offset, LONG_MAX)
+            self._take_epochs(known, [entry for entry in found if entry.epoch > known[-1].epoch])
+
+    def _epochs_of_records(self, start_offset: int, until: int) -> list[EpochEntry]:
         found: list[EpochEntry] = []
-        for segment in self._segments:
-            if segment.base_offset >= until:
-                break
+        for segment in self._segments.overlapping(start_offset, until):
             for _, header in segment.headers(0):
                 if header.base_offset >= until:
-                    break
+                    return found
                 if header.leader_epoch < 0 and not found:
-                    return  # written before there were epochs
+                    return []  # written before there were epochs
                 if not found or header.leader_epoch > found[-1].epoch:
                     found.append(EpochEntry(LeaderEpoch(header.leader_epoch), header.base_offset))
-        if found:
-            logger.warning("leader epochs of %s read from its records: %s", self._partition, found)
-            self._epochs = LeaderEpochCache([*found, *known], store=self._epoch_file)
+        return found
+
+    def _take_epochs(self, lower: list[EpochEntry], upper: list[EpochEntry]) -> None:
+        entries = [*lower, *upper]
+        if entries != self._epochs.entries:
+            logger.warning("leader epochs of %s read from its records: %s", self._partition, entries)
+            self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
             self._epochs.dirty = True
 
     def _find_end(self, progress: Progress) -> int:
@@ -325,8 +334,8 @@ class _Loader:
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
         )
-        self._created = True
         segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        self._epoch_file.unsynced.add(segment.log_path)
         return segment
 
     def _settle_producers(self, end_offset: int, *, clean: bool) -> None:

@@ -553,29 +553,31 @@ class Segment:
         return FileRange(self.file, position, size_bytes)
 
     def next_offset(self) -> int:
-        """The offset after the last batch; the base offset where there is none. Walks from the last index entry.
+        """The offset after the last batch; the base offset where there is none. `CorruptSegment` as `last_batch`."""
+        last = self.last_batch()
+        return self.base_offset if last is None else last.next_offset
 
-        Raises `CorruptSegment` where what follows that entry is no batch.
-        """
+    def last_batch(self) -> BatchHeader | None:
+        """Walks from the last index entry. Raises `CorruptSegment` where what follows that entry is no batch."""
         index = self.offset_index
         start = index.lookup_position(index.last_offset) if index.entries else 0
         if start:
             try:
-                return self._next_offset_from(start)
+                return self._last_batch_from(start)
             except CorruptSegment as error:
                 if error.position != start:
                     raise
                 self.rebuild_indexes(f"the last entry is wrong: {error}")
                 start = index.lookup_position(index.last_offset) if index.entries else 0
-        return self._next_offset_from(start)
+        return self._last_batch_from(start)
 
-    def _next_offset_from(self, position: int) -> int:
+    def _last_batch_from(self, position: int) -> BatchHeader | None:
         if position and position >= self.size_bytes:
             raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
-        offset = self.base_offset
-        for _, (_, _, last_offset) in self._short_scan(position, self.size_bytes):
-            offset = last_offset + 1
-        return offset
+        last: int | None = None
+        for at, _ in self._short_scan(position, self.size_bytes):
+            last = at
+        return None if last is None else self._header_at(last)
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)

@@ -212,6 +212,20 @@ def test_unreadable_epochs_are_read_from_the_records(partition: Partition, caplo
     assert "leader epochs" in caplog.text
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+def test_an_epoch_whose_write_was_lost_is_read_from_the_records(partition: Partition, rolled: bool) -> None:
+    partition.fill(5, epoch=1)
+    kept = (partition.directory / "leader-epoch-checkpoint").read_bytes()
+    partition.fill(30, epoch=2)
+    partition.fill(5, epoch=4)
+    if rolled:
+        partition.log.roll(NOW_MS)
+    partition.log.close()
+    (partition.directory / "leader-epoch-checkpoint").write_bytes(kept)
+    log = partition.open(clean=True)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (2, 10), (4, 70)]
+
+
 def test_epochs_beyond_the_log_are_forgotten(partition: Partition) -> None:
     partition.fill(3, epoch=1)
     partition.log.assign_epoch_start(9, 6)

@@ -352,6 +352,39 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp
     assert partition.log.recovery_point == 4
 
 
+def test_of_two_flushes_at_once_the_first_to_end_has_synced_the_small_files_too(tmp_path: Path) -> None:
+    """A leader epoch must be durable before the recovery point passes its records, whoever began first."""
+
+    class Watching(Disk):
+        __slots__ = ("seen",)
+
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def fsync_path(self, path: str) -> None:
+            self.seen.append(Path(path).name)
+
+    disk = Watching()
+    partition = Partition(tmp_path, disk=disk)
+    partition.append(b"x", epoch=3)
+    slow = partition.log.begin_flush()
+    partition.append(b"y", epoch=3)
+    quick = partition.log.begin_flush()
+    assert slow is not None
+    assert quick is not None
+    quick.run()
+    assert "leader-epoch-checkpoint" in disk.seen
+    partition.log.finish_flush(quick)
+    assert partition.log.recovery_point == 2
+    partition.log.assign_epoch_start(4)
+    slow.run()
+    partition.log.finish_flush(slow)
+    disk.seen.clear()
+    partition.append(b"z", epoch=4)
+    partition.log.flush()
+    assert "leader-epoch-checkpoint" in disk.seen
+
+
 def test_a_roll_flushes_the_old_segment_in_the_background(tmp_path: Path) -> None:
     partition = Partition(tmp_path, manual_threads=True)
     assert isinstance(partition.threads, ManualThreads)
