@@ -384,9 +384,12 @@ class ProducerStateManager:
         ongoing = next(iter(self._ongoing), None)
         return None if ongoing is None else Offset(ongoing)
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of this very epoch is open. One of an earlier epoch has been decided, and waits for its
+        marker: the next transaction must not slip into it (KIP-890 part 2).
+        """
         entry = self._producers.get(producer_id)
-        return entry is not None and entry.txn_first_offset is not None
+        return entry is not None and entry.txn_first_offset is not None and entry.producer_epoch == producer_epoch
 
     def has_late_transaction(self, now_ms: int) -> bool:
         """Whether the oldest open transaction should have been ended by its coordinator long ago."""
@@ -434,7 +437,7 @@ class ProducerStateManager:
         """KIP-890: a transaction may begin here only with the guard of a confirmed verification."""
         if not header.is_transactional or header.is_control:
             return
-        if self.has_ongoing_transaction(header.producer_id):
+        if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
             return
         entry = self._verifications.get(header.producer_id)
         if guard is None or entry is None or entry.guard is not guard:

@@ -113,7 +113,8 @@ def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: Ta
             if not is_used_up:
                 next_id, next_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         else:
-            epoch += 1
+            # The client has another id because the epochs of this one were used up.
+            epoch = LAST_CLIENT_EPOCH + 1
             if not is_used_up:
                 next_epoch = client.epoch + 1
     return txn.to(
@@ -140,6 +141,7 @@ def fence(txn: Transaction, *, server_version: int, now_ms: int) -> Transaction:
             epoch = txn.next_epoch + 1
             next_id, next_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         else:
+            epoch = LAST_CLIENT_EPOCH + 1
             next_epoch += 1
     fenced = txn.to(
         TransactionState.PREPARE_EPOCH_FENCE,

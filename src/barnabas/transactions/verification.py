@@ -115,7 +115,7 @@ class Verifier:
         return (
             header.producer_id != NO_PRODUCER_ID
             and header.is_transactional
-            and not producers.has_ongoing_transaction(header.producer_id)
+            and not producers.has_ongoing_transaction(header.producer_id, header.producer_epoch)
             and self._is_enabled()
         )
 
@@ -143,7 +143,7 @@ class Verifier:
         now_ms = self._now_ms()
         guards: dict[TopicPartition, object] = {}
         for each, sequence in wanted:
-            if not each.producers.has_ongoing_transaction(identity.producer_id):
+            if not each.producers.has_ongoing_transaction(*identity):
                 entry = each.producers.start_verification(identity.producer_id, sequence, identity.epoch, now_ms)
                 guards[each.partition] = entry.guard
         errors: _Errors = {}

@@ -365,7 +365,7 @@ def test_transaction_begins_only_with_the_guard_of_its_verification():
     with refused_with(ErrorCode.INVALID_TXN_STATE):
         log.append(header, guard=object())
     log.append(header, guard=guard)
-    assert log.state.has_ongoing_transaction(1)
+    assert log.state.has_ongoing_transaction(1, 0)
     assert log.state.verification(1) is None
     log.produce(1, txn=True)
     log.append(log.data(5, pid=7))
