@@ -50,6 +50,8 @@ class SimBroker(Serving):
         self.incarnation = 0
         self.is_up = False
         self.is_paused = False
+        #: How many records of which partitions the last crash cost.
+        self.lost_in_cut: dict[TopicPartition, int] = {}
         self._inbox: list[Callable[[], None]] = []
         self._forget()
 
@@ -108,10 +110,14 @@ class SimBroker(Serving):
         self.is_up = False
         self.is_paused = False
         self._inbox.clear()
-        lost = {}
+        self.lost_in_cut = {}
         if power:
-            lost = {str(tp): count for tp, log in self.disk.items() if (count := log.lose_unsynced(self.world.rng))}
-        self.world.note(self.name, "%s %s", "loses power" if power else "is killed", lost or "")
+            for tp, log in self.disk.items():
+                if lost := log.lose_unsynced(self.world.rng):
+                    self.lost_in_cut[tp] = len(lost)
+                    self.cluster.oracle.loses(tp, lost)
+        lost_words = ", ".join(f"{count} of {tp}" for tp, count in self.lost_in_cut.items())
+        self.world.note(self.name, "%s %s", "loses power, and" if power else "is killed", lost_words)
         self.cluster.broker_died(self)
 
     def pause(self) -> None:

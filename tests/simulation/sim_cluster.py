@@ -71,6 +71,7 @@ class Cluster:
         self.settings = settings or Settings.of(self.world)
         self.mutation = mutation or Mutation()
         self.oracle = Oracle(self.world)
+        self.oracle.on_suspicion = self._look_at_isr
         self.zk = SimZooKeeper(self._zk_written)
         self.topic_id = TopicId(b"0123456789abcdef")
         self.is_stale = self.mutation.is_stale
@@ -244,17 +245,24 @@ class Cluster:
 
     def broker_died(self, broker: SimBroker) -> None:
         for tp in broker.disk:
-            state = self.state_of(tp)
-            if state is not None:
-                self._who_lives(tp, state.isr)
+            self._look_at_isr(tp)
+
+    def _look_at_isr(self, tp: TopicPartition) -> None:
+        state = self.state_of(tp)
+        if state is not None:
+            self._who_lives(tp, state.isr)
 
     def _who_lives(self, tp: TopicPartition, isr: tuple[int, ...]) -> None:
         members = [(self.brokers[member].is_up, self.brokers[member].disk.get(tp)) for member in isr]
         self.oracle.isr_is(tp, [(is_up, log.records) for is_up, log in members if log is not None])
 
     def may_boot(self, broker: SimBroker) -> bool:
+        """Has a controller missed it? It left every ISR, or, as the last member, at least the lead."""
         states = [self.state_of(tp) for tp in broker.disk]
-        return all(state is None or broker.id not in state.isr or state.isr == (broker.id,) for state in states)
+        return all(
+            state is None or broker.id not in state.isr or (state.isr == (broker.id,) and state.leader != broker.id)
+            for state in states
+        )
 
     # --- a run -----------------------------------------------------------------------------------------------------
 

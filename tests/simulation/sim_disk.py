@@ -44,10 +44,10 @@ class SimLog:
         self.synced = len(self.records)
         self.checkpointed_high_watermark = high_watermark
 
-    def lose_unsynced(self, rng: random.Random) -> int:
-        """The pages that had not reached the disk are gone, from some point on. Returns how many records."""
+    def lose_unsynced(self, rng: random.Random) -> dict[int, tuple[int, int]]:
+        """The pages that had not reached the disk are gone, from some point on. Returns the lost records by offset."""
         kept = rng.randint(self.synced, len(self.records))
-        lost = len(self.records) - kept
+        lost = dict(enumerate(self.records[kept:], kept))
         self.truncate_to(kept)
         return lost
 

@@ -13,6 +13,8 @@
 with the whole of it is up. Such a partition is excused from then on (`lost`), and the test says how many were.
 """
 
+from collections.abc import Callable
+
 from sim_world import InvariantBroken, World
 
 from barnabas.core.ids import TopicPartition
@@ -37,6 +39,10 @@ class Oracle:
         #: By offset: the leader epoch in which it was first seen committed.
         self._committed_in: dict[TopicPartition, list[int]] = {}
         self.lost: set[TopicPartition] = set()
+        #: (offset, record) that went with a power cut.
+        self._cut: dict[TopicPartition, set[tuple[int, tuple[int, int]]]] = {}
+        #: Asked to look at the ISR of a partition again.
+        self.on_suspicion: Callable[[TopicPartition], None] = lambda tp: None
         self.acked: dict[TopicPartition, dict[int, int]] = {}
         self._ends_told: dict[tuple[str, TopicPartition], int] = {}
         self._controller_seen: dict[tuple[int, int], int] = {}
@@ -75,11 +81,19 @@ class Oracle:
             return
         committed = self.committed.setdefault(tp, [])
         committed_in = self._committed_in.setdefault(tp, [])
+        cut = self._cut.get(tp, ())
         for offset in range(old, new):
+            was_lost = cut and (offset, records[offset]) in cut
             if offset == len(committed):
                 committed.append(records[offset])
                 committed_in.append(epoch)
+                if was_lost:
+                    # By the word of a member that has lost it since. If nobody else in the ISR has it, it may go.
+                    self.on_suspicion(tp)
             elif committed[offset] != records[offset]:
+                if was_lost:
+                    self.excuse(tp, "a leader of the past counted on a record that was lost since")
+                    return
                 raise self.broken(
                     REPLICAS_AGREE,
                     f"{tp} at {offset}: {records[offset]} at broker {broker}, {committed[offset]} committed before",
@@ -91,14 +105,19 @@ class Oracle:
                 COMMITTED_STAYS, f"broker {broker} truncates {tp} to {to}, below its high watermark {high_watermark}"
             )
 
+    def loses(self, tp: TopicPartition, lost: dict[int, tuple[int, int]]) -> None:
+        self._cut.setdefault(tp, set()).update(lost.items())
+
     def isr_is(self, tp: TopicPartition, isr: list[tuple[bool, Records]]) -> None:
         """A member died, or the members changed. `isr`: of each, is it up, and what is on its disk."""
         committed = self.committed.get(tp, [])
         some_lost = any(records[: len(committed)] != committed for _, records in isr)
-        if tp in self.lost or not some_lost:
-            return
-        if not any(is_up and records[: len(committed)] == committed for is_up, records in isr):
-            self._world.note("oracle", "no living member of the ISR has all of %s: excused", tp)
+        if some_lost and not any(is_up and records[: len(committed)] == committed for is_up, records in isr):
+            self.excuse(tp, "no living member of the ISR has all of it")
+
+    def excuse(self, tp: TopicPartition, why: str) -> None:
+        if tp not in self.lost:
+            self._world.note("oracle", "%s is excused: %s", tp, why)
             self.lost.add(tp)
 
     # --- clients ---------------------------------------------------------------------------------------------------
