@@ -16,8 +16,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from barnabas.api import configs, control, fetch, log_dirs, metadata, offsets, produce, registry
+from barnabas.api import cluster, configs, control, fetch, log_dirs, metadata, offsets, produce, registry, topics
+from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError, ConnectionLost
+from barnabas.controller.driver import Controller, ControllerConfig
+from barnabas.controller.settings import ControllerSettings
+from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.metadata_cache import MetadataCache
@@ -27,14 +31,15 @@ from barnabas.coordination.registration import (
     create_top_level_paths,
     generate_broker_id,
 )
-from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint, encode_log_dir_event
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.properties import load as load_properties
+from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
@@ -69,6 +74,9 @@ from barnabas.storage.manager import LogManager, ManagerSettings
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
+
+#: API families that need nothing but the context.
+FAMILIES = (produce, fetch, metadata, offsets, log_dirs, topics, cluster)
 
 LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
@@ -291,11 +299,34 @@ class Broker:
         self.pipeline.handlers.update(
             registry.build(
                 [
-                    *(family.handlers(self.context) for family in (produce, fetch, metadata, offsets, log_dirs)),
+                    *(family.handlers(self.context) for family in FAMILIES),
                     configs.handlers(self.context, self._write_config),
                     control.handlers(self.context, self.control),
                 ]
             )
+        )
+
+    def _make_controller(self, config: BrokerConfig) -> Controller:
+        async def connect(broker_id: int, endpoint: Endpoint) -> Connection:
+            return await self.links.open_to(endpoint, purpose="controller")
+
+        def validate_topic_config(configs: Mapping[str, str]) -> None:
+            check_topic_settings(self.config, configs)
+
+        return Controller(
+            self.session,
+            self.registrar,
+            ControllerConfig(
+                settings=_controller_settings(self.broker_id, config),
+                control_listener=config.inter_broker_listener_name,
+                inter_broker_listener=config.inter_broker_listener_name,
+                request_timeout_ms=config.controller_socket_timeout_ms,
+                topic_defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+            ),
+            clock=self._clock,
+            connect=connect,
+            metadata=self.metadata,
+            validate_topic_config=validate_topic_config,
         )
 
     def _make_fetchers(self, config: BrokerConfig) -> FetcherManager:
@@ -404,7 +435,6 @@ class Broker:
     async def _serve(self) -> None:
         self.server.start_accepting()
         await self.registrar.register()
-        self.session.on_state(self._session_changed)
         self._spawn(self.config_store.run(), "config changes")
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
@@ -438,17 +468,6 @@ class Broker:
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
             self.replicas.tick()
 
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.RENEWED:
-            self._spawn(self._register_again(), "register again")
-        elif state is SessionState.EXPIRED:
-            log.warning("the ZooKeeper session expired; this broker registers again")
-            self.controller.session_expired()
-
-    async def _register_again(self) -> None:
-        await self.registrar.register()
-        self.controller.session_renewed()
-
     def _dir_failed(self, directory: str, gone: list[TopicPartition]) -> None:
         """The disk under some partitions failed: they go offline here, and the controller elects others."""
         self.fetchers.remove(gone)
@@ -461,7 +480,11 @@ class Broker:
         if not self.logs.live_dirs:
             self.fail(BarnabasError("every log directory has failed"))
         else:
-            self._spawn(self.controller.report_log_dir_failure(), f"report failure of {directory}")
+            self._spawn(self._report_log_dir_failure(), f"report failure of {directory}")
+
+    async def _report_log_dir_failure(self) -> None:
+        """The controller sees the notification, asks which replicas are offline, and elects others."""
+        await self.session.create(paths.log_dir_event(), encode_log_dir_event(self.broker_id), sequence=True)
 
     async def _shut_down(self) -> None:
         log.info("stopping")
@@ -526,6 +549,17 @@ class Broker:
             log.info("cannot create %s: %s", ", ".join(topics), error)
             return dict.fromkeys(topics, ErrorCode.LEADER_NOT_AVAILABLE)
         return {result.name: ErrorCode(result.error_code) for result in response.topics}
+
+
+def _controller_settings(broker_id: BrokerId, config: BrokerConfig) -> ControllerSettings:
+    return ControllerSettings(
+        broker_id=broker_id,
+        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
+        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
+        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+        delete_topic_enable=config.delete_topic_enable,
+        unclean_leader_election_enable=config.unclean_leader_election_enable,
+    )
 
 
 def _session_config(config: BrokerConfig) -> SessionConfig:

@@ -68,9 +68,9 @@ class FindCoordinatorApi:
         self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic
     ) -> ApiMessage:
         keys = _keys(call, request)
-        if any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys):
-            if await internal.ensure_topic():
-                await self._wait_for_leaders(internal, keys)
+        is_allowed = any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys)
+        if is_allowed and await internal.ensure_topic():
+            await self._wait_for_leaders(internal, keys)
         return self._answer(call, request, internal)
 
     async def _wait_for_leaders(self, internal: InternalTopic, keys: list[str]) -> None:

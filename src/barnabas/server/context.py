@@ -29,7 +29,7 @@ from barnabas.server.call import Call
 from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
-    from barnabas.controller.controller import Controller
+    from barnabas.controller.driver import Controller
     from barnabas.groups.coordinator import GroupCoordinator
     from barnabas.transactions.coordinator import TransactionCoordinator
 
