@@ -1,0 +1,57 @@
+"""Roles and operations become entries."""
+
+import pytest
+
+from barnabas.cli._command import UsageError
+from barnabas.cli.acls import _Who, parse_operation, plan_acls
+from barnabas.client.admin.acls import Ace, AclOperation, AclResourceType, PatternType, Permission, ResourcePattern
+
+TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
+GROUP = ResourcePattern(AclResourceType.GROUP, "g", PatternType.LITERAL)
+TXN = ResourcePattern(AclResourceType.TRANSACTIONAL_ID, "x", PatternType.LITERAL)
+
+
+def operations(plan: dict[ResourcePattern, list[Ace]], pattern: ResourcePattern) -> set[str]:
+    return {entry.operation.name for entry in plan[pattern]}
+
+
+def alice() -> _Who:
+    return _Who(["User:alice"], None, None, None)
+
+
+def test_producer_and_consumer_get_what_they_need() -> None:
+    plan = plan_acls([TOPIC, GROUP, TXN], alice(), ["All"], producer=True, consumer=True, idempotent=True)
+    assert operations(plan, TOPIC) == {"READ", "WRITE", "DESCRIBE", "CREATE"}
+    assert operations(plan, GROUP) == {"READ"}
+    assert operations(plan, TXN) == {"WRITE", "DESCRIBE"}
+    cluster = ResourcePattern(AclResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+    assert operations(plan, cluster) == {"IDEMPOTENT_WRITE"}
+
+
+def test_hosts_default_to_all_and_multiply_with_principals() -> None:
+    who = _Who(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
+    entries = plan_acls([TOPIC], who, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
+    assert len(entries) == 5
+    assert Ace("User:c", "*", AclOperation.READ, Permission.DENY) in entries
+
+
+def test_operation_that_a_resource_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="ResourceType GROUP only supports operations All, Read"):
+        plan_acls([GROUP], alice(), ["Write"], producer=False, consumer=False, idempotent=False)
+
+
+@pytest.mark.parametrize("text", ["DescribeConfigs", "describe_configs", " DESCRIBECONFIGS "])
+def test_operation_is_known_by_any_spelling(text: str) -> None:
+    assert parse_operation(text) is AclOperation.DESCRIBE_CONFIGS
+
+
+@pytest.mark.parametrize("text", ["Any", "Unknown", "Fly"])
+def test_operation_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_operation(text)
+
+
+def test_entries_are_printed_as_kafka_prints_them() -> None:
+    entry = Ace("User:a", "*", AclOperation.READ, Permission.ALLOW)
+    assert str(entry) == "(principal=User:a, host=*, operation=READ, permissionType=ALLOW)"
+    assert str(TOPIC) == "ResourcePattern(resourceType=TOPIC, name=t, patternType=LITERAL)"
