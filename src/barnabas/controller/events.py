@@ -49,6 +49,13 @@ class ZkAnswered:
     moved: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ZkLost:
+    """The session ended, or was gone already, before this `ZkBatch` was answered."""
+
+    batch_id: int
+
+
 # --- watches ----------------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +237,7 @@ class AllocateProducerIds:
     broker_epoch: int
 
 
-SessionEvent = Startup | SessionExpired | SessionRenewed | Abandon | ZkAnswered
+SessionEvent = Startup | SessionExpired | SessionRenewed | Abandon | ZkAnswered | ZkLost
 WatchEvent = (
     ControllerChanged
     | BrokersChanged

@@ -25,6 +25,7 @@ from barnabas.controller.events import (
     Startup,
     WatchEvent,
     ZkAnswered,
+    ZkLost,
 )
 from barnabas.controller.isr_machine import IsrMachine
 from barnabas.controller.office import ControllerMoved, Office, Program, ZkStep
@@ -122,8 +123,10 @@ class ControllerMachine:
         self._office.out = out
         if isinstance(event, ZkAnswered):
             self._resume(event)
-        elif isinstance(event, SessionExpired):
+        elif isinstance(event, SessionExpired) or (isinstance(event, ZkLost) and event.batch_id == self._batch_id):
             self._expire()
+        elif isinstance(event, ZkLost):
+            _log.debug("batch %d was dropped with its session", event.batch_id)
         elif isinstance(event, WatchEvent) and event in self._inbox:
             _log.debug("%s is due already, and will see what there is to see", event)
         elif isinstance(event, ApiEvent) and len(self._inbox) >= WAITING_MAX:
@@ -199,6 +202,7 @@ class ControllerMachine:
         if self._program is not None:
             self._program.close()
         answered = self._work.has_replied
+        # Whatever is answered from now on was asked before.
         self._batch_id += 1
         self._current, self._program = None, None
         self._inbox.clear()

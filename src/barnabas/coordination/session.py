@@ -308,21 +308,29 @@ class ZooKeeperSession:
         answer, not an exception. With a guard, writes travel with a check of /controller_epoch, many to a transaction;
         one that is refused as part of such a transaction is repeated alone, so each has the answer that is its own.
         """
-        if not operations:
-            return BatchAnswer(())
+        return await self.begin_batch(operations, guard)
+
+    def begin_batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> "asyncio.Future[BatchAnswer]":
+        """Like `batch`, for callers that are no coroutine."""
+        done: asyncio.Future[BatchAnswer] = asyncio.get_running_loop().create_future()
         if self._stopped or self._loop is None:
-            raise SessionExpired("the session was closed")
-        if self._expired:
-            raise SessionExpired("the session has expired and there is no new one yet")
-        batch = _Batch(operations, guard, self._loop.create_future())
+            done.set_exception(SessionExpired("the session was closed"))
+        elif self._expired:
+            done.set_exception(SessionExpired("the session has expired and there is no new one yet"))
+        elif not operations:
+            done.set_result(BatchAnswer(()))
+        else:
+            self._begin(_Batch(operations, guard, done))
+        return done
+
+    def _begin(self, batch: _Batch) -> None:
         self._sequence += 1
-        if guard is None:
-            for index, operation in enumerate(operations):
+        if batch.guard is None:
+            for index, operation in enumerate(batch.operations):
                 self._push(_Work((self._sequence, index), operation, batch, (index,)))
         else:
-            self._push_packed(batch, guard)
+            self._push_packed(batch, batch.guard)
         self._pump()
-        return await batch.done
 
     def _push(self, work: _Work) -> None:
         heapq.heappush(self._waiting, work)

@@ -1,0 +1,146 @@
+"""The controller's line to one broker: requests in order, one at a time, each tried until it is answered or the broker goes.
+
+Owner: the event loop of the controller's broker.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+from barnabas.client.errors import ClientError
+from barnabas.controller.effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from barnabas.controller.events import AnswerEvent
+from barnabas.controller.wire import (
+    LEADER_AND_ISR_VERSION,
+    STOP_REPLICA_VERSION,
+    UPDATE_METADATA_VERSION,
+    MetadataTranslator,
+    leader_and_isr_answer,
+    leader_and_isr_request,
+    stop_replica_answer,
+    stop_replica_request,
+    update_metadata_answer,
+)
+from barnabas.coordination.znodes import Endpoint
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from barnabas.protocol.messages.stop_replica import StopReplicaResponse
+from barnabas.protocol.messages.update_metadata import UpdateMetadataResponse
+
+_log = logging.getLogger(__name__)
+
+#: Pause before a request that failed is sent again, as in Kafka.
+RETRY_BACKOFF_S = 0.1
+
+Request = SendLeaderAndIsr | SendUpdateMetadata | SendStopReplica
+
+
+class Link(Protocol):
+    """A connection to a broker; `barnabas.client.connection.Connection` is one."""
+
+    async def request(
+        self, message: ApiMessage, response_type: None = None, *, version: int | None = None, timeout_ms: int = ...
+    ) -> ApiMessage: ...
+
+    def close(self) -> None: ...
+
+
+#: Opens a link to a broker. Raises `ClientError` or OSError if that fails.
+Connect = Callable[[int, Endpoint], Awaitable[Link]]
+
+
+class BrokerChannel:
+    def __init__(
+        self,
+        broker_id: int,
+        endpoint: Endpoint,
+        *,
+        controller_id: int,
+        listener: str,
+        connect: Connect,
+        translator: MetadataTranslator,
+        on_answer: Callable[[AnswerEvent], None],
+        request_timeout_ms: int,
+    ) -> None:
+        self.broker_id = broker_id
+        self._endpoint = endpoint
+        self._controller_id = controller_id
+        self._listener = listener
+        self._connect = connect
+        self._translator = translator
+        self._on_answer = on_answer
+        self._request_timeout_ms = request_timeout_ms
+        #: Not sent yet. News that waits is merged, so a broker that does not answer costs its partitions at most.
+        self._queue: deque[Request] = deque()
+        self._wake = asyncio.Event()
+        self._link: Link | None = None
+
+    @property
+    def queue_size(self) -> int:
+        return len(self._queue)
+
+    def put(self, request: Request) -> None:
+        last = self._queue[-1] if self._queue else None
+        if isinstance(request, SendUpdateMetadata) and isinstance(last, SendUpdateMetadata):
+            self._queue[-1] = replace(
+                request,
+                partitions={**last.partitions, **request.partitions},
+                topic_ids={**last.topic_ids, **request.topic_ids},
+            )
+        else:
+            self._queue.append(request)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled, which is how a channel closes."""
+        try:
+            while True:
+                while not self._queue:
+                    self._wake.clear()
+                    await self._wake.wait()
+                request = self._queue.popleft()
+                self._on_answer(self._event(request, await self._deliver(request)))
+        finally:
+            self._disconnect()
+
+    async def _deliver(self, request: Request) -> ApiMessage:
+        message, version = self._message(request)
+        while True:
+            try:
+                if self._link is None:
+                    self._link = await self._connect(self.broker_id, self._endpoint)
+                return await self._link.request(message, version=version, timeout_ms=self._request_timeout_ms)
+            except (ClientError, OSError) as error:
+                # A broker that is gone for good is taken away from us; until then there is nothing but trying again.
+                _log.info("%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
+                self._disconnect()
+                await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _message(self, request: Request) -> tuple[ApiMessage, int]:
+        match request:
+            case SendLeaderAndIsr():
+                return (
+                    leader_and_isr_request(request, controller_id=self._controller_id, listener=self._listener),
+                    LEADER_AND_ISR_VERSION,
+                )
+            case SendUpdateMetadata():
+                return self._translator.request(request, self.broker_id), UPDATE_METADATA_VERSION
+            case SendStopReplica():
+                return stop_replica_request(request, controller_id=self._controller_id), STOP_REPLICA_VERSION
+
+    def _event(self, request: Request, response: ApiMessage) -> AnswerEvent:
+        if isinstance(request, SendLeaderAndIsr) and isinstance(response, LeaderAndIsrResponse):
+            return leader_and_isr_answer(request, response)
+        if isinstance(request, SendStopReplica) and isinstance(response, StopReplicaResponse):
+            return stop_replica_answer(request, response)
+        if isinstance(request, SendUpdateMetadata) and isinstance(response, UpdateMetadataResponse):
+            return update_metadata_answer(self.broker_id, response)
+        raise TypeError(f"{type(response).__name__} is no answer to {type(request).__name__}")

@@ -1,0 +1,498 @@
+"""The controller of one broker: feeds the machine with events, carries out its effects, and serves API handlers.
+
+Owner: the event loop. Thin: what is decided is decided in `machine`.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from barnabas.controller.channel import BrokerChannel, Connect, Request
+from barnabas.controller.effects import (
+    AllocateProducerIdsReply,
+    AlterPartitionReply,
+    AlterReassignmentsReply,
+    CloseChannel,
+    ControlledShutdownReply,
+    ControllerIs,
+    Effect,
+    Elected,
+    ElectLeadersReply,
+    Failure,
+    ListReassignmentsReply,
+    OpenChannel,
+    Reply,
+    ReplyValue,
+    Resigned,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    StartTimer,
+    ZkBatch,
+)
+from barnabas.controller.events import (
+    Abandon,
+    AllocateProducerIds,
+    AlterPartition,
+    AlterReassignments,
+    ApiEvent,
+    ControlledShutdown,
+    ElectionType,
+    ElectLeaders,
+    Event,
+    ListReassignments,
+    ProposedIsr,
+    SessionExpired,
+    SessionRenewed,
+    SettingsChanged,
+    Startup,
+    Timer,
+    TimerFired,
+    UncleanElectionEnabled,
+    ZkAnswered,
+    ZkLost,
+)
+from barnabas.controller.machine import ControllerMachine
+from barnabas.controller.settings import ControllerSettings
+from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
+from barnabas.controller.wire import MetadataTranslator
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.operations import Exists, Get, GetChildren, Operation
+from barnabas.coordination.registration import BrokerRegistrar
+from barnabas.coordination.session import BatchAnswer, SessionState, ZkError, ZooKeeperSession
+from barnabas.coordination.session import SessionExpired as SessionIsOver
+from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicId, TopicPartition, random_uuid
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    settings: ControllerSettings
+    #: `control.plane.listener.name`, or `inter.broker.listener.name`: where the controller reaches brokers.
+    control_listener: str
+    #: `inter.broker.listener.name`: where followers reach leaders.
+    inter_broker_listener: str
+    #: `controller.socket.timeout.ms`
+    request_timeout_ms: int = 30_000
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Feeds an event back when ZooKeeper says that something changed. Equal for equal events of one controller."""
+
+    controller: "Controller"
+    event: Event
+
+    def __call__(self, path: str) -> None:
+        self.controller.feed(self.event)
+
+
+class Controller:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        registrar: BrokerRegistrar,
+        config: ControllerConfig,
+        *,
+        clock: Clock,
+        connect: Connect,
+        metadata: MetadataCache,
+        validate_topic_config: Callable[[Mapping[str, str]], None] = lambda _: None,
+        new_topic_id: Callable[[], TopicId] = lambda: TopicId(random_uuid()),
+        choose: Callable[[int], int] = random.randrange,
+        on_controller: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._session = session
+        self._registrar = registrar
+        self._config = config
+        self._clock = clock
+        self._connect = connect
+        self._metadata = metadata
+        self._on_controller = on_controller
+        self._machine = ControllerMachine(config.settings, new_topic_id=new_topic_id, now_ms=clock.now_ms)
+        self._topics = TopicAdmin(
+            session,
+            self._machine,
+            metadata,
+            defaults=config.topic_defaults,
+            choose=choose,
+            new_topic_id=new_topic_id,
+            validate_config=validate_topic_config,
+        )
+        self._translator = MetadataTranslator(config.settings.broker_id)
+        self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        #: Channels that were closed and have not ended yet, and the registration after a session's end.
+        self._ending: set[asyncio.Task[None]] = set()
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._replies: dict[Hashable, asyncio.Future[ReplyValue]] = {}
+        self._tokens = itertools.count()
+        self._leave_session: Callable[[], None] | None = None
+        self._is_stopped = False
+        #: Done with an exception when this broker cannot go on: it has to stop.
+        self.failed: asyncio.Future[None] | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return self._machine.is_active
+
+    @property
+    def epoch(self) -> int:
+        """Of this broker's term as controller; 0 if it has none."""
+        return self._machine.epoch
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is controller, as far as ZooKeeper has told us; -1 if nobody is."""
+        return self._machine.controller_id
+
+    @property
+    def machine(self) -> ControllerMachine:
+        """For metrics: its `context` is not to be changed."""
+        return self._machine
+
+    async def start(self) -> None:
+        """Watches /controller and races for it. The broker must be registered. Returns at once."""
+        self.failed = asyncio.get_running_loop().create_future()
+        # Nobody has to wait for it.
+        self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._leave_session = self._session.on_state(self._session_changed)
+        self.feed(Startup())
+
+    async def stop(self) -> None:
+        """Drops everything. Who is controller next is the matter of the session's end."""
+        self._is_stopped = True
+        if self._leave_session is not None:
+            self._leave_session()
+        self._let_go()
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(Refused(ErrorCode.NOT_CONTROLLER))
+        self._replies.clear()
+        ending = list(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def change_settings(self, settings: ControllerSettings) -> None:
+        """Dynamic settings. `unclean.leader.election.enable` that becomes true takes effect at once."""
+        before, self._config = self._config.settings, replace(self._config, settings=settings)
+        self.feed(SettingsChanged(settings))
+        if settings.unclean_leader_election_enable and not before.unclean_leader_election_enable:
+            self.feed(UncleanElectionEnabled())
+
+    def unclean_election_enabled(self, topic: str) -> None:
+        """A topic's `unclean.leader.election.enable` became true."""
+        self.feed(UncleanElectionEnabled(topic))
+
+    # --- events and effects -------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        if self._is_stopped:
+            return
+        try:
+            effects = self._machine.handle(event)
+        except Exception as error:
+            # A bug. What the machine knows may be wrong: the next controller starts from what ZooKeeper says.
+            _log.exception("the controller failed at %s", type(event).__name__)
+            self._carry_out(self._machine.salvage())
+            if isinstance(event, Abandon):
+                self._fail(error)
+            else:
+                self.feed(Abandon(f"{type(error).__name__}: {error}"))
+            return
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ZkBatch():
+                    self._ask_zookeeper(effect)
+                case SendLeaderAndIsr(broker_id) | SendStopReplica(broker_id):
+                    self._send(broker_id, effect)
+                case SendUpdateMetadata(brokers):
+                    for broker_id in brokers:
+                        self._send(broker_id, effect)
+                case OpenChannel():
+                    self._open_channel(effect)
+                case CloseChannel(broker_id):
+                    self._close_channel(broker_id)
+                case Reply(token, value):
+                    future = self._replies.pop(token, None)
+                    if future is not None and not future.done():
+                        future.set_result(value)
+                case StartTimer(timer, delay_ms):
+                    self._start_timer(timer, delay_ms)
+                case Resigned():
+                    self._let_go()
+                case ControllerIs(controller_id):
+                    self._on_controller(controller_id)
+                case Elected(epoch):
+                    _log.info("in office with epoch %d", epoch)
+
+    def _ask_zookeeper(self, batch: ZkBatch) -> None:
+        operations = [self._with_watch(each) for each in batch.operations]
+        future = self._session.begin_batch(operations, batch.guard)
+        future.add_done_callback(lambda done: self._zookeeper_answered(batch.batch_id, done))
+
+    def _with_watch(self, operation: Operation) -> Operation:
+        if isinstance(operation, Get | Exists | GetChildren) and operation.watch is not None:
+            return replace(operation, watch=_Watch(self, operation.watch))  # type: ignore[arg-type]
+        return operation
+
+    def _zookeeper_answered(self, batch_id: int, done: "asyncio.Future[BatchAnswer]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            answer = done.result()
+            self.feed(ZkAnswered(batch_id, answer.results, answer.moved))
+        elif isinstance(error, SessionIsOver):
+            # Mostly known already, and then nobody waits for this answer any more.
+            self.feed(ZkLost(batch_id))
+        else:
+            self._fail(error)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self.feed(SessionExpired())
+        elif state is SessionState.RENEWED:
+            self._keep(asyncio.get_running_loop().create_task(self._register_again(), name="broker-registration"))
+
+    async def _register_again(self) -> None:
+        try:
+            await self._registrar.register()
+        except SessionIsOver:
+            # Gone again already; the next session tries again.
+            return
+        except Exception as error:
+            _log.exception("the broker cannot register again")
+            self._fail(error)
+            return
+        self.feed(SessionRenewed())
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # --- channels and timers ------------------------------------------------------------------------------------------
+
+    def _open_channel(self, effect: OpenChannel) -> None:
+        broker = effect.broker
+        self._close_channel(broker.id)
+        endpoint = broker.endpoint(self._config.control_listener)
+        if endpoint is None:
+            _log.error("broker %d has no listener %s", broker.id, self._config.control_listener)
+            return
+        channel = BrokerChannel(
+            broker.id,
+            endpoint,
+            controller_id=self._config.settings.broker_id,
+            listener=self._config.inter_broker_listener,
+            connect=self._connect,
+            translator=self._translator,
+            on_answer=self.feed,
+            request_timeout_ms=self._config.request_timeout_ms,
+        )
+        task = asyncio.get_running_loop().create_task(channel.run(), name=f"controller-to-broker-{broker.id}")
+        self._keep(task)
+        self._channels[broker.id] = (channel, task)
+
+    def _close_channel(self, broker_id: int) -> None:
+        channel = self._channels.pop(broker_id, None)
+        if channel is not None:
+            channel[1].cancel()
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        """Holds a task until it has ended; one that ends with an exception has met a bug."""
+        self._ending.add(task)
+
+        def ended(done: "asyncio.Task[None]") -> None:
+            self._ending.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                _log.error("%s failed", done.get_name(), exc_info=error)
+                self._fail(error)
+
+        task.add_done_callback(ended)
+
+    def _send(self, broker_id: int, request: Request) -> None:
+        channel = self._channels.get(broker_id)
+        if channel is None:
+            _log.warning("%s is not sent: no channel to broker %d", type(request).__name__, broker_id)
+        else:
+            channel[0].put(request)
+
+    def _start_timer(self, timer: Timer, delay_ms: int) -> None:
+        known = self._timers.pop(timer, None)
+        if known is not None:
+            known.cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[timer] = loop.call_later(delay_ms / 1000, self._timer_fired, timer)
+
+    def _timer_fired(self, timer: Timer) -> None:
+        self._timers.pop(timer, None)
+        self.feed(TimerFired(timer))
+
+    def _let_go(self) -> None:
+        for broker_id in list(self._channels):
+            self._close_channel(broker_id)
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    # --- what API handlers ask ----------------------------------------------------------------------------------------
+
+    async def _call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
+        """Raises `Refused` if the controller refuses the request as a whole."""
+        if self._is_stopped:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+        token = next(self._tokens)
+        future: asyncio.Future[ReplyValue] = asyncio.get_running_loop().create_future()
+        self._replies[token] = future
+        try:
+            self.feed(make(token))
+            value = await future
+        finally:
+            self._replies.pop(token, None)
+        if isinstance(value, Failure):
+            raise Refused(value.code, value.message)
+        return value
+
+    def _require_active(self) -> None:
+        if not self._machine.is_active:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
+    ) -> dict[str, CreatedTopic]:
+        self._require_active()
+        with _zookeeper_refusals():
+            return await self._topics.create(topics, timeout_ms=timeout_ms, validate_only=validate_only)
+
+    async def delete_topics(self, names: Sequence[str], *, timeout_ms: int) -> dict[str, Failure | None]:
+        self._require_active()
+        if not self._config.settings.delete_topic_enable:
+            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED)
+        with _zookeeper_refusals():
+            return await self._topics.delete(names, timeout_ms=timeout_ms)
+
+    async def create_partitions(
+        self, wanted: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool = False
+    ) -> dict[str, Failure | None]:
+        self._require_active()
+        with _zookeeper_refusals():
+            return await self._topics.create_partitions(wanted, timeout_ms=timeout_ms, validate_only=validate_only)
+
+    async def alter_partition(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: int,
+        partitions: Mapping[tuple[TopicId | str, int], ProposedIsr],
+        version: int,
+    ) -> AlterPartitionReply:
+        reply = await self._call(lambda token: AlterPartition(token, broker_id, broker_epoch, partitions, version))
+        assert isinstance(reply, AlterPartitionReply)
+        return reply
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, election_type: ElectionType, *, timeout_ms: int
+    ) -> dict[TopicPartition, Failure | None]:
+        """None: it is led by whom it should be, and this broker's metadata says so."""
+        wanted = None if partitions is None else tuple(partitions)
+        reply = await self._call(lambda token: ElectLeaders(token, wanted, election_type))
+        assert isinstance(reply, ElectLeadersReply)
+        leaders = {each: result for each, result in reply.partitions.items() if not isinstance(result, Failure)}
+        late = await self._until_led(leaders, timeout_ms)
+        results: dict[TopicPartition, Failure | None] = {}
+        for partition, result in reply.partitions.items():
+            if isinstance(result, Failure):
+                results[partition] = result
+            else:
+                results[partition] = Failure(ErrorCode.REQUEST_TIMED_OUT) if partition in late else None
+        return results
+
+    async def _until_led(self, leaders: Mapping[TopicPartition, int], timeout_ms: int) -> set[TopicPartition]:
+        """Waits for the metadata; answers with the partitions for which it did not come in time."""
+        missing = dict(leaders)
+        done = asyncio.Event()
+
+        def look(_: MetadataChange | None = None) -> None:
+            for partition, leader in list(missing.items()):
+                state = self._metadata.partition(partition)
+                if state is not None and state.leader == leader:
+                    del missing[partition]
+            if not missing:
+                done.set()
+
+        look()
+        leave = self._metadata.subscribe(look)
+        try:
+            async with asyncio.timeout(max(0, timeout_ms) / 1000):
+                await done.wait()
+        except TimeoutError:
+            _log.info("the metadata of %d elected partitions did not come within %d ms", len(missing), timeout_ms)
+        finally:
+            leave()
+        return set(missing)
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, Failure | None]:
+        """A target of None cancels."""
+        reply = await self._call(lambda token: AlterReassignments(token, targets))
+        assert isinstance(reply, AlterReassignmentsReply)
+        return dict(reply.partitions)
+
+    async def list_reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, ReplicaAssignment]:
+        wanted = None if partitions is None else tuple(partitions)
+        reply = await self._call(lambda token: ListReassignments(token, wanted))
+        assert isinstance(reply, ListReassignmentsReply)
+        return dict(reply.partitions)
+
+    async def controlled_shutdown(self, *, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        """The partitions that the broker still leads."""
+        reply = await self._call(lambda token: ControlledShutdown(token, broker_id, broker_epoch))
+        assert isinstance(reply, ControlledShutdownReply)
+        return reply.remaining
+
+    async def allocate_producer_ids(self, *, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        reply = await self._call(lambda token: AllocateProducerIds(token, broker_id, broker_epoch))
+        assert isinstance(reply, AllocateProducerIdsReply)
+        return reply.block
+
+    async def update_features(self, names: Sequence[str]) -> dict[str, Failure]:
+        """A 3.9 cluster with ZooKeeper has no features to finalize, and says so for each."""
+        self._require_active()
+        return {
+            name: Failure(
+                ErrorCode.INVALID_REQUEST,
+                "Could not apply finalized feature update because the provided feature is not supported.",
+            )
+            for name in names
+        }
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """A cluster with ZooKeeper has no registration that outlives its broker."""
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"broker {broker_id} cannot be unregistered with ZooKeeper")
+
+
+@contextmanager
+def _zookeeper_refusals() -> Iterator[None]:
+    """A session that ends under a request means that this broker is not controller any more."""
+    try:
+        yield
+    except ZkError as error:
+        raise Refused(ErrorCode.NOT_CONTROLLER, str(error)) from error

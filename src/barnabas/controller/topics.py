@@ -1,0 +1,305 @@
+"""What an administrator asks of topics: make, delete, enlarge. Validation, the znodes, and the wait until it is so.
+
+Owner: the event loop of the controller's broker. The controller's own watches do the rest: a znode that was written here
+is seen by the machine, as one that a tool wrote would be.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from barnabas.controller.effects import Failure
+from barnabas.controller.machine import ControllerMachine
+from barnabas.controller.placement import (
+    Assignment,
+    BrokerPlace,
+    Choose,
+    Start,
+    assign_replicas,
+    grow,
+    validate_manual_assignment,
+    validate_no_collision,
+    validate_topic_name,
+)
+from barnabas.coordination import paths
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.operations import Create, Exists, Get, Guard, Operation, Result, SetData, ZkCode
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_config
+from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.ids import TopicId
+
+_log = logging.getLogger(__name__)
+
+#: In CreateTopics: take the broker's default.
+DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    name: str
+    #: -1: `num.partitions`.
+    partitions: int = DEFAULT
+    #: -1: `default.replication.factor`.
+    replication_factor: int = DEFAULT
+    #: By hand, instead of the two above.
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    #: None: it is there.
+    failure: Failure | None
+    topic_id: TopicId | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    name: str
+    #: How many it shall have.
+    count: int
+    #: Replicas of the new ones, by hand.
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    #: `num.partitions`
+    partitions: int = 1
+    #: `default.replication.factor`
+    replication_factor: int = 1
+
+
+class TopicAdmin:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        machine: ControllerMachine,
+        metadata: MetadataCache,
+        *,
+        defaults: TopicDefaults,
+        choose: Choose,
+        new_topic_id: Callable[[], TopicId],
+        validate_config: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._session = session
+        self._machine = machine
+        self._metadata = metadata
+        self._defaults = defaults
+        self._choose = choose
+        self._new_topic_id = new_topic_id
+        self._validate_config = validate_config
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
+    ) -> dict[str, CreatedTopic]:
+        results: dict[str, CreatedTopic] = {}
+        planned: dict[str, tuple[NewTopic, Assignment]] = {}
+        for topic in topics:
+            try:
+                planned[topic.name] = (topic, self._plan(topic, planned))
+            except Refused as refused:
+                results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
+        if validate_only:
+            return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
+        made = await self._write(planned)
+        for name, (_, assignment) in planned.items():
+            outcome = made[name]
+            if isinstance(outcome, Failure):
+                results[name] = CreatedTopic(outcome)
+            else:
+                results[name] = _created(None, outcome, assignment)
+        waiting = {name: tuple(planned[name][1]) for name in made if results[name].failure is None}
+        late = await self._until(
+            waiting, lambda name: self._metadata.has_all_leaders(name, waiting[name]), timeout_ms=timeout_ms
+        )
+        for name in late:
+            results[name] = CreatedTopic(Failure(ErrorCode.REQUEST_TIMED_OUT))
+        return results
+
+    def _plan(self, topic: NewTopic, planned: Mapping[str, object]) -> Assignment:
+        context = self._machine.context
+        if topic.name in context.to_delete:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' is marked for deletion.")
+        if topic.name in context.topics or topic.name in planned or self._metadata.topic(topic.name) is not None:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        by_number = topic.partitions != DEFAULT or topic.replication_factor != DEFAULT
+        if topic.assignment and by_number:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                "Both numPartitions or replicationFactor and replicasAssignments were set. "
+                "Both cannot be used at the same time.",
+            )
+        validate_topic_name(topic.name)
+        validate_no_collision(topic.name, (*context.topics, *planned))
+        if topic.assignment:
+            assignment = validate_manual_assignment(topic.assignment)
+        else:
+            brokers = self._brokers()
+            assignment = assign_replicas(
+                brokers,
+                partitions=self._defaults.partitions if topic.partitions == DEFAULT else topic.partitions,
+                replication_factor=self._defaults.replication_factor
+                if topic.replication_factor == DEFAULT
+                else topic.replication_factor,
+                start=Start(self._choose(max(1, len(brokers))), self._choose(max(1, len(brokers)))),
+            )
+        try:
+            self._validate_config(topic.configs)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return assignment
+
+    async def _write(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
+        """Settings first: whoever sees the topic shall find them."""
+        settings = {
+            paths.config_entity(paths.TOPICS, name): encode_config(topic.configs)
+            for name, (topic, _) in planned.items()
+        }
+        created = await self._guarded([Create(path, data) for path, data in settings.items()])
+        left_over = [
+            SetData(path, data)
+            for (path, data), result in zip(settings.items(), created, strict=True)
+            if result.code is ZkCode.NODE_EXISTS
+        ]
+        await self._guarded(left_over)
+        ids = {name: self._new_topic_id() for name in planned}
+        results = await self._guarded(
+            [
+                Create(
+                    paths.topic(name),
+                    TopicAssignment(
+                        ids[name], {number: ReplicaAssignment(each) for number, each in assignment.items()}
+                    ).encode(),
+                )
+                for name, (_, assignment) in planned.items()
+            ]
+        )
+        outcomes: dict[str, TopicId | Failure] = {}
+        for name, result in zip(planned, results, strict=True):
+            if result.ok:
+                outcomes[name] = ids[name]
+            elif result.code is ZkCode.NODE_EXISTS:
+                outcomes[name] = Failure(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+            else:
+                outcomes[name] = Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.topic(name)}: {result.code.value}")
+        return outcomes
+
+    # --- deleting -----------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], *, timeout_ms: int) -> dict[str, Failure | None]:
+        """Topics that have gone from the metadata are deleted for clients; their data follows."""
+        unique = list(dict.fromkeys(names))
+        found = (await self._session.batch([Exists(paths.topic(name)) for name in unique])).results
+        there = [name for name, result in zip(unique, found, strict=True) if result.ok]
+        results: dict[str, Failure | None] = {
+            name: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in unique if name not in there
+        }
+        marked = await self._guarded([Create(paths.delete_topic(name)) for name in there])
+        for name, result in zip(there, marked, strict=True):
+            wanted = result.code in (ZkCode.OK, ZkCode.NODE_EXISTS)
+            results[name] = None if wanted else Failure(ErrorCode.UNKNOWN_SERVER_ERROR, result.code.value)
+        waiting = [name for name in there if results[name] is None]
+        for name in await self._until(waiting, lambda name: self._metadata.topic(name) is None, timeout_ms=timeout_ms):
+            results[name] = Failure(ErrorCode.REQUEST_TIMED_OUT)
+        return {name: results[name] for name in unique}
+
+    # --- enlarging ----------------------------------------------------------------------------------------------------
+
+    async def create_partitions(
+        self, wanted: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool
+    ) -> dict[str, Failure | None]:
+        results: dict[str, Failure | None] = {}
+        planned: dict[str, tuple[TopicAssignment, int, Assignment]] = {}
+        found = (await self._session.batch([Get(paths.topic(each.name)) for each in wanted])).results
+        for more, result in zip(wanted, found, strict=True):
+            try:
+                planned[more.name] = self._plan_growth(more, result)
+                results[more.name] = None
+            except Refused as refused:
+                results[more.name] = Failure(refused.code, refused.message)
+        if validate_only:
+            return results
+        written = await self._guarded(
+            [
+                SetData(
+                    paths.topic(name),
+                    TopicAssignment(
+                        before.topic_id,
+                        {**before.partitions, **{number: ReplicaAssignment(each) for number, each in added.items()}},
+                    ).encode(),
+                    version,
+                )
+                for name, (before, version, added) in planned.items()
+            ]
+        )
+        for name, result in zip(planned, written, strict=True):
+            if not result.ok:
+                # Somebody else changed the topic meanwhile.
+                results[name] = Failure(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"'{name}': {result.code.value}")
+        waiting = {name: tuple(planned[name][2]) for name in planned if results[name] is None}
+        for name in await self._until(
+            waiting, lambda name: self._metadata.has_all_leaders(name, waiting[name]), timeout_ms=timeout_ms
+        ):
+            results[name] = Failure(ErrorCode.REQUEST_TIMED_OUT)
+        return results
+
+    def _plan_growth(self, more: MorePartitions, result: Result) -> tuple[TopicAssignment, int, Assignment]:
+        if not result.ok or result.stat is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{more.name}' does not exist.")
+        before = TopicAssignment.decode(more.name, result.data or b"")
+        if more.name in self._machine.context.to_delete:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{more.name}' is being deleted.")
+        added = grow(more.name, before.partitions, count=more.count, brokers=self._brokers(), manual=more.assignments)
+        return before, result.stat.version, added
+
+    # --- the machinery ------------------------------------------------------------------------------------------------
+
+    def _brokers(self) -> list[BrokerPlace]:
+        return [BrokerPlace(broker.id, broker.rack) for _, broker in sorted(self._metadata.brokers.items())]
+
+    async def _guarded(self, operations: Sequence[Operation]) -> tuple[Result, ...]:
+        if not operations:
+            return ()
+        if not self._machine.is_active:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+        guard = Guard(self._machine.context.epoch_zk_version)
+        answer = await self._session.batch(operations, guard)
+        if answer.moved:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+        return answer.results
+
+    async def _until(self, names: Iterable[str], is_so: Callable[[str], bool], *, timeout_ms: int) -> list[str]:
+        """Waits until the metadata says so for each; answers with those for which it did not in time."""
+        missing = {name for name in names if not is_so(name)}
+        if not missing:
+            return []
+        if timeout_ms <= 0:
+            return sorted(missing)
+        done = asyncio.Event()
+
+        def look(_: MetadataChange) -> None:
+            for name in [name for name in missing if is_so(name)]:
+                missing.discard(name)
+            if not missing:
+                done.set()
+
+        leave = self._metadata.subscribe(look)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await done.wait()
+        except TimeoutError:
+            _log.info("not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
+        finally:
+            leave()
+        return sorted(missing)
+
+
+def _created(failure: Failure | None, topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:
+    return CreatedTopic(failure, topic_id, len(assignment), len(assignment[0]))

@@ -1,0 +1,363 @@
+"""The controller on a real ZooKeeper: what handlers call, what brokers are sent, and what the tree looks like after."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from live_cluster import LiveCluster, live_cluster, run
+
+from barnabas.controller.effects import Failure
+from barnabas.controller.events import ElectionType, ProposedIsr
+from barnabas.controller.topics import MorePartitions, NewTopic
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Create, SetData
+from barnabas.coordination.znodes import (
+    LeaderAndIsr,
+    ReplicaAssignment,
+    TopicAssignment,
+    decode_config,
+    encode_config,
+)
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.protocol.messages.stop_replica import StopReplicaRequest
+from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())
+ORDERS = TopicPartition("orders", 0)
+
+
+async def make(cluster: LiveCluster, *topics: NewTopic) -> dict[str, Failure | None]:
+    controller = (await cluster.the_controller()).controller
+    created = await controller.create_topics(topics, timeout_ms=10_000)
+    return {name: each.failure for name, each in created.items()}
+
+
+async def state(cluster: LiveCluster, partition: TopicPartition) -> LeaderAndIsr:
+    session = next(iter(cluster.brokers.values())).session
+    data, stat = await session.get(paths.partition_state(partition))
+    return LeaderAndIsr.decode(partition, data or b"", stat.version)
+
+
+def test_new_topic_is_in_the_metadata_when_the_answer_comes() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            controller = await cluster.the_controller()
+            for broker in cluster.brokers.values():
+                broker.received.clear()
+            created = await controller.controller.create_topics([NewTopic("orders", 1000, 3)], timeout_ms=20_000)
+            assert created["orders"].failure is None
+            assert (created["orders"].partitions, created["orders"].replication_factor) == (1000, 3)
+            assert controller.metadata.has_all_leaders("orders", range(1000))
+            assert controller.metadata.topic_id("orders") == created["orders"].topic_id
+            for broker in cluster.brokers.values():
+                await broker.until(lambda broker=broker: broker.metadata.partition_count("orders") == 1000)  # type: ignore[misc]
+                assert [type(each) for each in broker.received] == [LeaderAndIsrRequest, UpdateMetadataRequest]
+
+    run(story())
+
+
+def test_tree_is_the_one_that_kafka_leaves() -> None:
+    """The topics of the golden cluster, made with their own assignments and settings, by two brokers of ours."""
+
+    async def story() -> None:
+        async with live_cluster(1, 0, rack=lambda broker: f"r{broker}") as cluster:
+            topics = {}
+            for path, node in GOLDEN.items():
+                if path.count("/") == 3 and path.startswith("/brokers/topics/"):
+                    name = path.rpartition("/")[2]
+                    topics[name] = TopicAssignment.decode(name, node["data"].encode())
+            wanted = [
+                NewTopic(
+                    name,
+                    assignment={number: each.replicas for number, each in topic.partitions.items()},
+                    configs=decode_config("", GOLDEN[f"/config/topics/{name}"]["data"].encode()),
+                )
+                for name, topic in topics.items()
+            ]
+            failures = await make(cluster, *wanted)
+            assert set(failures.values()) == {None}
+            controller = await cluster.the_controller()
+            block = await controller.controller.allocate_producer_ids(
+                broker_id=1, broker_epoch=cluster.brokers[1].registrar.epoch
+            )
+            assert (block.first, block.last) == (0, 999)
+            tree = await cluster.dump(controller.session)
+            expected = {
+                path: dict(node)
+                for path, node in GOLDEN.items()
+                # What administrators of the golden cluster did besides.
+                if not path.startswith(
+                    ("/kafka-acl", "/config/changes/", "/config/brokers/", "/config/users/", "/cluster")
+                )
+            }
+            for nodes in (tree, expected):
+                for path, node in nodes.items():
+                    if node["data"] and path != "/controller_epoch":
+                        data = json.loads(str(node["data"]))
+                        data.pop("timestamp", None)
+                        data.pop("topic_id", None)
+                        # Byte for byte, but for ids and times.
+                        node["data"] = json.dumps(data)
+            assert tree == expected
+
+    run(story())
+
+
+def test_what_cannot_be_made_is_refused_topic_by_topic() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}
+            failures = await make(
+                cluster,
+                NewTopic("orders", 1, 1),
+                NewTopic("a.b", 1, 1),
+                NewTopic("a_b", 1, 1),
+                NewTopic("bad name", 1, 1),
+                NewTopic("wide", 1, 5),
+                NewTopic("both", 1, 1, assignment={0: [1]}),
+                NewTopic("good"),
+            )
+            codes = {name: failure.code if failure else None for name, failure in failures.items()}
+            assert codes == {
+                "orders": ErrorCode.TOPIC_ALREADY_EXISTS,
+                "a.b": None,
+                "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "wide": ErrorCode.INVALID_REPLICATION_FACTOR,
+                "both": ErrorCode.INVALID_REQUEST,
+                "good": None,
+            }
+
+    run(story())
+
+
+def test_validation_alone_makes_nothing() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = await cluster.the_controller()
+            created = await controller.controller.create_topics(
+                [NewTopic("orders", 3, 1)], timeout_ms=1000, validate_only=True
+            )
+            assert created["orders"].failure is None and created["orders"].partitions == 3
+            assert await controller.session.exists("/brokers/topics/orders") is None
+            assert await controller.session.exists("/config/topics/orders") is None
+
+    run(story())
+
+
+def test_request_without_time_to_wait_is_answered_with_a_time_out_and_happens_all_the_same() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = await cluster.the_controller()
+            created = await controller.controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=0)
+            assert created["orders"].failure == Failure(ErrorCode.REQUEST_TIMED_OUT)
+            await controller.until(lambda: controller.metadata.has_all_leaders("orders", [0]))
+
+    run(story())
+
+
+def test_settings_that_a_deleted_topic_left_behind_are_replaced() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            session = (await cluster.the_controller()).session
+            await session.create("/config/topics/orders", encode_config({"retention.ms": "1"}))
+            await make(cluster, NewTopic("orders", 1, 1, configs={"retention.ms": "2"}))
+            data, _ = await session.get("/config/topics/orders")
+            assert decode_config("", data) == {"retention.ms": "2"}
+
+    run(story())
+
+
+def test_topics_are_deleted_and_their_replicas_told_to_delete() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            await make(cluster, NewTopic("orders", 2, 2))
+            controller = await cluster.the_controller()
+            results = await controller.controller.delete_topics(["orders", "nothing"], timeout_ms=5_000)
+            assert results == {"orders": None, "nothing": Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+            # The wish goes last.
+            changed = asyncio.Event()
+            while await controller.session.children("/admin/delete_topics", lambda _: changed.set()):
+                await changed.wait()
+                changed.clear()
+            assert await controller.session.exists("/brokers/topics/orders") is None
+            assert await controller.session.exists("/config/topics/orders") is None
+            assert any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[2].received)
+            assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}
+
+    run(story())
+
+
+def test_topic_is_enlarged() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            await make(cluster, NewTopic("orders", 1, 2))
+            controller = (await cluster.the_controller()).controller
+            results = await controller.create_partitions(
+                [
+                    MorePartitions("orders", 3),
+                    MorePartitions("nothing", 3),
+                ],
+                timeout_ms=5_000,
+            )
+            assert results["orders"] is None
+            assert results["nothing"] is not None
+            assert results["nothing"].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await cluster.the_controller()).metadata.partition_count("orders") == 3
+            again = await controller.create_partitions([MorePartitions("orders", 3)], timeout_ms=0, validate_only=True)
+            assert again["orders"] is not None and again["orders"].code is ErrorCode.INVALID_PARTITIONS
+
+    run(story())
+
+
+def test_controller_and_leader_that_die_are_replaced() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            await make(cluster, NewTopic("orders", assignment={0: [1, 2, 3]}))
+            await cluster.kill(1)
+            controller = await cluster.the_controller()
+            assert controller.controller.epoch == 2
+            for broker in cluster.brokers.values():
+                await broker.until(lambda broker=broker: broker.leader(ORDERS) == 2)  # type: ignore[misc]
+            assert (await state(cluster, ORDERS)).isr == (2, 3)
+            await cluster.start(1)
+            await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+
+    run(story())
+
+
+def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            await make(cluster, NewTopic("orders", assignment={0: [1, 2]}))
+            epochs = {broker.id: broker.registrar.epoch for broker in cluster.brokers.values()}
+            term = (await cluster.the_controller()).controller.epoch
+            cluster.clock.advance_ms(60_000)
+            cluster.zookeeper.service.expire_sessions()
+            for broker in cluster.brokers.values():
+                await broker.until(
+                    lambda broker=broker: (  # type: ignore[misc]
+                        set(broker.metadata.brokers) == {1, 2}
+                        and broker.registrar.epoch > epochs[broker.id]
+                        and broker.leader(ORDERS) in (1, 2)
+                    )
+                )
+            controller = await cluster.the_controller()
+            assert controller.controller.epoch > term
+            assert await make(cluster, NewTopic("more", 1, 1)) == {"more": None}
+
+    run(story())
+
+
+def test_isr_elections_reassignment_and_shutdown_go_through_the_controller() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            await make(cluster, NewTopic("orders", assignment={0: [2, 3]}))
+            controller = await cluster.the_controller()
+            api = controller.controller
+            topic_id = controller.metadata.topic_id("orders")
+
+            async def alter(isr: tuple[int, ...]) -> None:
+                now = await state(cluster, ORDERS)
+                reply = await api.alter_partition(
+                    broker_id=now.leader,
+                    broker_epoch=cluster.brokers[now.leader].registrar.epoch,
+                    partitions={(topic_id, 0): ProposedIsr(now.leader_epoch, isr, now.partition_epoch)},
+                    version=3,
+                )
+                assert isinstance(reply.partitions[(topic_id, 0)], LeaderAndIsr)
+
+            remaining = await api.controlled_shutdown(broker_id=2, broker_epoch=cluster.brokers[2].registrar.epoch)
+            assert remaining == ()
+            assert (await state(cluster, ORDERS)).leader == 3
+            await cluster.kill(2)
+            await cluster.start(2)
+            await alter((3, 2))
+            elected = await api.elect_leaders([ORDERS], ElectionType.PREFERRED, timeout_ms=5_000)
+            assert elected == {ORDERS: None}
+            assert controller.leader(ORDERS) == 2
+
+            assert await api.alter_reassignments({ORDERS: (1, 3)}) == {ORDERS: None}
+            moving = ReplicaAssignment((1, 3, 2), adding=(1,), removing=(2,))
+            assert await api.list_reassignments(None) == {ORDERS: moving}
+            await alter((2, 3, 1))
+            assert await api.list_reassignments([ORDERS]) == {}
+            assert (await state(cluster, ORDERS)).leader == 1
+
+    run(story())
+
+
+def test_broker_that_is_not_controller_refuses() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            other = next(each for each in cluster.brokers.values() if not each.controller.is_active).controller
+            for call in (
+                other.create_topics([NewTopic("t")], timeout_ms=1),
+                other.delete_topics(["t"], timeout_ms=1),
+                other.create_partitions([], timeout_ms=1),
+                other.elect_leaders(None, ElectionType.PREFERRED, timeout_ms=1),
+                other.allocate_producer_ids(broker_id=1, broker_epoch=1),
+                other.update_features(["x"]),
+            ):
+                with pytest.raises(Refused) as refused:
+                    await call
+                assert refused.value.code is ErrorCode.NOT_CONTROLLER
+            assert other.controller_id == (await cluster.the_controller()).id
+
+    run(story())
+
+
+def test_features_and_unregistering_are_answered_as_kafka_with_zookeeper_does() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = (await cluster.the_controller()).controller
+            answers = await controller.update_features(["metadata.version"])
+            assert answers["metadata.version"].code is ErrorCode.INVALID_REQUEST
+            with pytest.raises(Refused) as refused:
+                await controller.unregister_broker(1)
+            assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    run(story())
+
+
+def test_controller_whose_machine_breaks_resigns_and_somebody_starts_afresh() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            await make(cluster, NewTopic("orders", assignment={0: [1, 2]}))
+            first = await cluster.the_controller()
+            # A bug: the machine forgets the state of a partition that it has to elect a leader for.
+            first.controller.machine.context.partition_states.clear()
+            first.controller.machine.context.leadership.clear()
+            with pytest.raises(Refused):
+                await first.controller.elect_leaders([ORDERS], ElectionType.PREFERRED, timeout_ms=1)
+            while first.controller.epoch == 1:
+                await asyncio.sleep(0.01)
+            again = await cluster.the_controller()
+            assert again.controller.epoch == 2
+            assert (await state(cluster, ORDERS)).leader == 1
+
+    run(story())
+
+
+def test_topic_that_a_tool_wrote_is_seen_like_any_other() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            session = (await cluster.the_controller()).session
+            topic = TopicAssignment(None, {0: ReplicaAssignment((2, 1))})
+            await session.batch([Create(paths.topic("orders"), topic.encode())])
+            await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+            data, _ = await session.get(paths.topic("orders"))
+            assert TopicAssignment.decode("orders", data or b"").topic_id == cluster.brokers[1].metadata.topic_id(
+                "orders"
+            )
+            grown = TopicAssignment(
+                cluster.brokers[1].metadata.topic_id("orders"),
+                {0: ReplicaAssignment((2, 1)), 1: ReplicaAssignment((1,))},
+            )
+            await session.batch([SetData(paths.topic("orders"), grown.encode())])
+            await cluster.brokers[2].until(lambda: cluster.brokers[2].metadata.partition_count("orders") == 2)
+
+    run(story())
