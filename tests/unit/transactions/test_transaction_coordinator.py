@@ -1,0 +1,376 @@
+"""The coordinator around its machines: answers wait for commits, decisions are carried out, partitions come and go."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+from txn_harness import A0, MemoryLog
+
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId
+from barnabas.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from barnabas.protocol.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from barnabas.transactions.coordinator import TransactionCoordinator
+from barnabas.transactions.initializing import InitRequest
+from barnabas.transactions.machine import ListFilter
+from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
+from barnabas.transactions.state import Identity, TransactionState
+
+CONFIG = BrokerConfig.parse(
+    {
+        "broker.id": "1",
+        "zookeeper.connect": "localhost:2181",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+)
+
+
+class World:
+    def __init__(self, tasks: asyncio.TaskGroup, log: MemoryLog) -> None:
+        self.log = log
+        self.metadata = MetadataCache()
+        self.tell_metadata({"a": 1})
+        self.markers: list[WriteTxnMarkersRequest] = []
+        self.markers_gate = asyncio.Event()
+        self.markers_gate.set()
+        self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
+        self.create_error = ErrorCode.NONE
+        self.bugs: list[BaseException] = []
+        self._tasks = tasks
+        self._first_id = 0
+        self.coordinator = self.make()
+
+    def make(self) -> TransactionCoordinator:
+        loop = asyncio.get_running_loop()
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> object:
+            return self._tasks.create_task(work, name=name)
+
+        return TransactionCoordinator(
+            self.log,
+            ProducerIds(self.allocate, timers=loop, spawn=spawn),
+            metadata=self.metadata,
+            config=lambda: CONFIG,
+            now_ms=lambda: 1_000_000,
+            timers=loop,
+            spawn=spawn,
+            create_topic=self.create,
+            send_markers=self.write_markers,
+            on_bug=self.bugs.append,
+            transaction_version=lambda: 2,
+        )
+
+    def tell_metadata(self, topics: dict[str, int]) -> None:
+        self.metadata.update(
+            UpdateMetadataRequest(
+                controller_id=1,
+                live_brokers=[
+                    UpdateMetadataBroker(
+                        id=1, endpoints=[UpdateMetadataEndpoint(host="h", port=1, listener="PLAINTEXT")]
+                    )
+                ],
+                topic_states=[
+                    UpdateMetadataTopicState(
+                        topic_name=name,
+                        topic_id=bytes(15) + bytes([number]),
+                        partition_states=[
+                            UpdateMetadataPartitionState(topic_name=name, partition_index=index, leader=1)
+                            for index in range(count)
+                        ],
+                    )
+                    for number, (name, count) in enumerate(topics.items(), start=1)
+                ],
+            )
+        )
+
+    async def allocate(self) -> ProducerIdBlock:
+        self._first_id += 1000
+        return ProducerIdBlock(self._first_id, 1000)
+
+    async def create(self, name: str, partitions: int, factor: int, settings: Mapping[str, str]) -> ErrorCode:
+        self.created.append((name, partitions, factor, settings))
+        await asyncio.sleep(0)
+        return self.create_error
+
+    async def write_markers(self, broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        self.markers.append(request)
+        await self.markers_gate.wait()
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(partition_index=number)
+                                for number in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )
+
+    async def elected(self, coordinator: TransactionCoordinator | None = None, epoch: int = 0) -> None:
+        coordinator = coordinator or self.coordinator
+        for partition in range(4):
+            coordinator.elected(partition, epoch)
+        await until(lambda: len(coordinator.machines) == 4)
+
+    async def init(self, name: str = "t") -> Identity:
+        answer = await self.coordinator.init_producer_id(InitRequest(name, 60_000))
+        assert answer.error is ErrorCode.NONE
+        return answer.identity
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[World], Awaitable[None]], log: MemoryLog | None = None) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            world = World(tasks, log or MemoryLog())
+            await scenario(world)
+            world.coordinator.close()
+            assert world.bugs == []
+
+    asyncio.run(main())
+
+
+def test_a_transaction_from_its_first_producer_to_its_completion() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected(epoch=7)
+        client = await world.init()
+        assert client == (1000, 0)
+        assert await world.coordinator.add_partitions("t", client, [A0]) is ErrorCode.NONE
+        answer = await world.coordinator.end("t", client, commit=True, client_version=2)
+        assert answer.identity == (1000, 1)
+        await until(lambda: len(world.coordinator.markers) == 0)
+        [request] = world.markers
+        assert request.markers[0].coordinator_epoch == 7
+        txn = await world.coordinator.describe("t")
+        assert txn is not None
+        assert txn.state is TransactionState.COMPLETE_COMMIT
+
+    run(scenario)
+
+
+def test_a_transactional_id_lives_where_java_says() -> None:
+    async def scenario(world: World) -> None:
+        world.tell_metadata({"a": 1, "__transaction_state": 50})
+        assert world.coordinator.partition_for("hello") == 99162322 % 50
+        assert world.coordinator.coordinator_of("hello") == 1
+
+    run(scenario)
+
+
+def test_who_does_not_coordinate_says_so() -> None:
+    async def scenario(world: World) -> None:
+        for ask in (
+            lambda: world.coordinator.init_producer_id(InitRequest("t", 60_000)),
+            lambda: world.coordinator.describe("t"),
+            lambda: world.coordinator.end("t", Identity(1, 0), commit=True, client_version=0),
+        ):
+            with pytest.raises(Refused) as refusal:
+                await ask()
+            assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        world.log.commits = False
+        add = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
+        await asyncio.sleep(0)
+        again = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
+        fenced = asyncio.ensure_future(world.coordinator.add_partitions("t", Identity(1000, 9), [A0]))
+        verify = asyncio.ensure_future(world.coordinator.verify_partitions("t", client, [A0]))
+        await asyncio.sleep(0.01)
+        assert not (add.done() or again.done() or fenced.done() or verify.done())
+        world.log.settle()
+        assert await add is ErrorCode.NONE
+        assert await again is ErrorCode.NONE
+        assert await fenced is ErrorCode.PRODUCER_FENCED
+        assert await verify == {A0: ErrorCode.NONE}
+
+    run(scenario)
+
+
+def test_what_was_never_committed_was_never_answered() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        world.log.commits = False
+        add = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
+        await asyncio.sleep(0)
+        again = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
+        await asyncio.sleep(0)
+        world.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for waiting in (add, again):
+            with pytest.raises(Refused) as refusal:
+                await waiting
+            assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_markers_wait_for_the_decision_to_be_committed() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.log.commits = False
+        end = asyncio.ensure_future(world.coordinator.end("t", client, commit=True, client_version=2))
+        await asyncio.sleep(0.01)
+        assert world.markers == []
+        world.log.commits = True
+        world.log.settle()
+        await end
+        await until(lambda: len(world.markers) == 1)
+
+    run(scenario)
+
+
+def test_a_second_coordinator_finishes_what_the_first_decided() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_gate.clear()
+        await world.coordinator.end("t", client, commit=True, client_version=2)
+        await until(lambda: len(world.markers) == 1)
+        for partition in range(4):
+            world.coordinator.resigned(partition)
+        second = world.make()
+        await world.elected(second, epoch=8)
+        world.markers_gate.set()
+        await until(lambda: len(second.markers) == 0)
+        assert [request.markers[0].coordinator_epoch for request in world.markers] == [0, 8]
+        txn = await second.describe("t")
+        assert txn is not None
+        assert txn.state is TransactionState.COMPLETE_COMMIT
+        completions = [record for log in world.log.records.values() for record in log]
+        assert len(completions) == 4, "the first coordinator wrote no completion"
+        second.close()
+
+    run(scenario)
+
+
+def test_a_completion_that_the_log_refuses_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.transactions.markers.RETRY_BACKOFF_MS", 1)
+
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_gate.clear()
+        await world.coordinator.end("t", client, commit=True, client_version=2)
+        await until(lambda: len(world.markers) == 1)
+        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.markers_gate.set()
+        await asyncio.sleep(0.01)
+        assert len(world.coordinator.markers) == 1
+        world.log.refusal = None
+        await until(lambda: len(world.coordinator.markers) == 0)
+
+    run(scenario)
+
+
+def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.runtime.coordinator.REFUSED_TIMER_BACKOFF_MS", 1)
+
+    async def scenario(world: World) -> None:
+        await world.elected()
+        answer = await world.coordinator.init_producer_id(InitRequest("t", 1))
+        await world.coordinator.add_partitions("t", answer.identity, [A0])
+        machine = world.coordinator.machines[world.coordinator.partition_for("t")]
+        monkeypatch.setattr(machine, "timer_fired", _later(machine.timer_fired))
+        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+        await asyncio.sleep(0.02)
+        world.log.refusal = None
+        await until(lambda: len(world.markers) == 1)
+        assert not world.markers[0].markers[0].transaction_result
+
+    run(scenario)
+
+
+def _later(fired: Callable[..., Any]) -> Callable[..., Any]:
+    """Timers run by the loop's clock; this world's clock stands still."""
+    return lambda key, now_ms: fired(key, now_ms + 1000)
+
+
+def test_the_topic_is_created_once_with_its_settings() -> None:
+    async def scenario(world: World) -> None:
+        assert await asyncio.gather(*(world.coordinator.ensure_topic() for _ in range(3))) == [True, True, True]
+        [(name, partitions, factor, settings)] = world.created
+        assert (name, partitions, factor) == ("__transaction_state", 4, 1)
+        assert settings == {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": "1",
+            "segment.bytes": "104857600",
+        }
+        world.tell_metadata({"a": 1, "__transaction_state": 4})
+        assert await world.coordinator.ensure_topic()
+        assert len(world.created) == 1
+
+    run(scenario)
+
+
+def test_a_topic_that_cannot_be_created_is_tried_again() -> None:
+    async def scenario(world: World) -> None:
+        world.create_error = ErrorCode.INVALID_REPLICATION_FACTOR
+        assert not await world.coordinator.ensure_topic()
+        world.create_error = ErrorCode.TOPIC_ALREADY_EXISTS
+        assert await world.coordinator.ensure_topic()
+
+    run(scenario)
+
+
+def test_transactions_of_all_partitions_are_listed() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        names = {f"t{number}" for number in range(20)}
+        for name in names:
+            await world.init(name)
+        assert {txn.transactional_id for txn in await world.coordinator.select(ListFilter())} == names
+        assert len({world.coordinator.partition_for(name) for name in names}) == 4
+
+    run(scenario)
+
+
+def test_a_broker_that_knows_no_topics_takes_none_for_deleted() -> None:
+    async def scenario(world: World) -> None:
+        assert world.coordinator.leader_of(A0) == 1
+        assert world.coordinator.leader_of(A0._replace(topic="gone")) is None
+        world.metadata = MetadataCache()
+        assert world.make().leader_of(A0) == -1
+
+    run(scenario)
