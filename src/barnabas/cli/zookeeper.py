@@ -183,4 +183,4 @@ async def _serve(folder: Path, host: str, port: int, config: "ZooKeeperConfig") 
     await stopped.wait()
     await server.stop()
     if server.failed.done():
-        raise StartFailed(f"the transaction log can't be written: {server.failed.exception()}")
+        raise StartFailed(f"stopped serving: {server.failed.exception()}")

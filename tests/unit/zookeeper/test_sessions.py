@@ -8,14 +8,16 @@ from barnabas.coordination.embedded.sessions import SessionTable, first_session_
 
 def test_session_lives_its_timeout_and_at_most_a_tick_longer() -> None:
     table = SessionTable(tick_ms=100)
-    table.add(1, 1000, now_ms=10_050)
+    table.add(1, 1000)
+    table.touch(1, now_ms=10_050)
     assert table.expired(now_ms=11_050) == []
     assert table.expired(now_ms=11_150) == [1]
 
 
 def test_touching_keeps_a_session_alive_and_expiry_reports_it_once() -> None:
     table = SessionTable(tick_ms=100)
-    table.add(1, 1000, now_ms=0)
+    table.add(1, 1000)
+    table.touch(1, now_ms=0)
     for now_ms in range(0, 5000, 900):
         assert table.touch(1, now_ms=now_ms)
         assert table.expired(now_ms=now_ms) == []
@@ -26,14 +28,16 @@ def test_touching_keeps_a_session_alive_and_expiry_reports_it_once() -> None:
 
 def test_reconnecting_with_another_timeout_takes_effect_at_once() -> None:
     table = SessionTable(tick_ms=100)
-    table.add(1, 10_000, now_ms=0)
+    table.add(1, 10_000)
+    table.touch(1, now_ms=0)
     assert table.touch(1, now_ms=0, timeout_ms=500)
     assert table.expired(now_ms=700) == [1]
 
 
 def test_restart_gives_every_session_its_whole_timeout_again() -> None:
     table = SessionTable(tick_ms=100)
-    table.add(1, 1000, now_ms=0)
+    table.add(1, 1000)
+    table.touch(1, now_ms=0)
     table.restart_timers(now_ms=1_000_000)
     assert table.expired(now_ms=1_000_900) == []
     assert table.expired(now_ms=1_001_200) == [1]
@@ -50,7 +54,8 @@ def test_every_live_session_is_in_the_bucket_that_it_names(steps: list[tuple[int
     for session_id, step, delta_ms in steps:
         now_ms += delta_ms
         if step == "add" and session_id not in table.by_id:
-            table.add(session_id, 100 * session_id, now_ms=now_ms)
+            table.add(session_id, 100 * session_id)
+            table.touch(session_id, now_ms=now_ms)
         elif step == "touch":
             table.touch(session_id, now_ms=now_ms)
         elif step == "close":

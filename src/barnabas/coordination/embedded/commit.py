@@ -6,6 +6,7 @@ transaction logged before it is not durable, so no client ever sees a state that
 """
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -125,6 +126,8 @@ class GroupCommit:
 
     async def synced(self, zxid: int) -> None:
         """Returns when everything up to `zxid` is durable."""
+        if self._failed:
+            raise OSError(errno.EIO, "the transaction log has failed")
         if self.synced_zxid < zxid:
             future: asyncio.Future[None] = self._loop.create_future()
             self._sync_waiters.append((zxid, future))
@@ -165,6 +168,10 @@ class GroupCommit:
         if failure is not None:
             # After a failed flush nobody knows what is on disk: nothing may be acknowledged any more.
             self._failed = True
+            for _zxid, future in self._sync_waiters:
+                if not future.done():
+                    future.set_exception(failure)
+            self._sync_waiters.clear()
             self._on_failure(failure)
             return
         self.flush_count += 1

@@ -38,8 +38,6 @@ class ZooKeeperConfig:
     container_check_interval_ms: int = 60_000
     #: zookeeper.DigestAuthenticationProvider.superDigest
     super_digest: str | None = None
-    #: skipACL: no access control at all.
-    skip_acl: bool = False
     #: forceSync: whether to wait for the disk. Only a test that does not mind losing data sets it to false.
     force_sync: bool = True
 
@@ -83,7 +81,8 @@ _KEYS: dict[str, str] = {
     "autopurge.snapRetainCount": "snap_retain_count",
     "4lw.commands.whitelist": "four_letter_whitelist",
     "forceSync": "force_sync",
-    "skipACL": "skip_acl",
+    "znode.container.checkIntervalMs": "container_check_interval_ms",
+    "DigestAuthenticationProvider.superDigest": "super_digest",
 }
 
 
@@ -128,7 +127,7 @@ def _parse(path: Path, key: str, value: str, default: object) -> object:
         if value.lower() not in ("yes", "no", "true", "false"):
             raise ConfigError(f"{path}: {key}={value}: must be yes or no")
         return value.lower() in ("yes", "true")
-    if isinstance(default, str):
+    if isinstance(default, str) or key.endswith("superDigest"):
         return value
     try:
         return int(value)

@@ -163,7 +163,11 @@ class Connection(Client, asyncio.Protocol):
                 break
             before = len(out)
             self.received += 1
-            service.handle(self, received[at + 4 : after], out)
+            try:
+                service.handle(self, received[at + 4 : after], out)
+            except Exception as error:
+                service.on_bug(error)
+                return
             at = after
             if not self.is_open:
                 return

@@ -108,7 +108,7 @@ class Machine:
             case MultiTxn():
                 return 0, self._apply_multi(header, txn, events, strict=strict)
             case CreateSessionTxn():
-                self.sessions.add(header.client_id, txn.timeout_ms, now_ms=header.time_ms)
+                self.sessions.add(header.client_id, txn.timeout_ms)
                 return 0, b""
             case CloseSessionTxn():
                 self._apply_close_session(header, txn, events)

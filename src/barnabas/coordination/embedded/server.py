@@ -19,8 +19,8 @@ from barnabas.core.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 
-#: How long a client may take to leave once the server stops.
-_STOP_TIMEOUT_S = 5.0
+#: What reading the requests that piled up may take.
+_CATCH_UP_S = 0.05
 
 
 def _no_sync(_fd: int) -> None:
@@ -56,6 +56,8 @@ class EmbeddedZooKeeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshot_task: asyncio.Task[None] | None = None
         self._txns_since_snapshot = 0
+        self._stopping = False
+        #: Done, with an exception, once the server can't go on.
         self.failed: asyncio.Future[None] | None = None
 
     @property
@@ -76,7 +78,7 @@ class EmbeddedZooKeeper:
         self._store.open()
         try:
             machine = self._store.recover()
-            machine.sessions.restart_timers(now_ms=self._clock.now_ms())
+            machine.sessions.restart_timers(now_ms=int(self._clock.monotonic_s() * 1000))
             self._txns_since_snapshot = self._store.replayed
             service = self._service = self._compose(loop, machine)
             self._server = await loop.create_server(
@@ -108,13 +110,17 @@ class EmbeddedZooKeeper:
             secret=self._store.secret(),
             call_soon=loop.call_soon,
             on_txn=self._on_txn,
+            on_bug=self._on_failure,
         )
         return service
 
-    def _on_failure(self, error: OSError) -> None:
-        _log.critical("the transaction log can't be written: %s", error)
+    def _on_failure(self, error: Exception) -> None:
+        """The disk failed, or a bug showed: nobody may be told anything that might not be so."""
+        _log.critical("stopped serving: %s", error, exc_info=None if isinstance(error, OSError) else error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.service.connections):
             connection.abort()
 
@@ -124,7 +130,11 @@ class EmbeddedZooKeeper:
         """Sessions expire on multiples of the tick; looking twice a tick keeps that exact to half of one."""
         interval_s = self.config.tick_time_ms / 2000
         while True:
+            due_s = self._clock.monotonic_s() + interval_s
             await asyncio.sleep(interval_s)
+            if self._clock.monotonic_s() - due_s > interval_s:
+                # We were held up (a stopped process, a busy machine): hear first what clients sent meanwhile.
+                await asyncio.sleep(_CATCH_UP_S)
             service.expire_sessions()
             service.drop_idle()
 
@@ -158,6 +168,9 @@ class EmbeddedZooKeeper:
         writer = self._store.begin_snapshot(machine.last_zxid)
         try:
             for piece in snapshot.slices(machine):
+                if self._stopping:
+                    writer.abandon()
+                    return
                 await loop.run_in_executor(None, writer.write, piece)
             # Being fuzzy it may hold effects that are not in the log yet: they must be, before it counts.
             await service.commit.synced(machine.last_zxid)
@@ -174,12 +187,13 @@ class EmbeddedZooKeeper:
         if service is None or server is None:
             return
         self._service = self._server = None
+        self._stopping = True
         server.close()
-        for task in (*self._tasks, *([self._snapshot_task] if self._snapshot_task else [])):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(
-            *self._tasks, *([self._snapshot_task] if self._snapshot_task else []), return_exceptions=True
-        )
+        # A snapshot gives up at its next slice.
+        unfinished = [*self._tasks, *([self._snapshot_task] if self._snapshot_task else [])]
+        await asyncio.gather(*unfinished, return_exceptions=True)
         for connection in list(service.connections):
             connection.abort()
         await service.commit.stop()

@@ -80,6 +80,7 @@ class Service:
         secret: bytes,
         call_soon: Callable[[Callable[[], None]], object],
         on_txn: Callable[[], None],
+        on_bug: Callable[[Exception], None],
     ) -> None:
         self.config = config
         self.clock = clock
@@ -92,7 +93,12 @@ class Service:
         self._secret = secret
         self._call_soon = call_soon
         self._on_txn = on_txn
-        self._next_session_id = first_session_id(server_id=0, now_ms=clock.now_ms())
+        #: A request failed in a way that has no answer: state may be half changed, so nothing more may be served.
+        self.on_bug = on_bug
+        # Above every id in use, even if the clock was set back since.
+        self._next_session_id = max(
+            first_session_id(server_id=0, now_ms=clock.now_ms()), max(machine.sessions.by_id, default=0) + 1
+        )
         self.connections: dict[Connection, None] = {}
         self.by_session: dict[int, Connection] = {}
         self._per_address: dict[str, int] = {}
@@ -186,9 +192,8 @@ class Service:
             connection.abort()
             return
         xid, op = _REQUEST_HEADER.unpack_from(payload)
-        now_ms = self.clock.now_ms()
         machine = self.machine
-        if not machine.sessions.touch(connection.session_id, now_ms=now_ms):
+        if not machine.sessions.touch(connection.session_id, now_ms=int(connection.turn_started_s * 1000)):
             # Expired: its connection is about to be closed, and nobody waits for this answer any more.
             return
         if op in reads.READS:
@@ -199,24 +204,23 @@ class Service:
         elif op == Op.PING:
             out.append(FRAMED_REPLY.pack(16, xid, machine.last_zxid, 0))
         elif op in WRITES:
+            now_ms = self.clock.now_ms()
             written = machine.write(connection, op, xid, Reader(payload, 8), zxid=machine.last_zxid + 1, now_ms=now_ms)
             self._log_and_tell(written, connection, out)
             body = written.body
             out.append(FRAMED_REPLY.pack(16 + len(body), xid, written.header.zxid, written.err) + body)
         else:
-            self._handle_special(connection, xid, op, payload, out, now_ms)
+            self._handle_special(connection, xid, op, payload, out)
         connection.last_op = _OP_NAMES.get(op, "NA")
         if xid >= 0:
             connection.last_cxid = xid
             connection.last_zxid = machine.last_zxid
 
-    def _handle_special(
-        self, connection: Connection, xid: int, op: int, payload: bytes, out: list[bytes], now_ms: int
-    ) -> None:
+    def _handle_special(self, connection: Connection, xid: int, op: int, payload: bytes, out: list[bytes]) -> None:
         if op == Op.AUTH:
             self._authenticate(connection, xid, payload, out)
         elif op == Op.CLOSE_SESSION:
-            self._close(connection.session_id, xid, now_ms, connection, out)
+            self._close(connection.session_id, xid, connection, out)
             out.append(wire.reply(xid, self.machine.last_zxid, 0))
             connection.close_after_answer()
         else:
@@ -288,10 +292,9 @@ class Service:
             connection.abort()
             return
         timeout_ms = min(max(timeout_ms, self.config.session_timeout_min_ms), self.config.session_timeout_max_ms)
-        now_ms = self.clock.now_ms()
         if session_id == 0:
-            session_id = self._open_session(timeout_ms, now_ms, out)
-        elif not self._resume_session(session_id, password, timeout_ms, now_ms):
+            session_id = self._open_session(timeout_ms, out)
+        elif not self._resume_session(session_id, password, timeout_ms):
             out.append(_connect_response(0, 0, bytes(_PASSWORD_BYTES), flag))
             connection.close_after_answer()
             return
@@ -302,17 +305,23 @@ class Service:
         self.by_session[session_id] = connection
         out.append(_connect_response(timeout_ms, session_id, self._password(session_id), flag))
 
-    def _open_session(self, timeout_ms: int, now_ms: int, out: list[bytes]) -> int:
+    def _elapsed_ms(self) -> int:
+        """What session timers run by."""
+        return int(self.clock.monotonic_s() * 1000)
+
+    def _open_session(self, timeout_ms: int, out: list[bytes]) -> int:
         session_id = self._next_session_id
         self._next_session_id += 1
-        written = self.machine.open_session(session_id, timeout_ms, zxid=self.machine.last_zxid + 1, now_ms=now_ms)
+        zxid = self.machine.last_zxid + 1
+        written = self.machine.open_session(session_id, timeout_ms, zxid=zxid, now_ms=self.clock.now_ms())
+        self.machine.sessions.touch(session_id, now_ms=self._elapsed_ms())
         self._log_and_tell(written, None, out)
         return session_id
 
-    def _resume_session(self, session_id: int, password: bytes, timeout_ms: int, now_ms: int) -> bool:
+    def _resume_session(self, session_id: int, password: bytes, timeout_ms: int) -> bool:
         if not hmac.compare_digest(password, self._password(session_id)):
             return False
-        if not self.machine.sessions.touch(session_id, now_ms=now_ms, timeout_ms=timeout_ms):
+        if not self.machine.sessions.touch(session_id, now_ms=self._elapsed_ms(), timeout_ms=timeout_ms):
             return False
         # The client has moved to this connection; the old one is of no use to anybody.
         old = self.by_session.get(session_id)
@@ -324,18 +333,18 @@ class Service:
         raw = session_id.to_bytes(8, "big", signed=True)
         return hashlib.blake2b(raw, key=self._secret, digest_size=_PASSWORD_BYTES).digest()
 
-    def _close(self, session_id: int, cxid: int, now_ms: int, origin: Connection | None, out: list[bytes]) -> None:
-        written = self.machine.close_session(session_id, cxid, zxid=self.machine.last_zxid + 1, now_ms=now_ms)
+    def _close(self, session_id: int, cxid: int, origin: Connection | None, out: list[bytes]) -> None:
+        zxid = self.machine.last_zxid + 1
+        written = self.machine.close_session(session_id, cxid, zxid=zxid, now_ms=self.clock.now_ms())
         self._log_and_tell(written, origin, out)
 
     def expire_sessions(self) -> None:
         """Close the sessions whose clients have not been heard of."""
-        now_ms = self.clock.now_ms()
-        for session_id in self.machine.sessions.expired(now_ms=now_ms):
+        for session_id in self.machine.sessions.expired(now_ms=self._elapsed_ms()):
             _log.info("session 0x%x expired", session_id)
             connection = self.by_session.get(session_id)
             out: list[bytes] = []
-            self._close(session_id, 0, now_ms, connection, out)
+            self._close(session_id, 0, connection, out)
             if connection is not None:
                 self.commit.send(connection, out, close=True)
 

@@ -1,4 +1,5 @@
-"""Sessions: which there are, and when each expires. Pure: time comes in as an argument.
+"""Sessions: which there are, and when each expires. Pure: time comes in as an argument, and is monotonic: a wall clock that
+is set must not expire anybody.
 
 Expiry is bucketed by `tick_ms`, as in ZooKeeper: a session lives at least its time-out and at most one tick longer, and
 touching it costs a dictionary move only when it changes bucket.
@@ -10,27 +11,27 @@ class Session:
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        #: When it expires; a multiple of the tick.
+        #: When it expires, a multiple of the tick; 0 while its timer has not been started.
         self.bucket_ms = 0
         #: Set once its end has been decided: from then on it can't be touched or resumed.
         self.closing = False
 
 
 class SessionTable:
-    """Invariant: every session that is not closing is in exactly the bucket that it names."""
+    """Invariant: every session that is not closing is in exactly the bucket that it names, if it names one."""
 
     def __init__(self, *, tick_ms: int) -> None:
         self._tick_ms = tick_ms
         self.by_id: dict[int, Session] = {}
         self._buckets: dict[int, dict[int, None]] = {}
 
-    def add(self, session_id: int, timeout_ms: int, *, now_ms: int) -> None:
-        """Idempotent, for replay over a snapshot that knows the session already."""
+    def add(self, session_id: int, timeout_ms: int) -> None:
+        """Its timer starts when it is touched. Idempotent, for replay over a snapshot that knows the session already."""
         session = self.by_id.get(session_id)
         if session is None:
-            session = self.by_id[session_id] = Session(timeout_ms)
-        session.timeout_ms = timeout_ms
-        self._move(session_id, session, now_ms + timeout_ms)
+            self.by_id[session_id] = Session(timeout_ms)
+        else:
+            session.timeout_ms = timeout_ms
 
     def touch(self, session_id: int, *, now_ms: int, timeout_ms: int | None = None) -> bool:
         """The client lives. False when there is no such session, or it is closing."""
@@ -62,8 +63,8 @@ class SessionTable:
 
     def restart_timers(self, *, now_ms: int) -> None:
         """After a restart every session has its whole time-out again: its client could not reach us meanwhile."""
-        for session_id, session in self.by_id.items():
-            self._move(session_id, session, now_ms + session.timeout_ms)
+        for session_id in self.by_id:
+            self.touch(session_id, now_ms=now_ms)
 
     def expired(self, *, now_ms: int) -> list[int]:
         """Sessions whose time has come, now closing; each is reported once."""

@@ -159,7 +159,7 @@ def load(path: Path, zxid: int, machine: Machine) -> None:
             raise Malformed(f"snapshot: magic {magic!r}, version {version}")
         for _ in range(source.i32()):
             session_id, timeout_ms = _SESSION.unpack(source.take(_SESSION.size))
-            machine.sessions.add(session_id, timeout_ms, now_ms=0)
+            machine.sessions.add(session_id, timeout_ms)
         table: dict[int, Acl] = {_OPEN_ACL_ID: OPEN_ACL}
         for _ in range(source.i32()):
             number = source.i64()
