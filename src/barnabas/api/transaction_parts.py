@@ -1,0 +1,153 @@
+"""The transaction side of a broker, put together: producer ids, coordinator, verifier, and the handlers that use them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
+
+from barnabas.api import producers, transactions, txn_markers
+from barnabas.api.transactions import TransactionsApi
+from barnabas.api.txn_markers import OffsetsMarked, TxnMarkersApi
+from barnabas.client.connection import Connection
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.groups.coordinator import TransactionToVerify
+from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from barnabas.runtime.coordinator import CoordinatorLog
+from barnabas.runtime.timers import Timers
+from barnabas.server.context import BrokerContext
+from barnabas.server.links import BrokerLinks
+from barnabas.server.pipeline import ApiHandler
+from barnabas.transactions.coordinator import CreateTopic, TransactionCoordinator
+from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
+from barnabas.transactions.state import Identity
+from barnabas.transactions.verification import Asked, Verifier
+
+#: AddPartitionsToTxn that several transactions share, and that can verify.
+FIRST_VERSION_FOR_BROKERS = 4
+
+
+class _Lane:
+    """A connection of its own to each broker: requests on one connection are answered in order, and a marker that waits for
+    replicas must not hold back a verification, nor both the questions to the controller.
+    """
+
+    def __init__(self, links: BrokerLinks, purpose: str) -> None:
+        self._links = links
+        self._purpose = purpose
+        self._connections: dict[BrokerId, Connection] = {}
+        self._locks: dict[BrokerId, asyncio.Lock] = {}
+
+    async def to(self, broker: BrokerId) -> Connection:
+        async with self._locks.setdefault(broker, asyncio.Lock()):
+            connection = self._connections.get(broker)
+            if connection is None or connection.closed:
+                connection = self._connections[broker] = await self._links.open(broker, purpose=self._purpose)
+            return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+class TransactionParts(NamedTuple):
+    coordinator: TransactionCoordinator
+    verifier: Verifier
+    families: list[list[ApiHandler]]
+    #: The broker stops.
+    close: Callable[[], None]
+
+
+def assemble(
+    context: BrokerContext,
+    coordinator_log: CoordinatorLog,
+    links: BrokerLinks,
+    *,
+    ask_controller: Callable[[AllocateProducerIdsRequest], Awaitable[AllocateProducerIdsResponse]],
+    create_topic: CreateTopic,
+    offsets_partition_for: Callable[[str], int],
+    offsets_marked: OffsetsMarked,
+    transaction_version: Callable[[], int],
+    timers: Timers,
+    spawn: Callable[[Coroutine[Any, Any, None], str], object],
+    on_bug: Callable[[BaseException], None],
+) -> TransactionParts:
+    """Sets `context.transactions`. Requests to this broker itself take no connection."""
+    api = TransactionsApi(context, offsets_partition_for)
+    markers_api = TxnMarkersApi(context, offsets_marked)
+    markers_lane = _Lane(links, "transaction-markers")
+    verification_lane = _Lane(links, "transaction-verification")
+
+    async def allocate_block() -> ProducerIdBlock:
+        request = AllocateProducerIdsRequest(broker_id=context.broker_id, broker_epoch=context.broker_epoch())
+        response = await ask_controller(request)
+        if response.error_code != ErrorCode.NONE:
+            raise Refused(ErrorCode(response.error_code), "the controller gave no block of producer ids")
+        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+
+    async def send_markers(broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        if broker == context.broker_id:
+            return await markers_api.write_here(request)
+        connection = await markers_lane.to(broker)
+        return await connection.request(request, WriteTxnMarkersResponse, timeout_ms=context.config.request_timeout_ms)
+
+    async def ask(broker: BrokerId, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
+        if broker == context.broker_id:
+            return await api.add_for_brokers(request)
+        connection = await verification_lane.to(broker)
+        if connection.versions.pick(AddPartitionsToTxnRequest) < FIRST_VERSION_FOR_BROKERS:
+            return None
+        return await connection.request(
+            request, AddPartitionsToTxnResponse, timeout_ms=context.config.request_timeout_ms
+        )
+
+    coordinator = context.transactions = TransactionCoordinator(
+        coordinator_log,
+        ProducerIds(allocate_block, timers=timers, spawn=spawn),
+        metadata=context.metadata,
+        config=lambda: context.config,
+        now_ms=context.clock.now_ms,
+        timers=timers,
+        spawn=spawn,
+        create_topic=create_topic,
+        send_markers=send_markers,
+        on_bug=on_bug,
+        transaction_version=transaction_version,
+    )
+    verifier = Verifier(
+        coordinator_of=coordinator.coordinator_of,
+        ask=ask,
+        is_enabled=lambda: context.config.transaction_partition_verification_enable,
+        now_ms=context.clock.now_ms,
+        spawn=spawn,
+    )
+    families = [transactions.handlers(api), txn_markers.handlers(markers_api), producers.handlers(context)]
+
+    def close() -> None:
+        coordinator.close()
+        markers_lane.close()
+        verification_lane.close()
+
+    return TransactionParts(coordinator, verifier, families, close)
+
+
+def offsets_verifier(
+    context: BrokerContext, verifier: Callable[[], Verifier]
+) -> Callable[[TransactionToVerify], Awaitable[None]]:
+    """What the group coordinator asks before it writes offsets in a transaction."""
+
+    async def verify(transaction: TransactionToVerify) -> None:
+        log = context.replicas.require(TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)).leader_log()
+        verdict = await verifier().verify_offsets(
+            transaction.transactional_id,
+            Identity(transaction.producer_id, transaction.producer_epoch),
+            log,
+            Asked.of_offset_commit(transaction.api_version),
+        )
+        if verdict.error is not ErrorCode.NONE:
+            raise Refused(verdict.error, verdict.message)
+
+    return verify
