@@ -12,7 +12,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -75,6 +75,8 @@ from barnabas.storage.manager import LogManager, ManagerSettings
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
+#: How long to wait for a new controller before it is asked again to take over leadership.
+CONTROLLER_GONE_BACKOFF_S = 0.3
 #: API families that need nothing but the context.
 FAMILIES = (produce, fetch, metadata, offsets, log_dirs, topics, cluster)
 
@@ -268,6 +270,7 @@ class Broker:
             broker_epoch=self._broker_epoch,
             make_machine=self._make_machine,
             is_alive=self.metadata.is_alive,
+            load_settings=self._load_topic_settings,
         )
         self.moves = LogDirMoves(
             self.replicas,
@@ -300,7 +303,7 @@ class Broker:
             registry.build(
                 [
                     *(family.handlers(self.context) for family in FAMILIES),
-                    configs.handlers(self.context, self._write_config),
+                    configs.handlers(self.context, self.config_store, self._write_config),
                     control.handlers(self.context, self.control),
                 ]
             )
@@ -409,6 +412,12 @@ class Broker:
         for line in ignored:
             log.warning("%s", line)
 
+    async def _load_topic_settings(self, topics: Iterable[str]) -> None:
+        """Topics that this broker is about to host: their creation wrote settings without a notification."""
+        names = list(topics)
+        for name, settings in (await self.config_store.read_many(paths.TOPICS, names)).items():
+            self._settings_changed(paths.TOPICS, name, settings)
+
     async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
         await self.config_store.write(entity_type, name, settings)
@@ -506,25 +515,45 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves leadership away first, so that nobody notices."""
-        for attempt in range(self.config.controlled_shutdown_max_retries):
-            if attempt:
-                await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
+        config = self.config
+        retry_s = config.controlled_shutdown_retry_backoff_ms / 1000
+        deadline_s = self._loop.time() + config.controlled_shutdown_max_retries * retry_s
+        while self._loop.time() < deadline_s:
             try:
                 response = await self._ask_controller(
                     ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.registrar.epoch),
                     ControlledShutdownResponse,
                 )
             except ClientError as error:
+                # The controller is gone, perhaps stopping like this broker: a new one is elected within moments.
                 log.info("controlled shutdown not answered: %s", error)
+                await self._metadata_change(CONTROLLER_GONE_BACKOFF_S)
+                if not self._others_are_alive():
+                    return
                 continue
             if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
                 return
-            log.info(
-                "controlled shutdown: %s, %d partitions still led here",
-                ErrorCode(response.error_code).name,
-                len(response.remaining_partitions),
-            )
+            code, left = ErrorCode(response.error_code), len(response.remaining_partitions)
+            log.info("controlled shutdown: %s, %d partitions still led here", code.name, left)
+            if code is ErrorCode.NONE and not self._others_are_alive():
+                return  # nobody is left to take over
+            await self._metadata_change(retry_s)
         log.warning("leaving without a complete hand-over; the controller elects new leaders when this broker is gone")
+
+    async def _metadata_change(self, timeout_s: float) -> None:
+        """Wait until the controller tells something new, but not for ever."""
+        changed = asyncio.Event()
+        unsubscribe = self.metadata.subscribe(lambda change: changed.set())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            unsubscribe()
+
+    def _others_are_alive(self) -> bool:
+        return any(broker != self.broker_id for broker in self.metadata.brokers)
 
     async def _ask_controller(self, request: ApiMessage, response_type: type[R]) -> R:
         controller = self.metadata.controller_id

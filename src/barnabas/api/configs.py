@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 
 from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.describe import (
@@ -37,7 +38,7 @@ from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
-from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.server.pipeline import ApiHandler
 
 #: Replaces an entity's settings in ZooKeeper and here: (entity type, name, settings).
 WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
@@ -52,13 +53,14 @@ class Resource(IntEnum):
 
 
 class ConfigsApi:
-    def __init__(self, context: BrokerContext, write: WriteConfig) -> None:
+    def __init__(self, context: BrokerContext, store: ConfigStore, write: WriteConfig) -> None:
         self._context = context
+        self._store = store
         self._write = write
 
     # -- describe -----------------------------------------------------------------------------------------------------
 
-    def describe(self, call: Call, request: DescribeConfigsRequest) -> HandlerResult:
+    async def describe(self, call: Call, request: DescribeConfigsRequest) -> ApiMessage:
         response = DescribeConfigsResponse()
         for resource in request.resources:
             result = DescribeConfigsResult(
@@ -67,22 +69,23 @@ class ConfigsApi:
             response.results.append(result)
             try:
                 self._authorize(call, resource, Operation.DESCRIBE_CONFIGS)
-                entries = self._entries(resource, request.include_synonyms, request.include_documentation)
+                entries = await self._entries(resource, request.include_synonyms, request.include_documentation)
             except Refused as refusal:
                 result.error_code, result.error_message = refusal.code, refusal.message
                 continue
             result.configs = [_result(entry) for entry in entries]
         return response
 
-    def _entries(self, resource: DescribeConfigsResource, synonyms: bool, documentation: bool) -> Iterable[ConfigEntry]:
+    async def _entries(
+        self, resource: DescribeConfigsResource, synonyms: bool, documentation: bool
+    ) -> Iterable[ConfigEntry]:
         dynamic, name = self._context.dynamic, resource.resource_name
         keys = resource.configuration_keys
         match resource.resource_type:
             case Resource.TOPIC:
-                self._check_topic(name)
                 return describe_topic(
                     dynamic,
-                    dynamic.topic_overrides(name),
+                    await self._topic_settings(name),
                     names=keys,
                     include_synonyms=synonyms,
                     include_documentation=documentation,
@@ -141,20 +144,24 @@ class ConfigsApi:
                     self._check_own_id(name)
                     _alter_loggers(changes, request.validate_only)
                     continue
-                current = self._current(kind, name)
+                current = await self._current(kind, name)
                 known = TOPIC_SETTINGS if kind == Resource.TOPIC else BROKER_SETTINGS
                 await self._replace(kind, name, apply_changes(current, changes, known), request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
 
-    def _current(self, kind: int, name: str) -> Mapping[str, str]:
+    async def _topic_settings(self, name: str) -> Mapping[str, str]:
+        """From ZooKeeper: a broker that does not host the topic has not heard of them."""
+        self._check_topic(name)
+        return await self._store.read(paths.TOPICS, name)
+
+    async def _current(self, kind: int, name: str) -> Mapping[str, str]:
         """The entity's own dynamic settings."""
         dynamic = self._context.dynamic
         match kind:
             case Resource.TOPIC:
-                self._check_topic(name)
-                return dynamic.topic_overrides(name)
+                return await self._topic_settings(name)
             case Resource.BROKER if not name:
                 return dynamic.cluster_default
             case Resource.BROKER:
@@ -164,7 +171,7 @@ class ConfigsApi:
 
     async def _replace(self, kind: int, name: str, settings: Mapping[str, str], validate_only: bool) -> None:
         dynamic = self._context.dynamic
-        existing = self._current(kind, name)
+        existing = await self._current(kind, name)
         if kind == Resource.TOPIC:
             try:
                 validate_topic_config(dynamic.broker, settings, existing)
@@ -333,8 +340,8 @@ def refuse_alter_incrementally(
     )
 
 
-def handlers(context: BrokerContext, write: WriteConfig) -> list[ApiHandler]:
-    api = ConfigsApi(context, write)
+def handlers(context: BrokerContext, store: ConfigStore, write: WriteConfig) -> list[ApiHandler]:
+    api = ConfigsApi(context, store, write)
     return [
         ApiHandler(api_named("DescribeConfigs"), api.describe, refuse_describe),
         ApiHandler(api_named("AlterConfigs"), api.alter, refuse_alter),

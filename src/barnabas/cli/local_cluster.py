@@ -62,7 +62,7 @@ class _Launcher:
         )
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
-        self._ended = False
+        self.ended = False
         self._reader = threading.Thread(target=self._read, name="launcher events", daemon=True)
         self._reader.start()
 
@@ -76,7 +76,7 @@ class _Launcher:
                     _apply(member, event)
                 self._changed.notify_all()
         with self._changed:
-            self._ended = True
+            self.ended = True
             self._changed.notify_all()
 
     def start(self, member: Member) -> None:
@@ -95,7 +95,7 @@ class _Launcher:
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: condition() or self._ended, timeout_s) and condition()
+            return self._changed.wait_for(lambda: condition() or self.ended, timeout_s) and condition()
 
     def close(self) -> None:
         """The launcher ends what still runs, then itself."""
@@ -324,9 +324,11 @@ class LocalCluster:
         assert self._launcher is not None
         self._launcher.wait(lambda: member.ready_line is not None or member.exit_code is not None, timeout_s)
         if member.ready_line is None:
-            what = (
-                f"ended with {member.exit_code}" if member.exit_code is not None else f"is not up after {timeout_s} s"
-            )
+            what = f"is not up after {timeout_s} s"
+            if member.exit_code is not None:
+                what = f"ended with {member.exit_code}"
+            elif self._launcher.ended:
+                what = "was not started: the launcher has ended, and said why on standard error"
             raise ClusterFailed(f"{member.name} {what}\n{_tail(member.log)}")
 
     def _wait_exit(self, member: Member, timeout_s: float) -> bool:

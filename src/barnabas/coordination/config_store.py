@@ -5,7 +5,7 @@ Owner: the event loop. The store keeps nothing: it reads, writes, and tells a li
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
@@ -42,18 +42,21 @@ class ConfigStore:
             return {}
         return decode_config(path, data)
 
+    async def read_many(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Settings by name; nothing for an entity that has none of its own."""
+        reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
+        results = (await self._session.batch(reads)).results
+        return {
+            name: decode_config(paths.config_entity(entity_type, name), result.data) if result.ok else {}
+            for name, result in zip(names, results, strict=True)
+        }
+
     async def read_all(self, entity_type: str) -> dict[str, dict[str, str]]:
         try:
             names = await self._session.children(paths.config_type(entity_type))
         except NoNode:
             return {}
-        reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
-        results = (await self._session.batch(reads)).results
-        return {
-            name: decode_config(paths.config_entity(entity_type, name), result.data)
-            for name, result in zip(names, results, strict=True)
-            if result.ok
-        }
+        return await self.read_many(entity_type, names)
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """Replaces an entity's settings, then tells every broker."""

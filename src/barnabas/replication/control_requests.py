@@ -6,7 +6,7 @@ the controller sends the next one only after the answer.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from barnabas.core.clock import Clock
@@ -84,7 +84,10 @@ class ControlRequests:
         broker_epoch: Callable[[], BrokerEpoch],
         make_machine: Callable[[TopicPartition], PartitionMachine],
         is_alive: Callable[[BrokerId], bool],
+        load_settings: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
+        """`load_settings` reads the settings of topics that this broker hosts for the first time."""
+        self._load_settings = load_settings
         self._broker_id = broker_id
         self._replicas = replicas
         self._fetchers = fetchers
@@ -122,6 +125,8 @@ class ControlRequests:
             error = self.check_epochs(controller_epoch=controller_epoch, broker_epoch=broker_epoch)
             if error is not ErrorCode.NONE:
                 return error, {}
+            orders = list(orders)
+            await self._load_settings({o.tp.topic for o in orders if self._logs.get(o.tp) is None})
             errors: dict[TopicPartition, ErrorCode] = {}
             led: list[Partition] = []
             followed: list[Partition] = []

@@ -35,7 +35,8 @@ def admin(bootstrap: str) -> AdminClient:
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin(bootstrap).create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(30)
+    client = admin(bootstrap)
+    client.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(30)
 
 
 def produce(bootstrap: str, topic: str, records: list[dict[str, Any]], **config: Any) -> list[Message]:
@@ -157,7 +158,8 @@ def test_seek_by_time_and_special_offsets(bootstrap: str, topic: str) -> None:
     assert past_the_end.offset in (-1, 100)
     assert consumer.get_watermark_offsets(tp, timeout=10) == (0, 100)
     consumer.close()
-    latest = admin(bootstrap).list_offsets({tp: OffsetSpec.max_timestamp()})[tp].result(10)
+    client = admin(bootstrap)
+    latest = client.list_offsets({tp: OffsetSpec.max_timestamp()})[tp].result(10)
     assert (latest.offset, latest.timestamp) == (99, base + 99_000)
 
 
@@ -177,7 +179,8 @@ def test_delete_records_moves_the_log_start(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     produce(bootstrap, topic, [{"value": str(n)} for n in range(10)])
     tp = TopicPartition(topic, 0, 6)
-    result = admin(bootstrap).delete_records([tp])[tp].result(30)
+    client = admin(bootstrap)
+    result = client.delete_records([tp])[tp].result(30)
     assert result.low_watermark == 6
     assert [m.value() for m in consume(bootstrap, topic, 4)] == [b"6", b"7", b"8", b"9"]
 
@@ -291,7 +294,8 @@ def test_consumer_group_resumes_where_it_committed(bootstrap: str, topic: str) -
         seen += [m.value() or b"" for m in batch]
         consumer.close()
     assert sorted(seen, key=int) == [str(n).encode() for n in range(300)]
-    offsets = admin(bootstrap).list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(30)
+    client = admin(bootstrap)
+    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(30)
     assert sum(tp.offset for tp in offsets.topic_partitions) == 300
 
 
