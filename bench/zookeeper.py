@@ -135,7 +135,7 @@ class KazooLoad:
     def _pipelined(self, operation: Callable[[int], object], count: int = 1500) -> float:
         began = time.perf_counter()
         for result in [operation(number) for number in range(count)]:
-            result.get(60)  # type: ignore[attr-defined]
+            result.get(timeout=60)  # type: ignore[attr-defined]
         return count / (time.perf_counter() - began)
 
     def _folder(self) -> str:
@@ -163,7 +163,7 @@ class KazooLoad:
         def multis(sync: bool) -> float:
             folder = self._folder()
             if sync:
-                return self._many(lambda n: self._transaction(folder, n).get(60), seconds)  # type: ignore[attr-defined]
+                return self._many(lambda n: self._transaction(folder, n).get(timeout=60), seconds)  # type: ignore[attr-defined]
             return self._pipelined(lambda n: self._transaction(folder, n), 600)
 
         return {
@@ -192,7 +192,7 @@ class FanOut:
         for _ in range(rounds):
             left = threading.Semaphore(0)
             for result in [c.get_async("/fan", watch=lambda _e, left=left: left.release()) for c in self._clients]:
-                result.get(30)
+                result.get(timeout=30)
             began = time.perf_counter()
             self._writer.set("/fan", b"")
             for _client in self._clients:

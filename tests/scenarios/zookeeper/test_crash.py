@@ -58,7 +58,7 @@ class Load:
                     return
             for key, written, result in batch:
                 try:
-                    result.get(20)
+                    result.get(timeout=20)
                     self.acknowledged[key] = written
                 except KazooException:
                     return

@@ -73,7 +73,7 @@ def test_watch_comes_before_the_answer_that_shows_the_change(zk: KazooClient) ->
         seen = threading.Event()
         zk.get("/w", watch=lambda _event, seen=seen: seen.set())
         results = [zk.set_async("/w", b"%d" % number), zk.get_async("/w")]
-        assert results[1].get(5)[0] == b"%d" % number
+        assert results[1].get(timeout=5)[0] == b"%d" % number
         # kazoo hands events to a thread of their own, so all that can be said is that it comes.
         assert seen.wait(5)
 

@@ -1,0 +1,200 @@
+"""`EmbeddedZooKeeper` inside another program's event loop, and what only shows from inside: failing disks, bugs, clean-up."""
+
+import asyncio
+import os
+import signal
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from zk_process import running, until
+from zk_raw import RawClient, create, watched
+
+from barnabas.coordination.embedded.config import ZooKeeperConfig
+from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.embedded.wire import Op
+from barnabas.core.clock import ManualClock, SystemClock
+
+
+async def in_thread(function, *arguments):
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+def ask(port: int, *requests: tuple[int, bytes]) -> list[int]:
+    with RawClient(port) as client:
+        assert client.connect()
+        return [client.call(op, body).err for op, body in requests]
+
+
+def test_starts_stops_and_starts_again_in_a_plain_event_loop(data: Path) -> None:
+    async def story() -> None:
+        for life in range(3):
+            server = EmbeddedZooKeeper(data)
+            await server.start()
+            assert server.port > 0
+            assert await in_thread(ask, server.port, (Op.CREATE, create(f"/life{life}"))) == [0]
+            assert len(server.service.machine.tree.nodes) == 5 + life
+            await server.stop()
+            await server.stop()
+
+    asyncio.run(story())
+
+
+def test_two_servers_live_in_one_process(tmp_path: Path) -> None:
+    async def story() -> None:
+        servers = [EmbeddedZooKeeper(tmp_path / name) for name in "ab"]
+        for server in servers:
+            await server.start()
+        assert await in_thread(ask, servers[0].port, (Op.CREATE, create("/only-a"))) == [0]
+        assert await in_thread(ask, servers[1].port, (Op.EXISTS, watched("/only-a"))) == [-101]
+        for server in servers:
+            await server.stop()
+
+    asyncio.run(story())
+
+
+def test_disk_that_fails_acknowledges_nothing_and_is_reported(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data)
+        await server.start()
+        assert await in_thread(ask, server.port, (Op.CREATE, create("/before"))) == [0]
+
+        def fail(_fd: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(server.service.commit._writer, "_sync", fail)
+        with pytest.raises(ConnectionError):
+            await in_thread(ask, server.port, (Op.CREATE, create("/after")))
+        assert server.failed is not None
+        with pytest.raises(OSError, match="Input/output error"):
+            await server.failed
+        with pytest.raises(OSError):
+            await in_thread(ask, server.port, (Op.EXISTS, watched("/")))
+        await server.stop()
+
+    asyncio.run(story())
+
+
+def test_bug_stops_the_server_rather_than_serve_a_half_changed_state(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data)
+        await server.start()
+
+        def broken(*_arguments: object, **_options: object) -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(server.service.machine.tree, "apply_create", broken)
+        with pytest.raises(ConnectionError):
+            await in_thread(ask, server.port, (Op.CREATE, create("/x")))
+        assert server.failed is not None
+        assert isinstance(server.failed.exception(), KeyError)
+        await server.stop()
+        again = EmbeddedZooKeeper(data)
+        await again.start()
+        assert await in_thread(ask, again.port, (Op.CREATE, create("/x"))) == [0]
+        await again.stop()
+
+    asyncio.run(story())
+
+
+def test_containers_and_ttl_nodes_are_cleaned_up(data: Path) -> None:
+    config = ZooKeeperConfig(container_check_interval_ms=20)
+
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data, config=config)
+        await server.start()
+        ttl = struct.pack(">q", 50)
+        requests = [
+            (Op.CREATE_CONTAINER, create("/c", flags=4)),
+            (Op.CREATE_CONTAINER, create("/never-used", flags=4)),
+            (Op.CREATE, create("/c/x")),
+            (Op.CREATE_TTL, create("/t", flags=5) + ttl),
+            (Op.DELETE, create("/c/x")[:8] + struct.pack(">i", -1)),
+        ]
+        assert await in_thread(ask, server.port, *requests) == [0] * 5
+        nodes = server.service.machine.tree.nodes
+        async with asyncio.timeout(10):
+            while "/c" in nodes or "/t" in nodes:
+                await asyncio.sleep(0.01)
+        assert "/never-used" in nodes
+        await server.stop()
+        again = EmbeddedZooKeeper(data, config=config)
+        await again.start()
+        assert "/c" not in again.service.machine.tree.nodes
+        assert again.service.machine.tree.nodes["/never-used"].is_container
+        await again.stop()
+
+    asyncio.run(story())
+
+
+def test_setting_the_wall_clock_expires_nobody(data: Path) -> None:
+    class Jumping(SystemClock):
+        jump_ms = 0
+
+        def now_ms(self) -> int:
+            return super().now_ms() + self.jump_ms
+
+    async def story() -> None:
+        clock = Jumping()
+        server = EmbeddedZooKeeper(data, clock=clock)
+        await server.start()
+        with RawClient(server.port) as client:
+            assert await in_thread(client.connect)
+            for jump_ms in (10**9, -(10**9)):
+                clock.jump_ms = jump_ms
+                server.service.expire_sessions()
+                assert (await in_thread(client.call, Op.EXISTS, watched("/"))).err == 0
+        await server.stop()
+
+    asyncio.run(story())
+
+
+def test_sessions_expire_by_the_injected_clock(data: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        server = EmbeddedZooKeeper(data, clock=clock)
+        await server.start()
+        with RawClient(server.port) as client:
+            assert await in_thread(lambda: client.connect(timeout_ms=10_000))
+            await in_thread(client.call, Op.CREATE, create("/e", flags=1))
+            clock.advance_ms(9_999)
+            server.service.expire_sessions()
+            assert "/e" in server.service.machine.tree.nodes
+            clock.advance_ms(2_001)
+            server.service.expire_sessions()
+            assert "/e" not in server.service.machine.tree.nodes
+            assert await in_thread(client.is_closed)
+        assert server.service.machine.sessions.by_id == {}
+        await server.stop()
+
+    asyncio.run(story())
+
+
+def test_server_that_was_stopped_for_longer_than_a_session_hears_its_clients_first(data: Path) -> None:
+    with running(data, "--tick-time", "100") as server, RawClient(server.port) as client:
+        assert client.connect(timeout_ms=200)
+        os.kill(server.pid, signal.SIGSTOP)
+        client.request(Op.EXISTS, watched("/"))
+        stopped_s = time.monotonic()
+        until(lambda: time.monotonic() - stopped_s > 1.0)
+        os.kill(server.pid, signal.SIGCONT)
+        assert client.reply().err == 0
+
+
+def test_snapshot_under_way_does_not_hold_up_a_stop(data: Path) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data, config=ZooKeeperConfig(snap_count=1000))
+        await server.start()
+        requests = [(Op.CREATE, create(f"/n{number}")) for number in range(1005)]
+        assert set(await in_thread(ask, server.port, *requests)) == {0}
+        await server.stop()
+        assert not list((data / "version-2").glob("*.tmp"))
+        again = EmbeddedZooKeeper(data)
+        await again.start()
+        assert len(again.service.machine.tree.nodes) == 1009
+        await again.stop()
+
+    asyncio.run(story())
