@@ -60,7 +60,7 @@ class TransactionToVerify(NamedTuple):
 VerifyTransaction = Callable[[TransactionToVerify], Awaitable[None]]
 
 
-async def _trust(transaction: TransactionToVerify) -> None:
+async def trust(transaction: TransactionToVerify) -> None:
     """No transaction coordinator is there to be asked."""
 
 
@@ -82,7 +82,7 @@ class GroupCoordinator:
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
         create_topic: CreateTopic,
         consumer_protocol_enabled: Callable[[], bool] = lambda: False,
-        verify_transaction: VerifyTransaction = _trust,
+        verify_transaction: VerifyTransaction = trust,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._metadata = metadata

@@ -1,0 +1,57 @@
+"""The group side of a broker, put together: the coordinator, told of leadership, and the handlers that use it."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from barnabas.api import consumer_groups, group_admin, group_offsets, groups
+from barnabas.groups.coordinator import CreateTopic, GroupCoordinator, VerifyTransaction, trust
+from barnabas.replication.partition import Partition
+from barnabas.runtime.coordinator import CoordinatorLog
+from barnabas.runtime.timers import Timers
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+
+class GroupParts(NamedTuple):
+    coordinator: GroupCoordinator
+    #: Without FindCoordinator, which serves transactions as well: see `barnabas.api.find_coordinator`.
+    families: list[list[ApiHandler]]
+    #: For `ControlRequests.subscribe`.
+    leadership_changed: Callable[[list[Partition], list[Partition]], None]
+
+
+def assemble(
+    context: BrokerContext,
+    coordinator_log: CoordinatorLog,
+    *,
+    create_topic: CreateTopic,
+    consumer_protocol_enabled: Callable[[], bool],
+    timers: Timers,
+    spawn: Callable[[Coroutine[Any, Any, None], str], object],
+    verify_transaction: VerifyTransaction = trust,
+) -> GroupParts:
+    """Sets `context.groups`."""
+    coordinator = context.groups = GroupCoordinator(
+        coordinator_log,
+        metadata=context.metadata,
+        config=lambda: context.config,
+        now_ms=context.clock.now_ms,
+        timers=timers,
+        spawn=spawn,
+        create_topic=create_topic,
+        consumer_protocol_enabled=consumer_protocol_enabled,
+        verify_transaction=verify_transaction,
+    )
+
+    def leadership_changed(led: list[Partition], followed: list[Partition]) -> None:
+        for partition in led:
+            if partition.tp.topic == coordinator.topic:
+                coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
+        for partition in followed:
+            if partition.tp.topic == coordinator.topic:
+                coordinator.resigned(partition.tp.partition)
+
+    families = [
+        family.handlers(context, coordinator) for family in (groups, group_offsets, group_admin, consumer_groups)
+    ]
+    return GroupParts(coordinator, families, leadership_changed)
