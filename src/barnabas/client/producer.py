@@ -315,7 +315,11 @@ class Producer:
             if _may_pass(error):
                 error = DeadlineExceeded(f"{lane.partition}: not delivered in time: {error}")
             self._finish(first, error)
-            await self._start_over(lane, window)
+            try:
+                await self._start_over(lane, window)
+            except ClientError as failure:
+                while window:
+                    self._finish(window.popleft(), failure)
         for batch in window:
             self._start(lane, batch)
 

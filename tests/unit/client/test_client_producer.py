@@ -6,7 +6,7 @@ import pytest
 from client_fake_cluster import FakeCluster
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.errors import BrokerRefused, DeadlineExceeded
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded, UnsupportedVersion
 from barnabas.client.partitioner import partition_of_key
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
@@ -184,6 +184,21 @@ def test_ready_made_batch_is_produced_as_it_is() -> None:
 
     fake.run(scenario)
     assert fake.values("t") == [b"v"]
+
+
+def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> None:
+    fake = FakeCluster()
+    del fake.broker.served[22]
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            deliveries = [await producer.send("t", b"v" * 100) for _ in range(20)]
+            await producer.flush()
+            for delivery in deliveries:
+                with pytest.raises(UnsupportedVersion, match="InitProducerId"):
+                    await delivery.offset()
+
+    fake.run(scenario)
 
 
 def test_topic_that_does_not_come_into_being_is_an_error() -> None:

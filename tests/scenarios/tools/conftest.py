@@ -1,0 +1,119 @@
+"""The tools, as a person uses them, against a cluster of ours.
+
+Set BARNABAS_TOOLS_BOOTSTRAP to hold them against any other cluster, Apache Kafka's too: they talk the protocol, no more.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from barnabas.cli.main import app
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Tool = Callable[..., Outcome]
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """For what no event tells of: the cluster gets there by itself."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "not in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    other = os.environ.get("BARNABAS_TOOLS_BOOTSTRAP")
+    if other:
+        return other
+    cluster = request.getfixturevalue("shared_cluster")
+    return str(cluster.bootstrap)
+
+
+@pytest.fixture
+def tool(bootstrap: str) -> Tool:
+    """`tool("topics", "--list")`, in this process; fails the test unless it ends with `status` (None: any)."""
+    runner = CliRunner()
+
+    def run(name: str, *arguments: str, status: int | None = 0, stdin: str | None = None) -> Outcome:
+        result = runner.invoke(app, [name, "--bootstrap-server", bootstrap, *arguments], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        outcome = Outcome(result.exit_code, result.stdout, result.stderr)
+        assert status in (None, outcome.status), outcome
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def process(bootstrap: str) -> Tool:
+    """The same in a process of its own, for tools that read standard input or move data."""
+
+    def run(name: str, *arguments: str, status: int = 0, stdin: str = "") -> Outcome:
+        done = subprocess.run(
+            [sys.executable, "-m", "barnabas", name, "--bootstrap-server", bootstrap, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        outcome = Outcome(done.returncode, done.stdout, done.stderr)
+        assert outcome.status == status, outcome
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def wait_for_topic(tool: Tool) -> Callable[[str, int], None]:
+    """Until every partition is known with a leader: brokers learn of a topic a moment after it was created."""
+
+    def wait(topic: str, partitions: int) -> None:
+        def known() -> bool:
+            described = tool("topics", "--describe", "--topic", topic, "--if-exists", "--json").json
+            return (
+                bool(described) and sum(part["leader"] is not None for part in described[0]["partitions"]) == partitions
+            )
+
+        until(known)
+
+    return wait
+
+
+@pytest.fixture
+def new_topic(tool: Tool, topic: str, wait_for_topic: Callable[[str, int], None]) -> Callable[..., str]:
+    def make(partitions: int = 1, replicas: int = 3, **settings: str) -> str:
+        options = [
+            text for name, value in settings.items() for text in ("--config", f"{name.replace('_', '.')}={value}")
+        ]
+        sizes = ["--partitions", str(partitions), "--replication-factor", str(replicas)]
+        tool("topics", "--create", "--topic", topic, *sizes, *options)
+        wait_for_topic(topic, partitions)
+        return topic
+
+    return make
