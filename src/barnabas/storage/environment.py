@@ -12,6 +12,7 @@ from typing import Protocol
 
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.errors import LogDirFault
+from barnabas.core.ids import TopicPartition
 from barnabas.runtime.timers import Timer, Timers
 from barnabas.storage.disk import Disk
 from barnabas.storage.file_handle import SegmentPool
@@ -78,6 +79,10 @@ def _ignore(log_dir: str) -> None:
     """A log without a manager has no checkpoint file."""
 
 
+def _ignore_cut(partition: TopicPartition, directory: str, offset: int) -> None:
+    """Without a cleaner nobody knows up to where a log is clean."""
+
+
 @dataclass(slots=True, kw_only=True)
 class LogEnvironment:
     """Owner: whoever owns the logs. One for all logs of a broker."""
@@ -99,5 +104,7 @@ class LogEnvironment:
     #: the log grows again: recovery would trust records that were written over. After compaction: the holes that it made
     #: must not lie in what recovery doubts.
     on_recovery_point: Callable[[str], None] = _ignore
+    #: Told on the event loop that a log was cut, before it grows again: (partition, its directory, the new log end).
+    on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
     max_transaction_timeout_ms: int = 15 * 60 * 1000

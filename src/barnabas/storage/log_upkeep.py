@@ -249,6 +249,7 @@ class LogUpkeep(LogState):
         self._end = offset
         self._recovery_point = min(self._recovery_point, offset)
         self._bound = Bound(-1, 0, 0)
+        self._env.on_cut(self.partition, self.directory, offset)
 
     def _rebuild_producers(self, offset: int) -> None:
         rebuild_producers(

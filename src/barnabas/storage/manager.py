@@ -44,6 +44,10 @@ _SYNC_THREADS: Final = 16
 DirFailed = Callable[[str, list[TopicPartition]], None]
 
 
+def _nobody(partition: TopicPartition) -> None:
+    """Nobody wants to know."""
+
+
 class NoLogDirLeft(BarnabasError):
     """Every log directory has failed: a broker without one cannot go on."""
 
@@ -97,6 +101,8 @@ class LogManager:
         self.settings = settings
         self._config_of = config_of
         self._on_dir_failed = on_dir_failed
+        #: Told that a partition has no log here any more: deleted, stray, or in a directory that failed. For the cleaner.
+        self.on_removed: Callable[[TopicPartition], None] = _nobody
         self._logs: dict[TopicPartition, Log] = {}
         self._future: dict[TopicPartition, Log] = {}
         #: Logs a directory, future ones too.
@@ -306,6 +312,7 @@ class LogManager:
             log = self._release(logs, partition)
             if log is not None:
                 self._delete(log)
+        self.on_removed(partition)
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Give up a move between directories."""
@@ -331,6 +338,7 @@ class LogManager:
         self._rename(log, names.stray_dir(partition))
         logger.warning("the log of %s is not this broker's any more, kept as %s", partition, log.directory)
         self._checkpoint_dir(log_dir)
+        self.on_removed(partition)
 
     def _rename(self, log: Log, name: str) -> None:
         target = f"{log.log_dir}/{name}"
@@ -418,6 +426,8 @@ class LogManager:
             self._release(logs, log.partition)
             log.abandon()
             partitions.append(log.partition)
+            if not log.is_future:
+                self.on_removed(log.partition)
         logger.error("%s is offline, and with it %d logs", log_dir.path, len(gone))
         self._on_dir_failed(log_dir.path, partitions)
 

@@ -1,0 +1,443 @@
+"""The log cleaner: finds the filthiest compacted log, has a worker clean it, and swaps the cleaned segments in.
+
+Owner: the event loop. It reads no record itself: surveys look at sizes and timestamps of segments, a few logs at a time,
+the work is a worker's, and a swap is a handful of renames. A job holds what it began with; nothing is trusted
+when a report comes: a log that was truncated, deleted, closed or moved meanwhile keeps its segments, and what the worker
+wrote is removed.
+
+Compacted logs have their retention here too, between cleanings, so that no segment is deleted under a worker.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from barnabas.core.errors import LogDirFault, Malformed
+from barnabas.core.ids import TopicPartition
+from barnabas.runtime.timers import Timer
+from barnabas.storage import names
+from barnabas.storage.cleaner.checkpoint import CleanerCheckpoints
+from barnabas.storage.cleaner.job import (
+    CleanJob,
+    CleanStats,
+    Died,
+    Failed,
+    Finished,
+    GroupCleaned,
+    LastRecord,
+    Report,
+    SourceSegment,
+)
+from barnabas.storage.cleaner.planning import Candidate, DirtyRange, dirty_range, filthiest
+from barnabas.storage.cleaner.process import Worker
+from barnabas.storage.cleaner.settings import CleanerMetrics, CleanerSettings
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.log import Log
+from barnabas.storage.manager import LogManager
+from barnabas.storage.replacement import open_cleaned
+from barnabas.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+#: Logs looked at before others get their turn on the loop.
+_SLICE: Final = 32
+#: A log that has killed its worker so often is left alone: it would kill the next one too.
+_DEATHS_MAX: Final = 3
+
+
+class _Running:
+    """A job under way."""
+
+    __slots__ = ("aborted", "directory", "job", "log", "segments", "worker")
+
+    def __init__(self, log: Log, job: CleanJob, segments: dict[int, Segment], worker: Worker) -> None:
+        self.log = log
+        self.job = job
+        self.segments = segments
+        self.worker = worker
+        #: Where the log was: a directory that is renamed or replaced is another one.
+        self.directory = log.directory
+        #: Nothing that it reports is used any more.
+        self.aborted = False
+
+
+class Cleaner:
+    """`start` on the loop once the logs are loaded; `await stop()` before the manager shuts down."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        env: LogEnvironment,
+        settings: CleanerSettings,
+        new_worker: Callable[[], Worker],
+    ) -> None:
+        self._manager = manager
+        self._env = env
+        self.settings = settings
+        self._new_worker = new_worker
+        self.checkpoints = CleanerCheckpoints(manager, env)
+        self._idle_workers: list[Worker] = []
+        self._running: dict[TopicPartition, _Running] = {}
+        self._uncleanable: dict[TopicPartition, Log] = {}
+        self._deaths: dict[TopicPartition, int] = {}
+        self._timer: Timer | None = None
+        self._surveying = False
+        self._again = False
+        self._started = False
+        self._stopped = False
+        self._last_stats: dict[int, CleanStats] = {}
+        self._max_dirty_ratio = 0.0
+        self._max_overdue_ms = 0
+        self._last_run_ms = env.clock.now_ms()
+        self._dead_workers = 0
+        self._totals = [0, 0, 0]
+
+    # -- beginning and end
+
+    def start(self) -> None:
+        """Begin to look for dirty logs, if `log.cleaner.enable`."""
+        if not self.settings.enable:
+            logger.info("the log cleaner is disabled")
+            return
+        self.checkpoints.load()
+        self._env.on_cut = self._on_cut
+        self._manager.on_removed = self._on_removed
+        self._started = True
+        self._schedule(self.settings.backoff_ms)
+
+    async def stop(self) -> None:
+        """End every job and worker; what they wrote is removed, what was decided is on disk."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        workers = [running.worker for running in self._running.values()] + self._idle_workers
+        for running in self._running.values():
+            running.aborted = True
+        for worker in workers:
+            await worker.close()
+        self._idle_workers.clear()
+        await self.checkpoints.written()
+
+    def update_settings(self, settings: CleanerSettings) -> None:
+        """For jobs that begin from now on. `enable` needs a restart, as in Kafka."""
+        self.settings = settings
+
+    def abort(self, partition: TopicPartition) -> None:
+        """End the cleaning of this partition's log, if there is one under way; it stays as dirty as it was."""
+        running = self._running.get(partition)
+        if running is not None and not running.aborted:
+            running.aborted = True
+            logger.info("the cleaning of %s is aborted", partition)
+            running.worker.kill()
+
+    def is_cleaning(self, partition: TopicPartition) -> bool:
+        return partition in self._running
+
+    def is_uncleanable(self, partition: TopicPartition) -> bool:
+        return self._uncleanable.get(partition) is not None
+
+    # -- what happens to logs
+
+    def _on_cut(self, partition: TopicPartition, directory: str, offset: int) -> None:
+        log = self._manager.get(partition)
+        if log is None or log.directory != directory:
+            return
+        self.abort(partition)
+        self.checkpoints.truncate(log, offset)
+
+    def _on_removed(self, partition: TopicPartition) -> None:
+        self.abort(partition)
+        self.checkpoints.drop(partition)
+        self._uncleanable.pop(partition, None)
+        self._deaths.pop(partition, None)
+
+    # -- looking for the filthiest
+
+    def _schedule(self, delay_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if self._stopped else self._env.timers.call_later(delay_ms / 1000, self.survey)
+
+    def survey(self) -> None:
+        """Look at all compacted logs now, and give the filthiest to the workers that are free."""
+        if self._stopped or not self._started:
+            return
+        if self._surveying:
+            self._again = True
+            return
+        self._surveying = True
+        self._continue(self._look())
+
+    def _continue(self, slices: Iterator[None]) -> None:
+        if self._stopped:
+            return
+        try:
+            next(slices)
+        except StopIteration:
+            self._surveying = False
+            again, self._again = self._again, False
+            self._schedule(0 if again else self.settings.backoff_ms)
+        else:
+            self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
+
+    def _look(self) -> Iterator[None]:
+        now_ms = self._last_run_ms = self._env.clock.now_ms()
+        candidates: list[Candidate] = []
+        for count, log in enumerate([log for log in self._manager if log.config.is_compacted], start=1):
+            candidate = self._look_at(log, now_ms)
+            if candidate is not None:
+                candidates.append(candidate)
+            if count % _SLICE == 0:
+                yield
+        self._max_dirty_ratio = max((candidate.dirty.ratio for candidate in candidates), default=0.0)
+        self._max_overdue_ms = max((candidate.dirty.overdue_ms for candidate in candidates), default=0)
+        while len(self._running) < self.settings.threads:
+            best = filthiest(candidates)
+            if best is None:
+                return
+            candidates.remove(best)
+            self._clean(best.partition, now_ms)
+
+    def _look_at(self, log: Log, now_ms: int) -> Candidate | None:
+        """Its retention, then how dirty it is. None where it is not to be cleaned now."""
+        partition = log.partition
+        if log.is_closed or partition in self._running or self._is_left_alone(log):
+            return None
+        try:
+            log.delete_old_segments(now_ms)
+            self.checkpoints.follow(log)
+            if self._manager.get_future(partition) is not None:
+                return None  # its copy must not be behind what a checkpoint says is clean
+            if log.recovery_point < log.segments.active.base_offset:
+                log.flush_in_background(log.segments.active.base_offset)
+            dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
+        except LogDirFault as fault:
+            logger.error("%s is not cleaned: %s", partition, fault)
+            return None
+        except OSError as error:
+            self._manager.handle_fault(LogDirFault(log.log_dir, error))
+            return None
+        except Malformed as error:
+            self._mark_uncleanable(log, str(error))
+            return None
+        if dirty.checkpoint_reset:
+            self.checkpoints.set(log, dirty.first_dirty_offset)
+        return Candidate(partition, dirty, log.config.min_cleanable_dirty_ratio)
+
+    def _is_left_alone(self, log: Log) -> bool:
+        if self._uncleanable.get(log.partition) not in (None, log):
+            # Another log of that name: moved to another directory, or made anew.
+            del self._uncleanable[log.partition]
+        return log.partition in self._uncleanable
+
+    def _mark_uncleanable(self, log: Log, why: str) -> None:
+        logger.warning("%s cannot be cleaned, and is left alone until the next start: %s", log.partition, why)
+        self._uncleanable[log.partition] = log
+
+    # -- one job
+
+    def _clean(self, partition: TopicPartition, now_ms: int) -> None:
+        log = self._manager.get(partition)
+        if log is None or log.is_closed:
+            return
+        # Others had their turn since it was looked at.
+        dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
+        inside = [segment for segment in log.segments if segment.base_offset < dirty.end_offset]
+        if not inside or dirty.dirty_bytes == 0:
+            return
+        job = self._job(log, dirty, inside, now_ms)
+        worker = self._idle_workers.pop() if self._idle_workers else self._new_worker()
+        running = _Running(log, job, {segment.base_offset: segment for segment in inside}, worker)
+        self._running[partition] = running
+        logger.info(
+            "cleaning %s: [%d, %d) is dirty, %d bytes of %d",
+            partition,
+            dirty.first_dirty_offset,
+            dirty.end_offset,
+            dirty.dirty_bytes,
+            dirty.dirty_bytes + dirty.clean_bytes,
+        )
+        worker.submit(job, lambda report: self._on_report(running, report))
+
+    def _job(self, log: Log, dirty: DirtyRange, inside: list[Segment], now_ms: int) -> CleanJob:
+        config, settings = log.config, self.settings
+        ends = [segment.base_offset for segment in inside[1:]] + [dirty.end_offset]
+        rate = settings.io_max_bytes_per_second
+        return CleanJob(
+            partition=str(log.partition),
+            directory=log.directory,
+            segments=tuple(
+                SourceSegment(segment.base_offset, segment.size_bytes, end)
+                for segment, end in zip(inside, ends, strict=True)
+            ),
+            later_segments=tuple(base for base in log.segments.base_offsets if base >= dirty.end_offset),
+            first_dirty_offset=dirty.first_dirty_offset,
+            end_offset=dirty.end_offset,
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            max_message_bytes=config.max_message_bytes,
+            dedupe_buffer_bytes=settings.dedupe_buffer_size // settings.threads,
+            io_buffer_bytes=settings.io_buffer_size // settings.threads,
+            io_bytes_per_second=None if rate is None else rate / settings.threads,
+            # As of now: what a producer writes later is not in these segments, so this keeps too much at most.
+            producers={
+                producer_id: LastRecord(entry.last_data_offset, entry.producer_epoch)
+                for producer_id, entry in log.producers.producers.items()
+                if entry.last_data_offset < dirty.end_offset
+            },
+        )
+
+    def _on_report(self, running: _Running, report: Report) -> None:
+        if isinstance(report, GroupCleaned):
+            if not running.aborted:
+                self._swap(running, report)
+            return
+        partition = running.log.partition
+        if isinstance(report, Died):
+            self._on_death(running, report)
+            return
+        if isinstance(report, Finished):
+            if not running.aborted:
+                self._finish(running, report)
+        elif isinstance(report, Failed) and not running.aborted and self._holds(running):
+            if report.errno:
+                self._manager.handle_fault(LogDirFault(running.log.log_dir, OSError(report.errno, report.message)))
+            else:
+                self._mark_uncleanable(running.log, report.message)
+        if running.aborted:
+            # It ended before it could be killed: what it left is removed all the same.
+            self._remove_cleaned(running)
+            return
+        self._end(partition, running)
+
+    def _holds(self, running: _Running) -> bool:
+        """Whether the log is still the one that the job was made for."""
+        log = running.log
+        return (
+            self._manager.get(log.partition) is log
+            and not log.is_closed
+            and log.directory == running.directory
+            and self._manager.get_future(log.partition) is None
+        )
+
+    def _swap(self, running: _Running, report: GroupCleaned) -> None:
+        log = running.log
+        old = [running.segments[base] for base in report.replaced]
+        if not self._holds(running) or any(segment not in log.segments or segment.is_active for segment in old):
+            self.abort(log.partition)
+            return
+        try:
+            cleaned = open_cleaned(log.directory, report.base_offset, disk=self._env.disk, config=log.config)
+            log.replace_segments([cleaned], old)
+        except LogDirFault as fault:
+            logger.error("cleaned segments of %s are not taken: %s", log.partition, fault)
+            self.abort(log.partition)
+        except OSError as error:
+            self._manager.handle_fault(LogDirFault(log.log_dir, error))
+            self.abort(log.partition)
+
+    def _finish(self, running: _Running, report: Finished) -> None:
+        log, stats = running.log, report.stats
+        if not self._holds(running):
+            return
+        self.checkpoints.set(log, report.next_dirty_offset, swapped=True)
+        self._deaths.pop(log.partition, None)
+        self._dead_workers = 0
+        self._last_stats[id(running.worker)] = stats
+        self._totals = [
+            total + more for total, more in zip(self._totals, (1, stats.bytes_read, stats.bytes_written), strict=True)
+        ]
+        logger.info(
+            "cleaned %s up to %d in %.1f s (%.1f s for the keys): %d records, %d bytes became %d records, %d bytes; "
+            "the map of keys was %.1f%% full%s",
+            log.partition,
+            report.next_dirty_offset,
+            stats.total_s,
+            stats.map_s,
+            stats.records_read,
+            stats.bytes_read,
+            stats.records_written,
+            stats.bytes_written,
+            100 * stats.buffer_utilization,
+            f"; {stats.invalid_records} records without a key are gone" if stats.invalid_records else "",
+        )
+
+    def _on_death(self, running: _Running, report: Died) -> None:
+        partition = running.log.partition
+        if not running.aborted:
+            self._dead_workers += 1
+            deaths = self._deaths[partition] = self._deaths.get(partition, 0) + 1
+            logger.error("the cleaning of %s has failed: %s", partition, report.message)
+            if deaths >= _DEATHS_MAX:
+                self._mark_uncleanable(running.log, f"{deaths} workers died of it")
+        self._remove_cleaned(running)
+
+    def _remove_cleaned(self, running: _Running) -> None:
+        """What a job left that nobody will use. The partition counts as being cleaned until it is gone."""
+        log, disk = running.log, self._env.disk
+        directory = log.directory
+
+        def work() -> None:
+            try:
+                files = disk.listdir(directory)
+            except FileNotFoundError:
+                return  # deleted with all that was in it
+            for name in files:
+                if name.endswith(names.CLEANED_SUFFIX):
+                    disk.unlink(f"{directory}/{name}")
+
+        def done(error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                self._manager.handle_fault(LogDirFault(directory.rpartition("/")[0], error))
+            elif error is not None:
+                raise error
+            self._end(log.partition, running, after_ms=self.settings.backoff_ms)
+
+        self._env.threads.run(work, done)
+
+    def _end(self, partition: TopicPartition, running: _Running, *, after_ms: int = 0) -> None:
+        del self._running[partition]
+        if self._stopped:
+            return
+        if len(self._idle_workers) + len(self._running) < self.settings.threads:
+            self._idle_workers.append(running.worker)
+        if after_ms == 0:
+            # There may be another dirty one: Kafka, too, waits only when there is none.
+            if self._surveying:
+                self._again = True
+            else:
+                self._schedule(0)
+
+    # -- numbers
+
+    @property
+    def metrics(self) -> CleanerMetrics:
+        """As of now; computed when asked."""
+        stats = list(self._last_stats.values())
+        read, written = sum(s.bytes_read for s in stats), sum(s.bytes_written for s in stats)
+        counts: dict[str, int] = {log_dir.path: 0 for log_dir in self._manager.live_dirs}
+        sizes = dict(counts)
+        now_ms = self._env.clock.now_ms()
+        for partition, log in self._uncleanable.items():
+            if self._manager.get(partition) is log:
+                counts[log.log_dir] = counts.get(log.log_dir, 0) + 1
+                dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
+                sizes[log.log_dir] = sizes.get(log.log_dir, 0) + dirty.dirty_bytes
+        return CleanerMetrics(
+            cleaner_recopy_percent=100 * written // max(read, 1),
+            max_clean_time_secs=max((s.total_s for s in stats), default=0.0),
+            max_buffer_utilization_percent=int(100 * max((s.buffer_utilization for s in stats), default=0.0)),
+            max_dirty_percent=int(100 * self._max_dirty_ratio),
+            max_compaction_delay_secs=self._max_overdue_ms / 1000,
+            time_since_last_run_ms=now_ms - self._last_run_ms,
+            dead_worker_count=self._dead_workers,
+            uncleanable_partitions_count=counts,
+            uncleanable_bytes=sizes,
+            logs_cleaned_total=self._totals[0],
+            bytes_read_total=self._totals[1],
+            bytes_written_total=self._totals[2],
+        )

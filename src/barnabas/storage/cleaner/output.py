@@ -1,0 +1,75 @@
+"""Writing a `.cleaned` segment: batches through a buffer, indexes as they go. Owner: the worker."""
+
+import os
+
+from barnabas.core.config.log_config import LogConfig
+from barnabas.storage.cleaner.source import Throttle
+from barnabas.storage.disk import Disk, ReadableBuffer, write_fully
+from barnabas.storage.replacement import create_cleaned, finish_cleaned
+from barnabas.storage.txn_index import AbortedTxn
+
+
+class CleanedWriter:
+    """`batch` for every batch, in order; then `finish`. `discard` where the job ends early."""
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        disk: Disk,
+        config: LogConfig,
+        now_ms: int,
+        buffer_bytes: int,
+        throttle: Throttle,
+    ) -> None:
+        self._disk = disk
+        self._segment = create_cleaned(directory, base_offset, disk=disk, config=config, now_ms=now_ms)
+        self._indexes = self._segment.index_builder()
+        self._buffer_bytes = buffer_bytes
+        self._throttle = throttle
+        self._pending: list[ReadableBuffer] = []
+        self._pending_bytes = 0
+        self._written = 0
+        #: Where the next batch will begin.
+        self.position = 0
+
+    def note(self, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch of that size comes next; its bytes follow by `write`, alone or with those after it."""
+        indexes, position = self._indexes, self.position
+        if max_timestamp > indexes.max_timestamp or position > indexes.next_entry_after:
+            indexes.add(position, last_offset, max_timestamp)
+        self.position = position + size_bytes
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Bytes of batches that have been noted. `data` must not change afterwards."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= self._buffer_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        write_fully(self._disk, self._segment.file.fd, data, self._written)
+        self._written += len(data)
+        self._throttle.spent(len(data))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def finish(self, aborted: list[AbortedTxn], *, modified_ns: int) -> int:
+        """All is on disk, and as old as what it replaces: the size in bytes."""
+        if self._pending:
+            self._flush()
+        segment = self._segment
+        segment.size_bytes = self._written
+        segment.take_indexes(self._indexes)
+        for txn in aborted:
+            segment.txn_index.append(txn)
+        finish_cleaned(segment, self._disk)
+        # Kafka does so too: where records have no timestamps, retention goes by the file's.
+        os.utime(segment.log_path, ns=(modified_ns, modified_ns))
+        return self._written
+
+    def discard(self) -> None:
+        self._segment.abandon()
+        self._segment.delete_files()

@@ -1,0 +1,131 @@
+"""Reading records no further than compaction needs: keys on one walk, lengths on the other. The hot loops of the worker.
+
+Strict where it costs nothing: the CRC has been checked, so what remains is a producer that wrote nonsense, for which
+`Malformed` is raised and the partition becomes uncleanable.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from barnabas.core.errors import Malformed
+from barnabas.protocol.varint import encode_varint, read_varint, read_varlong
+
+#: Longer keys are known by their digest, one byte longer: a key and a digest are never taken for one another. Both are
+#: 64 bytes of memory, as Python's bytes are allocated.
+RAW_KEY_BYTES_MAX: Final = 30
+DIGEST_BYTES: Final = 31
+#: The first byte of a key's length, zig-zag, where the key is short enough to be used as it is.
+_RAW_KEY_LENGTH_BYTE: Final = RAW_KEY_BYTES_MAX * 2
+#: Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
+RECORD_BYTES_MIN: Final = 7
+
+Key = bytes | None
+
+
+def key_digest(key: bytes) -> bytes:
+    """What stands for a key in the map."""
+    return key if len(key) <= RAW_KEY_BYTES_MAX else blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def scan_keys(
+    body: bytes, pos: int, end: int, count: int, first: int, append: Callable[[Key], None], tombstones: list[int]
+) -> None:
+    """`append` the key of each record of `body[pos:end]`, None where it has none, and note those without a value.
+
+    Records are numbered from `first`. Timestamps and offsets are skipped: compaction goes by the order of records.
+    """
+    if count * RECORD_BYTES_MIN > end - pos:
+        raise Malformed(f"{count} records in {end - pos} bytes")
+    try:
+        for number in range(first, first + count):
+            size = body[pos]
+            if size < 0x80:
+                at = pos + 2
+                stop = pos + 1 + (size >> 1)
+            else:
+                more = body[pos + 1]
+                if more < 0x80:
+                    at = pos + 3
+                    stop = pos + 2 + ((size & 0x7F | more << 7) >> 1)
+                else:
+                    stop, at = _long_record(body, pos)
+            while body[at] >= 0x80:
+                at += 1
+            at += 1
+            while body[at] >= 0x80:
+                at += 1
+            size = body[at + 1]
+            at += 2
+            if size <= _RAW_KEY_LENGTH_BYTE and not size & 1:
+                pos = at + (size >> 1)
+                append(body[at:pos])
+            else:
+                key, pos = _other_key(body, at - 1)
+                append(key)
+            # Zig-zag: 1 is -1, no value.
+            if body[pos] == 1:
+                tombstones.append(number)
+            if pos >= stop:
+                raise Malformed(f"record's key ends at {pos}, its length says {stop}")
+            pos = stop
+    except IndexError:
+        raise Malformed("record runs past the end of its batch") from None
+    if pos != end:
+        raise Malformed(f"{count} records end at {pos}, their batch at {end}")
+
+
+def _long_record(body: bytes, pos: int) -> tuple[int, int]:
+    """(where the record ends, where its timestamp begins)"""
+    size, at = read_varint(body, pos)
+    if size < 0:
+        raise Malformed(f"record of {size} bytes")
+    return at + size, at + 1
+
+
+def _other_key(body: bytes, pos: int) -> tuple[Key, int]:
+    size, at = read_varint(body, pos)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > len(body):
+        raise Malformed(f"key of {size} bytes")
+    return key_digest(body[at : at + size]), at + size
+
+
+def record_starts(body: bytes, pos: int, end: int, count: int) -> list[int]:
+    """Where each record begins, and where the last one ends: `count + 1` positions."""
+    starts: list[int] = []
+    append = starts.append
+    try:
+        for _ in range(count):
+            append(pos)
+            size = body[pos]
+            if size < 0x80:
+                pos += 1 + (size >> 1)
+            else:
+                more = body[pos + 1]
+                if more < 0x80:
+                    pos += 2 + ((size & 0x7F | more << 7) >> 1)
+                else:
+                    size, pos = read_varint(body, pos)
+                    pos += size
+    except IndexError:
+        raise Malformed("record runs past the end of its batch") from None
+    if pos != end:
+        raise Malformed(f"{count} records end at {pos}, their batch at {end}")
+    append(pos)
+    return starts
+
+
+def timestamp_delta(body: bytes, start: int) -> int:
+    """Of the record that begins at `start`."""
+    _, pos = read_varint(body, start)
+    return read_varlong(body, pos + 1)[0]
+
+
+def shift_timestamp(body: bytes, start: int, stop: int, shift: int) -> tuple[bytes, int]:
+    """The record `body[start:stop]` with `shift` added to its timestamp delta, and the delta that it had."""
+    _, at = read_varint(body, start)
+    delta, rest = read_varlong(body, at + 1)
+    record = body[at : at + 1] + encode_varint(delta + shift) + body[rest:stop]
+    return encode_varint(len(record)) + record, delta
