@@ -1,28 +1,17 @@
 """Apache ZooKeeper 3.8.4 beside ours."""
 
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 _HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE.parent), str(_HERE.parents[1] / "scenarios" / "zookeeper")]
+sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[1] / "scenarios" / "zookeeper")]
 
 import maven  # noqa: E402
-from zk_process import ZooKeeperProcess, four_letter_word, running  # noqa: E402
-
-ZOOKEEPER = (
-    "org.apache.zookeeper:zookeeper:3.8.4",
-    "io.dropwizard.metrics:metrics-core:4.1.12.1",
-    "org.xerial.snappy:snappy-java:1.1.10.5",
-    "commons-cli:commons-cli:1.5.0",
-    "jline:jline:2.14.6",
-)
+from zk_apache import ZOOKEEPER, apache_zookeeper  # noqa: E402
+from zk_process import ZooKeeperProcess, running  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,48 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.timeout(300))
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-@contextmanager
-def apache_zookeeper(data: Path) -> Iterator[int]:
-    """Apache's own server on `data`; yields its port."""
-    data.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    config = data / "zoo.cfg"
-    config.write_text(
-        f"dataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=2000\nmaxClientCnxns=0\n"
-        "admin.enableServer=false\n4lw.commands.whitelist=*\nextendedTypesEnabled=true\n"
-    )
-    logback = data / "logback.xml"
-    logback.write_text('<configuration><root level="OFF"/></configuration>')
-    command = ["java", "-Xmx256m", f"-Dlogback.configurationFile={logback}", "-cp", maven.classpath(*ZOOKEEPER)]
-    command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
-    with (data / "out.txt").open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            deadline = time.monotonic() + 60
-            while not _is_ok(port):
-                assert process.poll() is None, (data / "out.txt").read_text()[-3000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def _is_ok(port: int) -> bool:
-    try:
-        return "Mode: standalone" in four_letter_word(port, b"srvr")
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="session")

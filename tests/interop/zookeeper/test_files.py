@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from conftest import apache_zookeeper
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from zk_apache import apache_zookeeper
 from zk_process import connected, running
 
 
