@@ -109,13 +109,13 @@ def test_all_settings_are_shown_when_asked_for(tool: Tool, new_topic: Callable[.
 
 
 def test_broker_settings_by_default_and_for_one(tool: Tool) -> None:
-    tool("configs", "--alter", "--broker-defaults", "--add-config", "log.cleaner.backoff.ms=12345")
-    tool("configs", "--alter", "--broker", "2", "--add-config", "log.cleaner.backoff.ms=23456")
+    tool("configs", "--alter", "--broker-defaults", "--add-config", "log.segment.delete.delay.ms=12345")
+    tool("configs", "--alter", "--broker", "2", "--add-config", "log.segment.delete.delay.ms=23456")
     try:
         brokers = ("configs", "--describe", "--entity-type", "brokers")
-        until(lambda: "log.cleaner.backoff.ms=12345" in tool(*brokers, "--entity-default").out)
-        own = "  log.cleaner.backoff.ms=23456 sensitive=false"
+        until(lambda: "log.segment.delete.delay.ms=12345" in tool(*brokers, "--entity-default").out)
+        own = "  log.segment.delete.delay.ms=23456 sensitive=false"
         until(lambda: any(line.startswith(own) for line in tool(*brokers, "--entity-name", "2").lines))
     finally:
-        tool("configs", "--alter", "--broker", "2", "--delete-config", "log.cleaner.backoff.ms")
-        tool("configs", "--alter", "--broker-defaults", "--delete-config", "log.cleaner.backoff.ms")
+        tool("configs", "--alter", "--broker", "2", "--delete-config", "log.segment.delete.delay.ms")
+        tool("configs", "--alter", "--broker-defaults", "--delete-config", "log.segment.delete.delay.ms")
