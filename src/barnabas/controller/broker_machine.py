@@ -1,7 +1,7 @@
 """Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from barnabas.controller.context import Replica
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -73,23 +73,20 @@ class BrokerMachine:
         )
         if came or went or bounced:
             _log.info("brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
-        for broker in (*bounced, *went):
-            self._office.emit(CloseChannel(broker))
-        for broker in (*came, *bounced):
-            self._office.emit(OpenChannel(*found[broker]))
-        if came:
-            self._add(came, found)
-            yield from self._on_startup(came)
-        if bounced:
-            self._remove(bounced)
-            yield from self._on_failure(bounced)
+        # Kafka starts those that came before it sees to those that went. Failed leaders are what clients wait for.
+        gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
+        if gone:
+            for broker in gone:
+                self._office.emit(CloseChannel(broker))
+                context.remove_broker(broker)
+            yield from self._on_failure(gone)
             # While it counts as gone: StopReplica of its former life must not reach the new one.
             self._requests.flush()
-            self._add(bounced, found)
-            yield from self._on_startup(bounced)
-        if went:
-            self._remove(went)
-            yield from self._on_failure(went)
+        if here:
+            for broker in here:
+                self._office.emit(OpenChannel(*found[broker]))
+                context.add_broker(*found[broker])
+            yield from self._on_startup(here)
 
     def broker_modified(self, broker: int) -> Program[None]:
         """New endpoints or features: everybody is told."""
@@ -105,14 +102,6 @@ class BrokerMachine:
         if now.endpoints != known.endpoints:
             self._office.emit(OpenChannel(now, context.broker_epochs[broker]))
         self._requests.add_metadata(context.brokers)
-
-    def _add(self, brokers: Iterable[int], found: dict[int, tuple[BrokerRegistration, int]]) -> None:
-        for broker in brokers:
-            self._office.context.add_broker(*found[broker])
-
-    def _remove(self, brokers: Iterable[int]) -> None:
-        for broker in brokers:
-            self._office.context.remove_broker(broker)
 
     def _on_startup(self, brokers: Sequence[int]) -> Program[None]:
         context = self._office.context
@@ -149,8 +138,8 @@ class BrokerMachine:
         elected = yield from self._partitions.bring_online()
         # Clients wait for this: it goes before the rest is written.
         self._requests.flush()
-        doomed = [each for each in replicas if context.is_queued_for_deletion(each.topic)]
-        staying = [each for each in replicas if not context.is_queued_for_deletion(each.topic)]
+        doomed = [each for each in replicas if context.is_dying(each.topic)]
+        staying = [each for each in replicas if not context.is_dying(each.topic)]
         yield from self._replicas.to_offline(
             [each for each in staying if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
         )
@@ -220,7 +209,7 @@ class BrokerMachine:
         for replica in context.replicas_on((broker,)):
             state = context.leadership.get(replica.partition)
             alone = len(context.assignment(replica.partition).replicas) == 1
-            if state is None or alone or context.is_queued_for_deletion(replica.topic):
+            if state is None or alone or context.is_dying(replica.topic):
                 continue
             (led if state.leader == broker else followed).append(replica)
         yield from self._partitions.to_online([each.partition for each in led], Strategy.CONTROLLED_SHUTDOWN)

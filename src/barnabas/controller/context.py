@@ -147,7 +147,7 @@ class ControllerContext:
             partition
             for partition, state in self.leadership.items()
             if state.leader == broker
-            and not self.is_queued_for_deletion(partition.topic)
+            and not self.is_dying(partition.topic)
             and len(self.assignment(partition).replicas) > 1
         ]
 
@@ -155,7 +155,7 @@ class ControllerContext:
         return [
             partition
             for partition, state in self.leadership.items()
-            if not self.is_online(state.leader, partition) and not self.is_queued_for_deletion(partition.topic)
+            if not self.is_online(state.leader, partition) and not self.is_dying(partition.topic)
         ]
 
     def leader_epoch(self, partition: TopicPartition) -> int:
@@ -208,6 +208,10 @@ class ControllerContext:
 
     def is_queued_for_deletion(self, topic: str) -> bool:
         return topic in self.to_delete
+
+    def is_dying(self, topic: str) -> bool:
+        """Queued for deletion, and not waiting for anything that still needs leaders (a reassignment does)."""
+        return topic in self.deletion_started or (topic in self.to_delete and topic not in self.deletion_ineligible)
 
     # --- counts for metrics -------------------------------------------------------------------------------------------
 

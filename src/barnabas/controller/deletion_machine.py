@@ -63,7 +63,9 @@ class DeletionMachine:
     def resume_for(self, topics: Iterable[str]) -> Program[None]:
         """A broker came back, or a reassignment ended: topics that waited may go on."""
         context = self._office.context
-        resumed = context.to_delete & set(topics)
+        # Kafka forgets here that a topic may also wait for a reassignment, and deletes it under its feet.
+        moving = {partition.topic for partition in context.reassigning}
+        resumed = (context.to_delete & set(topics)) - moving
         if resumed:
             context.deletion_ineligible -= resumed
             yield from self.resume()

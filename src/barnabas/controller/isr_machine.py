@@ -87,6 +87,9 @@ class IsrMachine:
         if broker != current.leader or broker not in proposed.isr:
             # Same epoch, another leader: cannot be, unless somebody makes it up.
             return ErrorCode.INVALID_REQUEST
+        if not set(proposed.isr) <= set(context.assignment(partition).replicas):
+            # Kafka with ZooKeeper trusts its leaders in this; a replica that is none could lead nobody.
+            return ErrorCode.INVALID_REQUEST
         if not self._is_eligible(proposed):
             # KIP-841: whoever is not alive, or is about to stop, cannot come (back) into the ISR.
             return ErrorCode.INELIGIBLE_REPLICA if version >= 2 else ErrorCode.OPERATION_NOT_ATTEMPTED

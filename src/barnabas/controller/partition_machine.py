@@ -69,7 +69,7 @@ class PartitionMachine:
         waiting = [
             partition
             for partition in context.partitions_in(PartitionState.NEW, PartitionState.OFFLINE, topic=topic)
-            if not context.is_queued_for_deletion(partition.topic)
+            if not context.is_dying(partition.topic)
         ]
         return (yield from self.to_online(waiting, Strategy.OFFLINE))
 

@@ -62,7 +62,7 @@ class ReplicaMachine:
             context.move_replica(replica, ReplicaState.OFFLINE)
         for broker, partitions in by_broker.items():
             # The znodes of a topic that is being deleted go as well: nobody needs to know its ISR any more.
-            staying = [each for each in partitions if not context.is_queued_for_deletion(each.topic)]
+            staying = [each for each in partitions if not context.is_dying(each.topic)]
             # Offline replicas are part of the metadata, even where the ISR does not change.
             self._requests.add_metadata(context.brokers, staying)
             yield from self._leave_isr(broker, staying)
@@ -109,8 +109,11 @@ class ReplicaMachine:
                 else:
                     _log.error("%d could not leave the ISR of %s: %s", broker, partition, state.value)
             known = yield from read_leadership(again)
-            # One that left meanwhile by itself has nothing more to write, but is to be remembered.
-            context.leadership.update(known)
+            for partition, state in known.items():
+                # It has left already: by our own write, say, whose answer a lost connection took along. Who leads may not
+                # have heard of it.
+                if not _is_member(state, broker):
+                    self._announce(partition, state, besides=broker)
 
     def _announce(self, partition: TopicPartition, state: LeaderAndIsr, *, besides: int) -> None:
         context = self._office.context

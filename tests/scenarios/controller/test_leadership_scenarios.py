@@ -79,7 +79,7 @@ def test_request_that_is_repeated_after_a_lost_answer_is_granted_without_a_write
         ((2, 1), {"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
         ((2, 1), {"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
         ((2, 1), {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
-        ((2, 9), {}, ErrorCode.INELIGIBLE_REPLICA),
+        ((2, 9), {}, ErrorCode.INVALID_REQUEST),
         ((3, 1), {}, ErrorCode.INVALID_REQUEST),
         ((2,), {"recovery": LeaderRecoveryState.RECOVERING}, ErrorCode.INVALID_REQUEST),
     ],
@@ -96,6 +96,12 @@ def test_broker_that_is_shutting_down_cannot_come_back_into_the_isr() -> None:
     cluster = with_orders()
     cluster.call(lambda token: ControlledShutdown(token, 3, cluster.brokers[3].epoch))
     assert cluster.state(ORDERS).isr == (2, 1)
+    assert cluster.alter_isr(ORDERS, (2, 1, 3)) is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_broker_that_is_down_cannot_come_back_into_the_isr() -> None:
+    cluster = with_orders()
+    cluster.kill(3)
     assert cluster.alter_isr(ORDERS, (2, 1, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
