@@ -16,7 +16,22 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from barnabas.api import cluster, configs, control, fetch, log_dirs, metadata, offsets, produce, registry, topics
+from barnabas.api import (
+    cluster,
+    configs,
+    control,
+    fetch,
+    find_coordinator,
+    group_parts,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    registry,
+    topics,
+    transaction_parts,
+)
+from barnabas.api.find_coordinator import KeyType
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError, ConnectionLost
 from barnabas.controller.driver import Controller, ControllerConfig
@@ -24,7 +39,8 @@ from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.registration import (
     BrokerRegistrar,
     create_or_get_cluster_id,
@@ -43,12 +59,19 @@ from barnabas.core.config.topic import validate_topic_config as check_topic_sett
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
+from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.protocol import codec
+from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.fetch_session_cache import FetchSessionCache
@@ -63,6 +86,7 @@ from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidat
 from barnabas.runtime.parent import die_with_parent
 from barnabas.runtime.threads import LoopThreads
 from barnabas.server.context import BrokerContext
+from barnabas.server.coordinator_log import InternalTopicLog
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import ConnectionLimits, SocketServer
 from barnabas.server.listener import Endpoint as ListenEndpoint
@@ -78,7 +102,7 @@ R = TypeVar("R", bound=ApiMessage)
 #: How long to wait for a new controller before it is asked again to take over leadership.
 CONTROLLER_GONE_BACKOFF_S = 0.3
 #: API families that need nothing but the context.
-FAMILIES = (produce, fetch, metadata, offsets, log_dirs, topics, cluster)
+FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
 
 LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
@@ -235,10 +259,14 @@ class Broker:
     def _assemble(self) -> None:
         config = self.config
         self.metadata = MetadataCache()
+        self.features = ClusterFeatures(self.session)
+        self.metadata.subscribe(self._metadata_changed)
         self.links = BrokerLinks(self.broker_id, endpoint_of=self._inter_broker_endpoint)
         self.registrar = BrokerRegistrar(
             self.session,
-            BrokerRegistration(id=self.broker_id, endpoints=self._advertised(), rack=config.broker_rack),
+            BrokerRegistration(
+                id=self.broker_id, endpoints=self._advertised(), rack=config.broker_rack, features=ANNOUNCED
+            ),
             clock=self._clock,
             wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,
         )
@@ -299,15 +327,74 @@ class Broker:
             broker_epoch=self._broker_epoch,
             auto_create=self._auto_create,
         )
+        self._assemble_coordinators()
         self.pipeline.handlers.update(
             registry.build(
                 [
                     *(family.handlers(self.context) for family in FAMILIES),
+                    produce.handlers(self.context, self.transactions.verifier),
                     configs.handlers(self.context, self.config_store, self._write_config),
                     control.handlers(self.context, self.control),
-                ]
+                    *self.groups.families,
+                    *self.transactions.families,
+                    find_coordinator.handlers(
+                        self.context,
+                        {KeyType.GROUP: self.groups.coordinator, KeyType.TRANSACTION: self.transactions.coordinator},
+                    ),
+                ],
+                self.features,
             )
         )
+
+    def _assemble_coordinators(self) -> None:
+        """Groups and transactions: each needs the other, so each gets what it needs by a function."""
+        context = self.context
+
+        def log_of(topic: str, timeout_ms: Callable[[], int]) -> InternalTopicLog:
+            return InternalTopicLog(
+                topic,
+                self.replicas,
+                timeout_ms=timeout_ms,
+                guard_of=lambda tp, producer_id: self.transactions.verifier.take_guard(tp, producer_id),
+            )
+
+        self.groups = group_parts.assemble(
+            context,
+            log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_commit_timeout_ms),
+            create_topic=self._create_topic,
+            consumer_protocol_enabled=lambda: self.features.level(GROUP_VERSION) >= 1,
+            timers=self._loop,
+            spawn=self._spawn,
+            verify_transaction=transaction_parts.offsets_verifier(context, lambda: self.transactions.verifier),
+        )
+
+        async def ask_controller(request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+            return await self._ask_controller(request, AllocateProducerIdsResponse)
+
+        self.transactions = transaction_parts.assemble(
+            context,
+            log_of(TRANSACTION_STATE_TOPIC, lambda: self.config.request_timeout_ms),
+            self.links,
+            ask_controller=ask_controller,
+            create_topic=self._create_topic,
+            offsets_partition_for=self.groups.coordinator.partition_for,
+            offsets_marked=self.groups.coordinator.txn_completed,
+            transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
+            timers=self._loop,
+            spawn=self._spawn,
+            on_bug=self.fail,
+        )
+        self.control.subscribe(self.groups.leadership_changed)
+        self.control.subscribe(self._transaction_leadership_changed)
+
+    def _transaction_leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
+        coordinator = self.transactions.coordinator
+        for partition in led:
+            if partition.tp.topic == TRANSACTION_STATE_TOPIC:
+                coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
+        for partition in followed:
+            if partition.tp.topic == TRANSACTION_STATE_TOPIC:
+                coordinator.resigned(partition.tp.partition)
 
     def _make_controller(self, config: BrokerConfig) -> Controller:
         async def connect(broker_id: int, endpoint: Endpoint) -> Connection:
@@ -444,6 +531,7 @@ class Broker:
     async def _serve(self) -> None:
         self.server.start_accepting()
         await self.registrar.register()
+        await self.features.refresh()
         self._spawn(self.config_store.run(), "config changes")
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
@@ -452,6 +540,10 @@ class Broker:
             await self.metrics_server.start(self.config.barnabas_metrics_host, self.config.barnabas_metrics_port)
         await self.controller.start()
         await self._wait_for_metadata()
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        if change.brokers_changed:
+            self._spawn(self.features.refresh(), "cluster features")
 
     async def _wait_for_metadata(self) -> None:
         """Ready means that a client's first question has an answer: the controller has told this broker of itself."""
@@ -501,6 +593,8 @@ class Broker:
             await self._hand_over()
         self.server.stop_accepting()
         self.fetchers.stop()
+        self.groups.coordinator.close()
+        self.transactions.close()
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()
@@ -566,17 +660,31 @@ class Broker:
     async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         return await self._ask_controller(request, AlterPartitionResponse)
 
+    async def _create_topic(
+        self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
+    ) -> ErrorCode:
+        """An internal topic. A cluster that is still too small for its replication factor answers so."""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
+        )
+        return (await self._create_topics([topic]))[name]
+
     async def _auto_create(self, topics: list[str]) -> dict[str, ErrorCode]:
         """Topics that clients asked for, with the broker's defaults."""
-        request = CreateTopicsRequest(
-            topics=[CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in topics],
-            timeout_ms=self.config.request_timeout_ms,
+        return await self._create_topics(
+            [CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in topics]
         )
+
+    async def _create_topics(self, topics: list[CreatableTopic]) -> dict[str, ErrorCode]:
+        request = CreateTopicsRequest(topics=topics, timeout_ms=self.config.request_timeout_ms)
         try:
             response = await self._ask_controller(request, CreateTopicsResponse)
         except ClientError as error:
-            log.info("cannot create %s: %s", ", ".join(topics), error)
-            return dict.fromkeys(topics, ErrorCode.LEADER_NOT_AVAILABLE)
+            log.info("cannot create %s: %s", ", ".join(topic.name for topic in topics), error)
+            return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
         return {result.name: ErrorCode(result.error_code) for result in response.topics}
 
 

@@ -6,8 +6,15 @@ A version that we do not know is answered in v0 with UNSUPPORTED_VERSION and the
 import re
 from collections.abc import Callable
 
+from barnabas.coordination.features import ANNOUNCED, ClusterFeatures
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.versions import VersionRange, api_named
 from barnabas.server.call import Call
@@ -17,8 +24,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsApi:
-    def __init__(self, advertised: Callable[[], dict[int, VersionRange]]) -> None:
+    def __init__(self, advertised: Callable[[], dict[int, VersionRange]], features: ClusterFeatures) -> None:
         self._advertised = advertised
+        self._features = features
 
     def handle(self, call: Call, request: ApiVersionsRequest | None) -> HandlerResult:
         if request is None:
@@ -28,7 +36,20 @@ class ApiVersionsApi:
             if not all(map(_SOFTWARE.fullmatch, software)):
                 raise Refused(ErrorCode.INVALID_REQUEST, "client software name and version must be plain words")
             call.channel.client_software = software
-        return ApiVersionsResponse(api_keys=self._keys())
+        return ApiVersionsResponse(
+            api_keys=self._keys(),
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in ANNOUNCED.items()
+                # A client of before v4 takes a lowest version of 0 for a fault (KAFKA-17011).
+                if low > 0 or call.api_version >= 4
+            ],
+            finalized_features_epoch=self._features.epoch,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in self._features.levels.items()
+            ],
+        )
 
     def _keys(self) -> list[ApiVersion]:
         return [
@@ -41,5 +62,5 @@ def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | N
     return ApiVersionsResponse(error_code=code)
 
 
-def handlers(advertised: Callable[[], dict[int, VersionRange]]) -> list[ApiHandler]:
-    return [ApiHandler(api_named("ApiVersions"), ApiVersionsApi(advertised).handle, refuse)]
+def handlers(advertised: Callable[[], dict[int, VersionRange]], features: ClusterFeatures) -> list[ApiHandler]:
+    return [ApiHandler(api_named("ApiVersions"), ApiVersionsApi(advertised, features).handle, refuse)]

@@ -104,9 +104,8 @@ class FetchApi:
                     error=read.error,
                     high_watermark=read.high_watermark,
                     log_start=read.log_start_offset,
-                    has_more=bool(read.size_bytes)
-                    or read.preferred_read_replica >= 0
-                    or read.diverging_epoch is not None,
+                    has_more=bool(read.size_bytes) or read.preferred_read_replica >= 0,
+                    is_diverging=read.diverging_epoch is not None,
                 )
                 if fetched.incremental and not must_tell:
                     continue

@@ -4,6 +4,9 @@ has moved (KIP-951), topic ids (v13, KIP-516).
 v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of older librdkafka (KAFKA-18659), refused.
 """
 
+import asyncio
+from collections.abc import Callable
+
 from barnabas.api.leader_hint import MOVED, leader_hint
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
@@ -18,18 +21,23 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from barnabas.protocol.record_batch import HEADER_SIZE, BatchHeader, read_header
 from barnabas.protocol.versions import api_named
-from barnabas.replication.manager import AppendOutcome
+from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
+from barnabas.transactions.state import Identity
+from barnabas.transactions.verification import Asked, Verifier
 
 
 class ProduceApi:
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, verifier: Verifier) -> None:
         self._context = context
+        self._verifier = verifier
 
     def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         if request.acks not in (0, 1, -1):
@@ -40,7 +48,7 @@ class ProduceApi:
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         response = ProduceResponse()
-        entries: list[tuple[TopicPartition, memoryview | bytearray]] = []
+        entries: list[AppendEntry] = []
         answers: list[PartitionProduceResponse] = []
         for topic_data in request.topic_data:
             topic, error = self._resolve(call, topic_data)
@@ -55,22 +63,85 @@ class ProduceApi:
                     answer.error_code = ErrorCode.INVALID_RECORD
                     answer.error_message = "the request has no records for this partition"
                 else:
-                    entries.append((TopicPartition(topic, data.index), data.records))
+                    entries.append(AppendEntry(TopicPartition(topic, data.index), data.records))
                     answers.append(answer)
 
         def done(outcomes: list[AppendOutcome]) -> None:
-            for answer, outcome, (tp, _) in zip(answers, outcomes, entries, strict=True):
-                self._fill(call, response, answer, outcome, tp)
+            for answer, outcome, entry in zip(answers, outcomes, entries, strict=True):
+                self._fill(call, response, answer, outcome, entry.tp)
             self._answer(call, request, response)
 
-        context.replicas.append(
+        if request.transactional_id is not None:
+            unverified = self._unverified(entries)
+            if unverified:
+                # The frame is gone when this returns: the records wait for the coordinator's word in a copy.
+                entries = [entry._replace(records=bytearray(entry.records)) for entry in entries]
+                return self._append_verified(call, request, response, entries, answers, unverified)
+        self._append(call, request, entries, done)
+        return None
+
+    def _append(
+        self,
+        call: Call,
+        request: ProduceRequest,
+        entries: list[AppendEntry],
+        done: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        self._context.replicas.append(
             entries,
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
             origin=Origin.CLIENT,
             on_done=done,
         )
-        return None
+        call.overlaps = True
+
+    # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
+
+    def _unverified(self, entries: list[AppendEntry]) -> dict[int, tuple[Log, BatchHeader]]:
+        """The entries that would begin a transaction in their partition, by index."""
+        found: dict[int, tuple[Log, BatchHeader]] = {}
+        for index, entry in enumerate(entries):
+            partition = self._context.replicas.get(entry.tp)
+            if partition is None or partition.log is None or len(entry.records) < HEADER_SIZE:
+                continue  # the append refuses it
+            header = read_header(entry.records)
+            if self._verifier.needs_verification(partition.log.producers, header):
+                found[index] = (partition.log, header)
+        return found
+
+    async def _append_verified(
+        self,
+        call: Call,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        entries: list[AppendEntry],
+        answers: list[PartitionProduceResponse],
+        unverified: dict[int, tuple[Log, BatchHeader]],
+    ) -> ApiMessage:
+        """Ask the coordinator first; then append what it confirmed."""
+        assert request.transactional_id is not None
+        _, header = next(iter(unverified.values()))
+        verdicts = await self._verifier.verify(
+            request.transactional_id,
+            Identity(header.producer_id, header.producer_epoch),
+            [(log, header.base_sequence) for log, header in unverified.values()],
+            Asked.of_produce(call.api_version),
+        )
+        refused: set[int] = set()
+        for index, verdict in zip(unverified, verdicts, strict=True):
+            if verdict.error is ErrorCode.NONE:
+                entries[index] = entries[index]._replace(guard=verdict.guard)
+            else:
+                refused.add(index)
+                answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
+        confirmed = [index for index in range(len(entries)) if index not in refused]
+        appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
+        self._append(call, request, [entries[index] for index in confirmed], appended.set_result)
+        call.channel.resume()
+        for index, outcome in zip(confirmed, await appended, strict=True):
+            self._fill(call, response, answers[index], outcome, entries[index].tp)
+        return response
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
         """The topic's name, and what is wrong with it."""
@@ -149,5 +220,5 @@ def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> Api
     )
 
 
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), ProduceApi(context).handle, refuse, min_version=3)]
+def handlers(context: BrokerContext, verifier: Verifier) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier).handle, refuse, min_version=3)]

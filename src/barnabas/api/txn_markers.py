@@ -22,7 +22,7 @@ from barnabas.protocol.messages.write_txn_markers import (
 )
 from barnabas.protocol.records import end_txn_marker
 from barnabas.protocol.versions import api_named
-from barnabas.replication.manager import AppendOutcome
+from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -129,7 +129,7 @@ class TxnMarkersApi:
     def _append(self, entries: list[_Entry], done: Callable[[list[AppendOutcome]], None]) -> None:
         now_ms = self._context.clock.now_ms()
         self._context.replicas.append(
-            [(partition, _batch(marker, now_ms)) for marker, partition in entries],
+            [AppendEntry(partition, _batch(marker, now_ms)) for marker, partition in entries],
             required_acks=-1,
             timeout_ms=self._context.config.request_timeout_ms,
             origin=Origin.COORDINATOR,

@@ -66,10 +66,8 @@ class StopOrder(NamedTuple):
     delete: bool
 
 
-class LeadershipListener(Protocol):
-    """Who must know when leadership of a partition comes and goes: the group and transaction coordinators."""
-
-    def __call__(self, led: list[Partition], followed: list[Partition]) -> None: ...
+#: Called with (led, followed): who must know when leadership comes and goes, the group and transaction coordinators.
+LeadershipListener = Callable[[list[Partition], list[Partition]], None]
 
 
 class ControlRequests:

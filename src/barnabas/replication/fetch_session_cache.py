@@ -44,7 +44,9 @@ class FetchedPartition:
         self.last_fetched_epoch = other.last_fetched_epoch
         self.follower_log_start = other.follower_log_start
 
-    def must_tell(self, *, error: int, high_watermark: int, log_start: int, has_more: bool) -> bool:
+    def must_tell(
+        self, *, error: int, high_watermark: int, log_start: int, has_more: bool, is_diverging: bool = False
+    ) -> bool:
         """Whether an incremental response must mention this partition. `has_more`: records, or advice for the client."""
         must = has_more
         if high_watermark != self.told_high_watermark:
@@ -53,6 +55,10 @@ class FetchedPartition:
         if log_start != self.told_log_start:
             must = True
             self.told_log_start = log_start
+        if is_diverging:
+            # The follower truncates and takes nothing else from this answer: tell the high watermark again.
+            self.told_high_watermark = -1
+            must = True
         if error:
             # The error must be followed by good news when it is over, even if nothing else changed.
             self.told_high_watermark = -1

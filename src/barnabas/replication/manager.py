@@ -38,6 +38,15 @@ class AppendOutcome:
         self.record_errors: list[RecordError] = []
 
 
+class AppendEntry(NamedTuple):
+    """What is to be appended to one partition."""
+
+    tp: TopicPartition
+    records: memoryview | bytearray
+    #: From the verification of the transaction that the records begin (KIP-890).
+    guard: object | None = None
+
+
 class TopicCounters(NamedTuple):
     """Kafka's BrokerTopicMetrics of one topic."""
 
@@ -160,7 +169,7 @@ class ReplicaManager:
 
     def append(
         self,
-        entries: Sequence[tuple[TopicPartition, memoryview | bytearray]],
+        entries: Sequence[AppendEntry],
         *,
         required_acks: int,
         timeout_ms: int,
@@ -173,13 +182,17 @@ class ReplicaManager:
         grown: list[tuple[Partition, bool]] = []
         waiting: dict[int, tuple[Partition, int]] = {}
         to_flush: list[tuple[AppendOutcome, Log]] = []
-        for index, (tp, records) in enumerate(entries):
+        for index, (tp, records, guard) in enumerate(entries):
             outcome = AppendOutcome()
             outcomes.append(outcome)
             try:
                 partition = self.require(tp)
                 info, hw_moved = partition.append_as_leader(
-                    records, required_acks=required_acks, origin=origin, now_ms=now_ms
+                    records,
+                    required_acks=required_acks,
+                    origin=origin,
+                    now_ms=now_ms,
+                    verification_guard=guard,
                 )
             except (Refused, Malformed, LogDirFault) as error:
                 self._note_refusal(tp, outcome, error)

@@ -180,13 +180,25 @@ class Partition:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: memoryview | bytearray, *, required_acks: int, origin: Origin, now_ms: int
+        self,
+        records: memoryview | bytearray,
+        *,
+        required_acks: int,
+        origin: Origin,
+        now_ms: int,
+        verification_guard: object | None = None,
     ) -> Appended:
         error = self.machine.check_append(required_acks=required_acks)
         if error is not ErrorCode.NONE:
             raise Refused(error, self._why_not_appended(error))
         log = self.local_log
-        info = log.append_as_leader(records, leader_epoch=self.machine.leader_epoch, origin=origin, now_ms=now_ms)
+        info = log.append_as_leader(
+            records,
+            leader_epoch=self.machine.leader_epoch,
+            origin=origin,
+            now_ms=now_ms,
+            verification_guard=verification_guard,
+        )
         hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
         if hw_moved:
             log.update_high_watermark(self.machine.high_watermark)

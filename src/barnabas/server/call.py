@@ -24,6 +24,10 @@ class Channel(Protocol):
         """The call has its answer; send what is ready, in order."""
         ...
 
+    def resume(self) -> None:
+        """The connection may be able to start its next request."""
+        ...
+
     def fail(self, why: str) -> None:
         """Close the connection: the peer broke the protocol."""
         ...
@@ -41,6 +45,7 @@ class Call:
         "correlation_id",
         "local_done_s",
         "on_abandoned",
+        "overlaps",
         "parts",
         "received_s",
         "started_s",
@@ -67,6 +72,8 @@ class Call:
         self.local_done_s = 0.0
         self.answered_s = 0.0
         self.throttle_ms = 0
+        #: Set by Produce once it is appended and only waits for its replicas: the next Produce may start (ADR 3).
+        self.overlaps = False
         #: Set by a handler that waits: called when the client goes away before the answer.
         self.on_abandoned: Callable[[], None] | None = None
         #: What goes to the peer; None until answered; empty for acks=0.

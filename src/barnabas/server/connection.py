@@ -90,7 +90,6 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
         self._in_flight: deque[Call] = deque()
         self._starting = False
-        self._only_produce = True
         self._muted_until_s = 0.0
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -176,7 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             return self._pipeline.has_room(self)
         is_produce = len(view) >= at + 2 and view[at] == 0 and view[at + 1] == PRODUCE_API_KEY
-        return is_produce and self._only_produce and len(self._in_flight) < PIPELINED_PRODUCE_MAX
+        # Whatever is in flight started under this rule, so the last one speaks for all.
+        return is_produce and self._in_flight[-1].overlaps and len(self._in_flight) < PIPELINED_PRODUCE_MAX
 
     def _start(self, frame: memoryview) -> None:
         self._starting = True
@@ -193,10 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         if call.parts is not None and not self._in_flight:
             self._send(call)
         else:
-            if not self._in_flight:
-                self._only_produce = True
             self._in_flight.append(call)
-            self._only_produce = self._only_produce and call.api.api_key == PRODUCE_API_KEY
             self._send_ready()
 
     def _keep(self, rest: memoryview) -> None:

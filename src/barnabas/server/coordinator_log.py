@@ -10,7 +10,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records, read_end_txn_marker
-from barnabas.replication.manager import AppendOutcome, ReplicaManager
+from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
 from barnabas.storage.log_types import Origin
 
@@ -21,7 +21,16 @@ LOAD_STEP_BYTES = 256 * 1024
 class InternalTopicLog:
     """A `CoordinatorLog` over the replica manager."""
 
-    def __init__(self, topic: str, replicas: ReplicaManager, *, timeout_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        replicas: ReplicaManager,
+        *,
+        timeout_ms: Callable[[], int],
+        guard_of: Callable[[TopicPartition, int], object | None] = lambda tp, producer_id: None,
+    ) -> None:
+        """`guard_of` gives the guard of a verified transaction whose first records here are about to be written."""
+        self._guard_of = guard_of
         self._topic = topic
         self._replicas = replicas
         self._timeout_ms = timeout_ms
@@ -57,7 +66,7 @@ class InternalTopicLog:
         log = self._replicas.require(tp).local_log
         next_offset = log.log_end_offset
         self._replicas.append(
-            [(tp, batch)],
+            [AppendEntry(tp, batch, self._guard_of(tp, producer.producer_id) if producer.producer_id >= 0 else None)],
             required_acks=-1,
             timeout_ms=self._timeout_ms(),
             origin=Origin.COORDINATOR,

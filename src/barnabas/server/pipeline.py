@@ -138,7 +138,10 @@ class Pipeline:
         call.started_s = now_s
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
-            request = codec.decode(api.api.request_class, frame, header.api_version, header.body_offset)
+            # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
+            request = codec.decode(
+                api.api.request_class, frame, header.api_version, header.body_offset, allow_trailing=True
+            )
         elif header.api_key != API_VERSIONS:
             raise Malformed(
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
