@@ -1,0 +1,251 @@
+"""The group APIs of one broker without its sockets: requests and responses go through the real codecs, in every version."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from barnabas.api import find_coordinator, group_parts
+from barnabas.api.find_coordinator import KeyType
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.core.clock import ManualClock
+from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId
+from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.metrics.registry import Registry
+from barnabas.protocol import codec
+from barnabas.protocol.frame import parse_response_header
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from barnabas.protocol.versions import api_of
+from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
+from barnabas.runtime.timers import ManualTimers
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.security.principal import ANONYMOUS, Principal
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+R = TypeVar("R", bound=ApiMessage)
+
+
+def topic_id(name: str) -> bytes:
+    return name.encode().ljust(16, b"\0")[:16]
+
+
+class MemoryLog:
+    """An internal topic that commits at once, or when it is told to."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, list[tuple[ReplayedRecord | Marker, int]]] = {}
+        self.pending: list[Callable[[ErrorCode], None]] = []
+        self.commits_at_once = True
+        self.refuses_with: ErrorCode | None = None
+        #: Cleared: the log takes its time to load.
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        *,
+        producer: Producer,
+        now_ms: int,
+        on_committed: Callable[[ErrorCode], None],
+    ) -> int:
+        if self.refuses_with is not None:
+            raise Refused(self.refuses_with)
+        entries = self.entries.setdefault(partition, [])
+        first = len(entries)
+        for offset, record in enumerate(records, start=first):
+            entries.append((ReplayedRecord(record, offset, now_ms, producer), offset))
+        if self.commits_at_once:
+            asyncio.get_running_loop().call_soon(on_committed, ErrorCode.NONE)
+        else:
+            self.pending.append(on_committed)
+        return first
+
+    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        pending, self.pending = self.pending, []
+        for on_committed in pending:
+            on_committed(error)
+
+    async def load(self, partition: int, replay: Replay) -> None:
+        await self.may_load.wait()
+        for entry, offset in self.entries.get(partition, []):
+            replay(entry, offset)
+
+
+class Rules:
+    """An authorizer that forbids what it was told to."""
+
+    def __init__(self) -> None:
+        self.forbidden: set[tuple[Operation, ResourceType, str]] = set()
+
+    def allows(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+        return (operation, resource, name) not in self.forbidden
+
+    def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource: ResourceType) -> bool:
+        return True
+
+
+class FakeChannel:
+    principal = ANONYMOUS
+    listener_name = "PLAINTEXT"
+    peer_host = "127.0.0.1"
+    client_software = ("", "")
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
+
+    def answered(self, call: Call) -> None:
+        self.answer.set_result(call)
+
+    def fail(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+class FakeBroker:
+    """Broker 1 with broker 2 beside it; `orders` has two partitions."""
+
+    def __init__(self, **properties: str) -> None:
+        self.clock = ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.metadata = MetadataCache()
+        self.rules = Rules()
+        self.log = MemoryLog()
+        self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
+        self.create_error = ErrorCode.NONE
+        self.tasks: list[asyncio.Task[None]] = []
+        settings = {
+            "broker.id": "1",
+            "zookeeper.connect": "localhost:2181",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "4",
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+        unused = cast(Any, None)
+        self.context = BrokerContext(
+            broker_id=BrokerId(1),
+            cluster_id="cluster",
+            dynamic=DynamicConfig(settings),
+            clock=self.clock,
+            registry=Registry(),
+            metadata=self.metadata,
+            logs=unused,
+            replicas=unused,
+            fetch_sessions=unused,
+            moves=unused,
+            controller=unused,
+            broker_epoch=unused,
+            auto_create=unused,
+            authorizer=self.rules,
+        )
+        self.verified: list[object] = []
+        self.verification_error: ErrorCode | None = None
+        parts = group_parts.assemble(
+            self.context,
+            self.log,
+            create_topic=self._create_topic,
+            consumer_protocol_enabled=lambda: True,
+            timers=self.timers,
+            spawn=self._spawn,
+            verify_transaction=self._verify,
+        )
+        self.coordinator = parts.coordinator
+        families = [
+            *parts.families,
+            find_coordinator.handlers(self.context, {KeyType.GROUP: parts.coordinator}),
+        ]
+        self.handlers: dict[int, ApiHandler] = {each.api_key: each for family in families for each in family}
+
+    def _spawn(self, work: Any, name: str) -> object:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.append(task)
+        return task
+
+    async def _verify(self, transaction: object) -> None:
+        self.verified.append(transaction)
+        if self.verification_error is not None:
+            raise Refused(self.verification_error)
+
+    async def _create_topic(self, name: str, partitions: int, factor: int, settings: Mapping[str, str]) -> ErrorCode:
+        self.created.append((name, partitions, factor, settings))
+        await asyncio.sleep(0)
+        if self.create_error is ErrorCode.NONE:
+            asyncio.get_running_loop().call_soon(self.tell, {name: partitions})
+        return self.create_error
+
+    def tell(self, topics: Mapping[str, int], *, leader: int = 1) -> None:
+        """What the controller says; -2 as the leader deletes."""
+        self.metadata.update(
+            UpdateMetadataRequest(
+                controller_id=1,
+                live_brokers=[
+                    UpdateMetadataBroker(
+                        id=number,
+                        rack=f"rack{number}",
+                        endpoints=[
+                            UpdateMetadataEndpoint(port=9000 + number, host=f"host{number}", listener="PLAINTEXT")
+                        ],
+                    )
+                    for number in (1, 2)
+                ],
+                topic_states=[
+                    UpdateMetadataTopicState(
+                        topic_name=name,
+                        topic_id=topic_id(name),
+                        partition_states=[
+                            UpdateMetadataPartitionState(
+                                partition_index=number, leader=leader, isr=[1], replicas=[1, 2], leader_epoch=0
+                            )
+                            for number in range(count)
+                        ],
+                    )
+                    for name, count in topics.items()
+                ],
+            )
+        )
+
+    async def serve(self) -> "FakeBroker":
+        self.tell({GROUP_METADATA_TOPIC: 4, "orders": 2})
+        for partition in range(4):
+            self.coordinator.elected(partition, 0)
+        await asyncio.gather(*self.tasks)
+        return self
+
+    def send(self, request: ApiMessage, version: int) -> "asyncio.Future[ApiMessage]":
+        """As the pipeline does it; the answer as the client reads it."""
+        handler = self.handlers[request.API_KEY]
+        channel = FakeChannel()
+        call = Call(channel, handler, api_version=version, correlation_id=7, client_id="client", received_s=0.0)
+        received = codec.decode(type(request), codec.encode(request, version), version)
+
+        async def run() -> ApiMessage:
+            try:
+                result = handler.execute(call, received)
+                if result is not None and not isinstance(result, ApiMessage):
+                    result = await result
+            except Refused as refusal:
+                result = handler.refuse(received, refusal.code, refusal.message)
+            if result is not None:
+                call.reply(result)
+            await channel.answer
+            assert call.parts is not None
+            frame = b"".join(cast(Sequence[bytes], call.parts))
+            _, position = parse_response_header(request.API_KEY, version, frame, 4)
+            return codec.decode(api_of(request.API_KEY).response_class, frame, version, position)
+
+        return asyncio.ensure_future(run())
+
+    async def ask(self, request: ApiMessage, response_type: type[R], version: int) -> R:
+        response = await self.send(request, version)
+        assert isinstance(response, response_type)
+        return response
