@@ -1,0 +1,162 @@
+"""`barnabas up` and `barnabas broker`: start, say so, stop, and leave nothing behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import until  # type: ignore[attr-defined]
+
+BARNABAS = [sys.executable, "-m", "barnabas"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*BARNABAS, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class Up:
+    """One `barnabas up` that has said that it is ready."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        self.temporary = temporary
+        self.process = subprocess.Popen(
+            [*BARNABAS, "up", "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TMPDIR": str(temporary)},
+        )
+        assert self.process.stdout is not None
+        self.ready = self.process.stdout.readline().strip()
+        self.children = psutil.Process(self.process.pid).children(recursive=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.ready.removeprefix("ready bootstrap=")
+
+    def end(self, number: signal.Signals) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=40)
+        return self.process.returncode
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def start(*arguments: str) -> Up:
+        started.append(Up(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end(signal.SIGKILL)
+
+
+def gone(children: list[psutil.Process]) -> bool:
+    return not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_cluster_is_ready_and_stops_without_a_trace(up: Callable[..., Up], number: signal.Signals) -> None:
+    cluster = up("--brokers", "3")
+    assert re.fullmatch(r"ready bootstrap=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+,127\.0\.0\.1:\d+", cluster.ready)
+    assert len(cluster.children) == 5  # the launcher, the coordinator, three brokers
+    created = run("topics", "--bootstrap-server", cluster.bootstrap, "--create", "--topic", "t")
+    assert created.stdout == "Created topic t.\n"
+    described = ""
+
+    def known() -> bool:
+        nonlocal described
+        described = run(
+            "topics", "--bootstrap-server", cluster.bootstrap, "--describe", "--topic", "t", "--if-exists"
+        ).stdout
+        return "Leader: " in described
+
+    until(known)
+    assert "ReplicationFactor: 3" in described
+    assert cluster.end(number) == 0
+    assert gone(cluster.children)
+    assert list(cluster.temporary.iterdir()) == []
+
+
+def test_killed_parent_leaves_no_orphans(up: Callable[..., Up]) -> None:
+    cluster = up("--brokers", "1")
+    assert cluster.end(signal.SIGKILL) == -signal.SIGKILL
+    until(lambda: gone(cluster.children))
+
+
+def test_data_stays_where_it_was_asked_to(up: Callable[..., Up], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = up("--brokers", "1", "--data", str(data), "--config", "num.partitions=4")
+    run("topics", "--bootstrap-server", first.bootstrap, "--create", "--topic", "kept")
+    assert first.end(signal.SIGTERM) == 0
+    assert (data / "broker-1" / "meta.properties").exists()
+    second = up("--brokers", "1", "--data", str(data))
+    until(
+        lambda: (
+            "PartitionCount: 4"
+            in run("topics", "--bootstrap-server", second.bootstrap, "--describe", "--topic", "kept").stdout
+        )
+    )
+    assert second.end(signal.SIGTERM) == 0
+
+
+def test_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = run("up", "--brokers", "1", "--port", port)
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("error: broker-1 ended with 1")
+    assert port in refused.stderr
+
+
+def test_broker_that_dies_is_told_of_and_the_others_stay(up: Callable[..., Up]) -> None:
+    cluster = up("--brokers", "2")
+    serving = [child for child in cluster.children if any(c.laddr.port == _port(cluster, 0) for c in _listening(child))]
+    serving[0].send_signal(signal.SIGKILL)
+    listed = run("topics", "--bootstrap-server", cluster.bootstrap, "--list")
+    assert listed.returncode == 0
+    time.sleep(0.7)  # the watch looks twice a second
+    cluster.process.send_signal(signal.SIGTERM)
+    _, errors = cluster.process.communicate(timeout=40)
+    assert "broker 1 ended with status -9" in errors
+
+
+def _port(cluster: Up, index: int) -> int:
+    return int(cluster.bootstrap.split(",")[index].rpartition(":")[2])
+
+
+def _listening(process: psutil.Process) -> list[Any]:
+    return [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+
+
+def test_broker_needs_a_file_that_it_can_read() -> None:
+    missing = run("broker", "/nowhere/server.properties")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "cannot read /nowhere/server.properties" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    assert run("broker").returncode == 2
+
+
+def test_broker_refuses_a_setting_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nzookeeper.connect=127.0.0.1:1\n")
+    refused = run("broker", str(file), "--override", "num.partitions=many")
+    assert refused.returncode == 1
+    assert "num.partitions" in refused.stderr
+    assert "Traceback" not in refused.stderr
