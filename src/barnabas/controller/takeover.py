@@ -1,6 +1,7 @@
 """What a broker does when it becomes controller: reads the cluster, and decides what is waiting for a decision. Pure."""
 
 import logging
+from dataclasses import replace
 
 from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -15,7 +16,7 @@ from barnabas.controller.events import (
     TopicsChanged,
 )
 from barnabas.controller.office import Office, Program, ask, read_leadership, write
-from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.partition_machine import PartitionMachine, write_leadership
 from barnabas.controller.reassignment_machine import ReassignmentMachine
 from barnabas.controller.replica_machine import ReplicaMachine
 from barnabas.controller.requests import RequestBatch
@@ -23,7 +24,7 @@ from barnabas.controller.states import ReplicaState
 from barnabas.controller.topic_machine import TopicMachine
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, Delete, Exists, Get, GetChildren, SetData
-from barnabas.coordination.znodes import FinalizedFeatures, decode_preferred_replica_election
+from barnabas.coordination.znodes import FinalizedFeatures, LeaderAndIsr, decode_preferred_replica_election
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 
@@ -114,7 +115,52 @@ class Takeover:
         for partition in partitions:
             if context.assignment(partition).is_being_reassigned:
                 context.reassigning[partition] = None
-        context.leadership.update((yield from read_leadership(partitions)))
+        yield from self._read_states(partitions)
+
+    def _read_states(self, partitions: list[TopicPartition]) -> Program[None]:
+        context = self._office.context
+        results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
+        reborn: dict[TopicPartition, frozenset[int]] = {}
+        for partition, result in zip(partitions, results, strict=True):
+            if not result.ok or not result.data or result.stat is None:
+                continue
+            state = LeaderAndIsr.decode(partition, result.data, result.stat.version)
+            context.leadership[partition] = state
+            written = result.stat.mzxid
+            younger = frozenset(each for each in state.isr if context.broker_epochs.get(each, 0) > written)
+            if written and younger:
+                reborn[partition] = younger
+        yield from self._distrust(reborn)
+
+    def _distrust(self, reborn: dict[TopicPartition, frozenset[int]]) -> Program[None]:
+        """Members of an ISR that registered after it was written were away, and no controller saw it.
+
+        If that was a power cut, records that they acknowledged may be lost. So they leave the ISR while somebody stays
+        who was there all the time. If nobody does, the leader at least begins a new epoch, so that records that it writes
+        where it lost others can be told apart. Kafka takes them for in sync.
+        """
+        context = self._office.context
+        wanted: dict[TopicPartition, LeaderAndIsr] = {}
+        for partition, distrusted in reborn.items():
+            state = context.leadership[partition]
+            staying = tuple(each for each in state.isr if each not in distrusted)
+            able = [
+                each
+                for each in context.assignment(partition).replicas
+                if each in staying and context.is_online(each, partition)
+            ]
+            if able:
+                changed = state.with_leader(state.leader if state.leader in able else able[0], staying)
+            elif state.leader in distrusted:
+                changed = state.with_leader(state.leader)
+            else:
+                continue
+            if state.controller_epoch <= context.epoch:
+                wanted[partition] = replace(changed, controller_epoch=context.epoch)
+        written = yield from write_leadership(wanted)
+        stale = [each for each, state in written.items() if not isinstance(state, LeaderAndIsr)]
+        context.leadership.update({each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)})
+        context.leadership.update((yield from read_leadership(stale)))
 
     def _start_partitions(self) -> Program[None]:
         """Every live replica is told what it is, what lost its leader gets one, and the dead leave their ISRs."""

@@ -256,7 +256,13 @@ class KazooConnection:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(version=stat.version, czxid=stat.czxid, ephemeral_owner=stat.ephemeralOwner or 0, mtime_ms=stat.mtime)
+    return Stat(
+        version=stat.version,
+        czxid=stat.czxid,
+        ephemeral_owner=stat.ephemeralOwner or 0,
+        mtime_ms=stat.mtime,
+        mzxid=stat.mzxid,
+    )
 
 
 def _got(value: Any) -> Result:

@@ -39,13 +39,14 @@ class Fired:
 class _Node:
     data: bytes | None
     czxid: int
+    mzxid: int
     owner: int = 0
     version: int = 0
     sequence: int = 0
     children: dict[str, None] = field(default_factory=dict)
 
     def stat(self) -> Stat:
-        return Stat(self.version, self.czxid, self.owner)
+        return Stat(self.version, self.czxid, self.owner, mzxid=self.mzxid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Executed:
 
 class MemoryZooKeeper:
     def __init__(self, persistent: Iterable[str] = paths.PERSISTENT) -> None:
-        self._nodes: dict[str, _Node] = {"/": _Node(None, 0)}
+        self._nodes: dict[str, _Node] = {"/": _Node(None, 0, 0)}
         self._zxid = 0
         self._sessions = 0
         self._live: set[int] = set()
@@ -148,7 +149,8 @@ class MemoryZooKeeper:
 
     def _multi(self, session: int, operations: tuple[Create | SetData | Delete | Check, ...]) -> Result:
         saved = {
-            path: (node.data, node.version, node.sequence, dict(node.children)) for path, node in self._nodes.items()
+            path: (node.data, node.version, node.sequence, node.mzxid, dict(node.children))
+            for path, node in self._nodes.items()
         }
         nodes = dict(self._nodes)
         watches = {key: dict(value) for key, value in self._watches.items()}
@@ -159,9 +161,15 @@ class MemoryZooKeeper:
             if code is not ZkCode.OK:
                 # All is as it was; the others only say that they were rolled back.
                 self._nodes, self._watches, self._fired = nodes, watches, fired
-                for path, (data, version, sequence, children) in saved.items():
+                for path, (data, version, sequence, mzxid, children) in saved.items():
                     node = self._nodes[path]
-                    node.data, node.version, node.sequence, node.children = data, version, sequence, children
+                    node.data, node.version, node.sequence, node.mzxid, node.children = (
+                        data,
+                        version,
+                        sequence,
+                        mzxid,
+                        children,
+                    )
                 parts = [Result(ZkCode.ROLLED_BACK)] * len(operations)
                 parts[index] = Result(code)
                 return Result(code, results=tuple(parts))
@@ -195,6 +203,7 @@ class MemoryZooKeeper:
         node = self._nodes[operation.path]
         node.data = operation.data
         node.version += 1
+        node.mzxid = self._zxid
         self._fire("data", operation.path)
         return Result(ZkCode.OK, stat=node.stat())
 
@@ -204,7 +213,7 @@ class MemoryZooKeeper:
         if operation.sequence:
             path = f"{path}{self._nodes[above].sequence:010d}"
         self._nodes[above].sequence += 1
-        self._nodes[path] = _Node(operation.data, self._zxid, owner=session if operation.ephemeral else 0)
+        self._nodes[path] = _Node(operation.data, self._zxid, self._zxid, owner=session if operation.ephemeral else 0)
         self._nodes[above].children[path.rpartition("/")[2]] = None
         self._fire("data", path)
         self._fire("children", above)

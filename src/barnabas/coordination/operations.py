@@ -36,6 +36,8 @@ class Stat:
     #: The session that owns an ephemeral znode, or 0.
     ephemeral_owner: int = 0
     mtime_ms: int = 0
+    #: The transaction that changed it last; 0 where nobody knows.
+    mzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

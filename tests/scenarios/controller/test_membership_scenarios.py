@@ -4,7 +4,7 @@ from model_cluster import ModelCluster
 
 from barnabas.controller.effects import ControllerIs, Failure, SendLeaderAndIsr, SendUpdateMetadata
 from barnabas.controller.events import AllocateProducerIds, ControllerChanged, ZkAnswered
-from barnabas.coordination.znodes import ControllerRegistration
+from barnabas.coordination.znodes import ControllerRegistration, LeaderAndIsr
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 
@@ -183,3 +183,32 @@ def test_everybody_is_told_who_is_controller_only_when_it_changes() -> None:
     executed = cluster.zk.execute(cluster.brokers[2].session, batch.operations)  # type: ignore[union-attr]
     effects = machine.handle(ZkAnswered(batch.batch_id, executed.results))  # type: ignore[union-attr]
     assert not [each for each in effects if isinstance(each, ControllerIs)]
+
+
+def test_broker_that_was_away_while_nobody_was_in_office_leaves_the_isr() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3), (3, 2), (2,))
+    # The controller dies; before another takes office, 2 loses power, and is back.
+    cluster.unseen(lambda: (cluster.kill(1), cluster.bounce(2)))
+    assert cluster.controller.machine.epoch == 2
+    led = cluster.state(ORDERS)
+    assert (led.leader, led.isr, led.leader_epoch) == (3, (3,), 1)
+    followed = cluster.state(TopicPartition("orders", 1))
+    assert (followed.leader, followed.isr) == (3, (3,))
+    # Nobody else has this one: it leads again, in an epoch of its own.
+    alone = cluster.state(TopicPartition("orders", 2))
+    assert (alone.leader, alone.isr, alone.leader_epoch) == (2, (2,), 1)
+    assert cluster.brokers[2].hosted[ORDERS].leadership == led
+    assert cluster.brokers[3].hosted[ORDERS].leadership == led
+    # Caught up, it returns.
+    assert isinstance(cluster.alter_isr(ORDERS, (3, 2)), LeaderAndIsr)
+
+
+def test_broker_that_was_there_all_the_time_stays_in_the_isr_under_a_new_controller() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3))
+    before = cluster.state(ORDERS)
+    cluster.kill(1)
+    assert cluster.state(ORDERS) == before

@@ -97,6 +97,7 @@ class ModelCluster:
         #: Answers to StopReplica that are kept for later.
         self.hold_deletions = False
         self.held: list[tuple[int, Event]] = []
+        self._is_unseen = False
         self._queue: deque[tuple[int, Event]] = deque()
         self._ids = 0
         self._tokens = 0
@@ -138,6 +139,13 @@ class ModelCluster:
         self.run()
         self._register(broker_id, None)
         self.tell(broker_id, SessionRenewed())
+
+    def unseen(self, happen: Callable[[], object]) -> None:
+        """Everything that `happen` does comes about before any machine hears of it."""
+        self._is_unseen = True
+        happen()
+        self._is_unseen = False
+        self.run()
 
     def pause(self, broker_id: int) -> ModelBroker:
         """The process stands still; its session expires, and it does not know."""
@@ -253,6 +261,8 @@ class ModelCluster:
 
     def run(self) -> None:
         """Until nothing is under way."""
+        if self._is_unseen:
+            return
         steps = 0
         while self._queue:
             broker_id, event = self._queue.popleft()
