@@ -8,6 +8,7 @@ wrote is removed.
 Compacted logs have their retention here too, between cleanings, so that no segment is deleted under a worker.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -17,18 +18,8 @@ from barnabas.core.ids import TopicPartition
 from barnabas.runtime.timers import Timer
 from barnabas.storage import names
 from barnabas.storage.cleaner.checkpoint import CleanerCheckpoints
-from barnabas.storage.cleaner.job import (
-    CleanJob,
-    CleanStats,
-    Died,
-    Failed,
-    Finished,
-    GroupCleaned,
-    LastRecord,
-    Report,
-    SourceSegment,
-)
-from barnabas.storage.cleaner.planning import Candidate, DirtyRange, dirty_range, filthiest
+from barnabas.storage.cleaner.job import CleanStats, Died, Failed, Finished, GroupCleaned, Report
+from barnabas.storage.cleaner.planning import Candidate, clean_job, dirty_range, filthiest
 from barnabas.storage.cleaner.process import Worker
 from barnabas.storage.cleaner.settings import CleanerMetrics, CleanerSettings
 from barnabas.storage.environment import LogEnvironment
@@ -48,11 +39,10 @@ _DEATHS_MAX: Final = 3
 class _Running:
     """A job under way."""
 
-    __slots__ = ("aborted", "directory", "job", "log", "segments", "worker")
+    __slots__ = ("aborted", "directory", "log", "segments", "worker")
 
-    def __init__(self, log: Log, job: CleanJob, segments: dict[int, Segment], worker: Worker) -> None:
+    def __init__(self, log: Log, segments: dict[int, Segment], worker: Worker) -> None:
         self.log = log
-        self.job = job
         self.segments = segments
         self.worker = worker
         #: Where the log was: a directory that is renamed or replaced is another one.
@@ -85,6 +75,7 @@ class Cleaner:
         self._again = False
         self._started = False
         self._stopped = False
+        self._drained: asyncio.Future[None] | None = None
         self._last_stats: dict[int, CleanStats] = {}
         self._max_dirty_ratio = 0.0
         self._max_overdue_ms = 0
@@ -117,6 +108,9 @@ class Cleaner:
         for worker in workers:
             await worker.close()
         self._idle_workers.clear()
+        if self._running:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
         await self.checkpoints.written()
 
     def update_settings(self, settings: CleanerSettings) -> None:
@@ -243,12 +237,12 @@ class Cleaner:
             return
         # Others had their turn since it was looked at.
         dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
-        inside = [segment for segment in log.segments if segment.base_offset < dirty.end_offset]
-        if not inside or dirty.dirty_bytes == 0:
+        if dirty.dirty_bytes == 0:
             return
-        job = self._job(log, dirty, inside, now_ms)
+        job = clean_job(log, dirty, self.settings, now_ms)
+        segments = {segment.base_offset: segment for segment in log.segments}
         worker = self._idle_workers.pop() if self._idle_workers else self._new_worker()
-        running = _Running(log, job, {segment.base_offset: segment for segment in inside}, worker)
+        running = _Running(log, segments, worker)
         self._running[partition] = running
         logger.info(
             "cleaning %s: [%d, %d) is dirty, %d bytes of %d",
@@ -259,37 +253,6 @@ class Cleaner:
             dirty.dirty_bytes + dirty.clean_bytes,
         )
         worker.submit(job, lambda report: self._on_report(running, report))
-
-    def _job(self, log: Log, dirty: DirtyRange, inside: list[Segment], now_ms: int) -> CleanJob:
-        config, settings = log.config, self.settings
-        ends = [segment.base_offset for segment in inside[1:]] + [dirty.end_offset]
-        rate = settings.io_max_bytes_per_second
-        return CleanJob(
-            partition=str(log.partition),
-            directory=log.directory,
-            segments=tuple(
-                SourceSegment(segment.base_offset, segment.size_bytes, end)
-                for segment, end in zip(inside, ends, strict=True)
-            ),
-            later_segments=tuple(base for base in log.segments.base_offsets if base >= dirty.end_offset),
-            first_dirty_offset=dirty.first_dirty_offset,
-            end_offset=dirty.end_offset,
-            now_ms=now_ms,
-            delete_retention_ms=config.delete_retention_ms,
-            segment_bytes=config.segment_bytes,
-            segment_index_bytes=config.segment_index_bytes,
-            index_interval_bytes=config.index_interval_bytes,
-            max_message_bytes=config.max_message_bytes,
-            dedupe_buffer_bytes=settings.dedupe_buffer_size // settings.threads,
-            io_buffer_bytes=settings.io_buffer_size // settings.threads,
-            io_bytes_per_second=None if rate is None else rate / settings.threads,
-            # As of now: what a producer writes later is not in these segments, so this keeps too much at most.
-            producers={
-                producer_id: LastRecord(entry.last_data_offset, entry.producer_epoch)
-                for producer_id, entry in log.producers.producers.items()
-                if entry.last_data_offset < dirty.end_offset
-            },
-        )
 
     def _on_report(self, running: _Running, report: Report) -> None:
         if isinstance(report, GroupCleaned):
@@ -402,6 +365,8 @@ class Cleaner:
     def _end(self, partition: TopicPartition, running: _Running, *, after_ms: int = 0) -> None:
         del self._running[partition]
         if self._stopped:
+            if not self._running and self._drained is not None:
+                self._drained.set_result(None)
             return
         if len(self._idle_workers) + len(self._running) < self.settings.threads:
             self._idle_workers.append(running.worker)

@@ -53,7 +53,9 @@ class _Cleaning:
     def run(self, clock_s: Callable[[], float]) -> None:
         began_s = clock_s()
         job, stats = self._job, self._stats
-        dirty_map = DirtyMap(job.dedupe_buffer_bytes, TransactionTracker(self._aborted))
+        # The first walk begins in the middle: it would miss the markers of those that ended before.
+        dirty_aborted = [txn for txn in self._aborted if txn.last_offset >= job.first_dirty_offset]
+        dirty_map = DirtyMap(job.dedupe_buffer_bytes, TransactionTracker(dirty_aborted))
         next_dirty = self._build(dirty_map)
         stats.map_records_read = len(dirty_map.flags)
         stats.buffer_utilization = dirty_map.utilization

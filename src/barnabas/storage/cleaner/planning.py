@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from barnabas.core.config.log_config import LONG_MAX
 from barnabas.core.ids import TopicPartition
+from barnabas.storage.cleaner.job import CleanJob, LastRecord, SourceSegment
+from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.log import Log
 from barnabas.storage.segment import Segment
 
@@ -100,3 +102,37 @@ def filthiest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The one with the largest part of dirty bytes among those that may be cleaned."""
     allowed = [candidate for candidate in candidates if candidate.may_be_cleaned]
     return max(allowed, key=lambda candidate: candidate.dirty.ratio, default=None)
+
+
+def clean_job(log: Log, dirty: DirtyRange, settings: CleanerSettings, now_ms: int) -> CleanJob:
+    """What a worker must know to clean `log`. `dirty` has bytes."""
+    config = log.config
+    bases = log.segments.base_offsets
+    inside = [segment for segment in log.segments if segment.base_offset < dirty.end_offset]
+    rate = settings.io_max_bytes_per_second
+    return CleanJob(
+        partition=str(log.partition),
+        directory=log.directory,
+        segments=tuple(
+            SourceSegment(segment.base_offset, segment.size_bytes, end)
+            for segment, end in zip(inside, bases[1:], strict=False)
+        ),
+        later_segments=tuple(bases[len(inside) :]),
+        first_dirty_offset=dirty.first_dirty_offset,
+        end_offset=dirty.end_offset,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        max_message_bytes=config.max_message_bytes,
+        dedupe_buffer_bytes=settings.dedupe_buffer_size // settings.threads,
+        io_buffer_bytes=settings.io_buffer_size // settings.threads,
+        io_bytes_per_second=None if rate is None else rate / settings.threads,
+        # As of now: what a producer writes later is not in these segments, so this keeps too much at most.
+        producers={
+            producer_id: LastRecord(entry.last_data_offset, entry.producer_epoch)
+            for producer_id, entry in log.producers.producers.items()
+            if entry.last_data_offset < dirty.end_offset
+        },
+    )
