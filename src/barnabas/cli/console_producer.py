@@ -1,5 +1,6 @@
 """`barnabas console-producer`: kafka-console-producer.sh."""
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,16 +116,20 @@ async def _produce(cluster: Cluster, topic: str, reader: "LineReader", config: P
             sys.stderr.write(f"error: {len(batch.records)} records for {batch.partition} were not sent: {error}\n")
 
     async with Producer(cluster, config) as producer:
-        async for line in stdin_lines(prompt=">"):
-            key, value, headers = reader.parse(line)
-            delivery = await producer.send(topic, value, key=key, headers=headers)
-            if sync:
-                await producer.flush()
-                await delivery.offset()
-            elif delivery.batch not in watched:
-                batch = delivery.batch
-                watched.add(batch)
-                batch.done.add_done_callback(lambda _, batch=batch: report(batch))  # type: ignore[misc]
+        try:
+            async for line in stdin_lines(prompt=">"):
+                key, value, headers = reader.parse(line)
+                delivery = await producer.send(topic, value, key=key, headers=headers)
+                if sync:
+                    await producer.flush()
+                    await delivery.offset()
+                elif delivery.batch not in watched:
+                    batch = delivery.batch
+                    watched.add(batch)
+                    batch.done.add_done_callback(lambda _, batch=batch: report(batch))  # type: ignore[misc]
+        except asyncio.CancelledError:
+            await producer.flush()  # Ctrl-C: what was typed is sent, as Kafka's does
+            raise
     if failures:
         raise ClientError(f"{len(failures)} batches were not sent; the last: {failures[-1]}")
 

@@ -52,7 +52,7 @@ def test_compressed_records_are_read(process: Tool, new_topic: Callable[..., str
 def test_one_partition_from_an_offset(process: Tool, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     process("console-producer", "--topic", topic, "--sync", stdin="a\nb\nc\n")
-    partition = ["--topic", topic, "--partition", "0", "--timeout-ms", "1500"]
+    partition = ["--topic", topic, "--partition", "0", "--timeout-ms", "600"]
     assert process("console-consumer", *partition, "--offset", "1").lines == ["b", "c"]
     assert process("console-consumer", *partition, "--offset", "earliest").lines == ["a", "b", "c"]
     assert process("console-consumer", *partition).lines == []
@@ -222,10 +222,23 @@ def test_reader_that_goes_away_ends_the_consumer_in_silence(
     assert b"Traceback" not in errors
 
 
-def test_ctrl_c_ends_a_producer_without_a_traceback(new_topic: Callable[..., str], bootstrap: str) -> None:
+def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
+    tool: Tool, new_topic: Callable[..., str], bootstrap: str
+) -> None:
     topic = new_topic()
     producer = subprocess.Popen(
-        [sys.executable, "-m", "barnabas", "console-producer", "--bootstrap-server", bootstrap, "--topic", topic],
+        [
+            sys.executable,
+            "-m",
+            "barnabas",
+            "console-producer",
+            "--bootstrap-server",
+            bootstrap,
+            "--topic",
+            topic,
+            "--timeout",
+            "60000",
+        ],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -233,8 +246,9 @@ def test_ctrl_c_ends_a_producer_without_a_traceback(new_topic: Callable[..., str
     assert producer.stdin is not None
     producer.stdin.write(b"one\n")
     producer.stdin.flush()
-    time.sleep(1.0)  # it has nothing to say that could be waited for
+    time.sleep(2.0)  # it has nothing to say that could be waited for
     producer.send_signal(signal.SIGINT)
     _, errors = producer.communicate(timeout=20)
     assert producer.returncode == 130
     assert errors == b""
+    assert tool("get-offsets", "--topic", topic).out == f"{topic}:0:1\n"
