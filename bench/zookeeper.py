@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import selectors
 import shutil
 import socket
 import statistics
@@ -260,6 +261,33 @@ class WireLoad:
         return {"wire create": creates, "wire get": gets, "wire set": sets}
 
 
+def wire_fan_out(port: int) -> float:
+    """100 sessions watch one node, all read by one thread: from the change until the last has its event."""
+    with ExitStack() as stack:
+        writer, *watchers = clients = [stack.enter_context(RawClient(port)) for _ in range(SESSIONS + 1)]
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for client in clients:
+            assert client.connect(timeout_ms=30_000)
+        for client in watchers:
+            selector.register(client.sock, selectors.EVENT_READ)
+        times_s = []
+        for _ in range(5):
+            for client in watchers:
+                assert client.call(Op.GET_DATA, watched("/fan", True)).err == 0
+            began = time.perf_counter()
+            writer.request(Op.SET_DATA, set_data("/fan", b""))
+            left = SESSIONS
+            while left:
+                for key, _events in selector.select():
+                    assert key.fileobj.recv(4096)  # type: ignore[union-attr]
+                    left -= 1
+            times_s.append(time.perf_counter() - began)
+            assert writer.reply().err == 0
+        for client in clients:
+            assert client.call(Op.CLOSE_SESSION).err == 0
+        return SESSIONS / statistics.median(times_s)
+
+
 def measure(folder: Path, *, seconds: float, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Row -> server -> one figure per round."""
     results: dict[str, dict[str, list[float]]] = {}
@@ -282,6 +310,7 @@ def measure(folder: Path, *, seconds: float, rounds: int) -> dict[str, dict[str,
             rows = KazooLoad(server, client).rows(seconds)
             rows["kazoo watch fan-out to 100"] = FanOut(server, client, stack).run
             rows |= WireLoad(server).rows()
+            rows["wire watch fan-out to 100"] = lambda server=server: wire_fan_out(server.port)  # type: ignore[misc]
             loads.append((server, rows))
         for row in loads[0][1]:
             for _server, rows in loads:
@@ -305,11 +334,11 @@ def report(results: dict[str, dict[str, list[float]]]) -> tuple[str, dict[str, o
     return "\n".join(lines) + "\n", table
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.7, help="per synchronous row and round")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=0.4, help="per synchronous row and round")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="bench-zookeeper-"))
     try:
         text, table = report(measure(folder, seconds=options.seconds, rounds=options.rounds))

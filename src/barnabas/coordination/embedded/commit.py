@@ -6,6 +6,7 @@ transaction logged before it is not durable, so no client ever sees a state that
 """
 
 import asyncio
+import contextlib
 import errno
 import threading
 from collections.abc import Callable
@@ -202,4 +203,6 @@ class GroupCommit:
             await self.synced(self._appended_zxid)
         self._jobs.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
-        self._writer.close()
+        # A disk that has failed may fail this as well, and has been reported.
+        with contextlib.suppress(*((OSError,) if self._failed else ())):
+            self._writer.close()

@@ -138,7 +138,8 @@ class Connection(Client, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._unwritable = False
-        self.resume()
+        self._turn_if_possible()
+        self._set_reading()
 
     # ---- frames -------------------------------------------------------------------------------------------------------
 

@@ -136,15 +136,19 @@ class Service:
         self.commit.forget(connection)
 
     def on_sent(self, connection: Connection, count: int) -> None:
+        """Count what went out. Events to a client that asked nothing say nothing about latency."""
+        self.stats.packets_sent += count
+        answers = min(count, connection.outstanding)
+        if not answers:
+            return
+        connection.outstanding -= answers
         now_s = self.clock.monotonic_s()
         latency_ms = int((now_s - connection.turn_started_s) * 1000)
-        self.stats.packets_sent += count
-        self.stats.record_latency(latency_ms, count)
+        self.stats.record_latency(latency_ms, answers)
         connection.last_response_s = now_s
         connection.last_latency_ms = latency_ms
         connection.latency_max_ms = max(connection.latency_max_ms, latency_ms)
-        connection.latency_sum_ms += latency_ms * count
-        connection.outstanding = max(0, connection.outstanding - count)
+        connection.latency_sum_ms += latency_ms * answers
 
     # ---- back-pressure ------------------------------------------------------------------------------------------------
 
