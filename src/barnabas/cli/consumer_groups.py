@@ -116,7 +116,8 @@ def command(
         raise UsageError("--state goes with --describe and --list only")
     if type_ is not None and action != "list":
         raise UsageError("--type goes with --list only")
-    config = options(bootstrap_server, command_config, {"default.api.timeout.ms": str(timeout)})
+    patience = {"default.api.timeout.ms": str(timeout), "request.timeout.ms": str(timeout)}
+    config = options(bootstrap_server, command_config, patience)
     if action == "list":
         run(config, lambda cluster: _list(cluster, state, type_, json))
     elif action == "describe":

@@ -71,8 +71,9 @@ class Cluster:
         self.image = ClusterImage()
         self._chance = chance or random.Random()
         self._image_at_s = float("-inf")
-        self._connections: dict[int, Connection] = {}
-        self._opening: dict[int, asyncio.Lock] = {}
+        #: By broker, and by whether it is for coordination: a JoinGroup that waits for others must hold no Fetch up.
+        self._connections: dict[tuple[int, bool], Connection] = {}
+        self._opening: dict[tuple[int, bool], asyncio.Lock] = {}
         self._bootstrap: Connection | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
 
@@ -95,25 +96,27 @@ class Cluster:
 
     # -- connections ----------------------------------------------------------------------------------------------------
 
-    async def connection(self, broker_id: int) -> Connection:
+    async def connection(self, broker_id: int, *, coordination: bool = False) -> Connection:
         """The connection to a broker of the image; made when there is none that is open."""
-        connection = self._connections.get(broker_id)
+        key = (broker_id, coordination)
+        connection = self._connections.get(key)
         if connection is not None and not connection.closed:
             return connection
-        async with self._opening.setdefault(broker_id, asyncio.Lock()):
-            connection = self._connections.get(broker_id)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._connections.get(key)
             if connection is None or connection.closed:
                 broker = self.image.brokers.get(broker_id)
                 if broker is None:
                     broker = await self._find_broker(broker_id)
-                connection = self._connections[broker_id] = await self._open(broker.host, broker.port)
+                connection = self._connections[key] = await self._open(broker.host, broker.port)
         return connection
 
     async def any_connection(self) -> Connection:
-        """To whichever broker answers: one that is connected, else any known one, else a bootstrap server."""
-        for connection in (*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])):
-            if not connection.closed:
-                return connection
+        """To whichever broker answers: the least busy that is connected, else any known one, else a bootstrap server."""
+        data = [each for (_, coordination), each in self._connections.items() if not coordination]
+        connected = [each for each in (*data, self._bootstrap) if each is not None and not each.closed]
+        if connected:
+            return min(connected, key=lambda each: each.in_flight)
         reasons: list[str] = []
         known = list(self.image.brokers)
         self._chance.shuffle(known)
@@ -229,9 +232,10 @@ class Cluster:
         *,
         timeout_ms: int | None = None,
         version_max: int | None = None,
+        coordination: bool = False,
     ) -> R:
         """Ask one broker, once."""
-        connection = await self.connection(broker_id)
+        connection = await self.connection(broker_id, coordination=coordination)
         version = usable_version(connection, message)
         return await connection.request(
             message,
@@ -310,7 +314,12 @@ class Cluster:
             try:
                 broker_id = await self.coordinator(key, kind)
                 response = await self.ask(
-                    broker_id, message, response_type, timeout_ms=timeout_ms, version_max=version_max
+                    broker_id,
+                    message,
+                    response_type,
+                    timeout_ms=timeout_ms,
+                    version_max=version_max,
+                    coordination=True,
                 )
             except ClientError as error:
                 if error.retriable:

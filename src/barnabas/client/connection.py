@@ -10,6 +10,7 @@ connection. So does a request whose time is up: what comes after it could not be
 
 import asyncio
 import os
+import re
 import ssl
 import struct
 from collections import deque
@@ -418,7 +419,11 @@ async def open_connection(
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    if error.errno is None:
+        # A name with several addresses: asyncio puts what each of them said into one text.
+        numbers = dict.fromkeys(int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error)))
+        return ", ".join(os.strerror(number) for number in numbers) or str(error)
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
 async def _negotiate(connection: Connection, timeout_ms: int) -> BrokerVersions:

@@ -178,6 +178,9 @@ class Producer:
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self.partition_count(topic)
+        known = self.cluster.image.topics.get(topic)
+        if known is not None and len(known.partitions) > count:
+            count = self._partition_counts[topic] = len(known.partitions)  # it has grown
         if partition is None:
             partition = self._partitioner.choose(topic, key, count, size)
         while self._buffered_bytes and self._buffered_bytes + size > self.config.buffer_memory_bytes:

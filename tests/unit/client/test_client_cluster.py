@@ -161,6 +161,17 @@ def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> Non
     fake.run(scenario)
 
 
+def test_coordination_has_a_connection_of_its_own() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers()
+        data = await cluster.connection(1)
+        coordination = await cluster.connection(1, coordination=True)
+        assert data is not coordination
+        assert await cluster.connection(1, coordination=True) is coordination
+
+    FakeCluster().run(scenario)
+
+
 def test_lost_connection_is_replaced_at_the_next_request() -> None:
     fake = FakeCluster()
 

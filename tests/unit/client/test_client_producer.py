@@ -186,6 +186,21 @@ def test_ready_made_batch_is_produced_as_it_is() -> None:
     assert fake.values("t") == [b"v"]
 
 
+def test_topic_that_grows_is_used_whole() -> None:
+    fake = FakeCluster(topics={"t": 1})
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            await (await producer.send("t", b"before")).offset()
+            fake.topics["t"] = 8
+            await cluster.refresh(["t"])
+            for n in range(200):
+                await producer.send("t", b"after", key=b"%d" % n)
+
+    fake.run(scenario)
+    assert all(fake.values("t", partition) for partition in range(8))
+
+
 def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> None:
     fake = FakeCluster()
     del fake.broker.served[22]
