@@ -25,7 +25,7 @@ def rebuild_producers(
     if end_offset == producers.map_end_offset:
         producers.on_log_start_offset(log_start_offset, snapshots.latest)
     else:
-        snapshots.load_newest(producers, log_start_offset=log_start_offset, up_to=end_offset, now_ms=now_ms)
+        snapshots.load_newest(producers, log_start_offset=log_start_offset, now_ms=now_ms)
     # Truncating a log that knew no producer cannot bring one back: no need to read it.
     if end_offset > producers.map_end_offset and not had_none:
         _replay(producers, segments, max(producers.map_end_offset, log_start_offset), end_offset)

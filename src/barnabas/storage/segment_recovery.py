@@ -34,7 +34,7 @@ from barnabas.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 1 << 20
 #: Offset, size, CRC-32 of what follows, magic: how messages before v2 begin.
 _LEGACY: Final = struct.Struct(">qiIb")
 _LEGACY_CRC_FROM: Final = 16
@@ -84,21 +84,21 @@ def recover_segment(
     latest_epoch = -1 if epochs.latest_epoch is None else int(epochs.latest_epoch)
     try:
         for position, raw, view, at in _checked_batches(segment, disk):
-            last_offset = raw[0] + raw[6]
-            if raw[0] < next_offset or raw[6] < 0 or last_offset >= limit:
-                raise _Damage(f"offsets [{raw[0]}, {last_offset}] are not within [{next_offset}, {limit})")
-            if raw[0] != next_offset:
+            base, length, epoch, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, _ = raw
+            if base != next_offset:
                 has_gaps = True
-            if raw[9] >= 0:
-                with view[at : at + raw[1] + LOG_OVERHEAD] as batch:
+            if base < next_offset or last_delta < 0 or base + last_delta >= limit:
+                raise _Damage(f"offsets [{base}, {base + last_delta}] are not within [{next_offset}, {limit})")
+            if producer_id >= 0:
+                with view[at : at + length + LOG_OVERHEAD] as batch:
                     _apply(producers, segment, _new_header(BatchHeader, raw), batch)
-            if raw[2] > latest_epoch:
-                latest_epoch = raw[2]
-                epochs.assign(latest_epoch, raw[0])
-            if raw[8] > builder.max_timestamp or position > builder.next_entry_after:
-                builder.add(position, last_offset, raw[8])
-            next_offset = last_offset + 1
-            valid = position + raw[1] + LOG_OVERHEAD
+            if epoch > latest_epoch:
+                latest_epoch = epoch
+                epochs.assign(epoch, base)
+            next_offset = base + last_delta + 1
+            if max_timestamp > builder.max_timestamp or position > builder.next_entry_after:
+                builder.add(position, next_offset - 1, max_timestamp)
+            valid = position + length + LOG_OVERHEAD
     except _Damage as damage:
         logger.warning(
             "cutting %s at position %d of %d, before offset %d: %s",
@@ -163,14 +163,13 @@ def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[
                 after = at + LOG_OVERHEAD + length
                 if after > filled:
                     break
-                with view[at + ATTRIBUTES_AT : after] as covered:
-                    if crc32c(covered) != raw[4]:
-                        raise _Damage(f"the batch at offset {raw[0]} fails its CRC")
+                if crc32c(view[at + ATTRIBUTES_AT : after]) != raw[4]:
+                    raise _Damage(f"the batch at offset {raw[0]} fails its CRC")
                 yield position + at, raw, view, at
                 at = after
             if at == 0:
                 needed = LOG_OVERHEAD + length if filled >= HEADER_SIZE else HEADER_SIZE
-                if position + needed > end:
+                if position + needed > end or filled >= needed:
                     raise _torn(segment, view[:filled], position, needed, end)
         if at == 0:
             buffer = bytearray(needed)

@@ -4,7 +4,7 @@ Owner: the log; the loading thread while it is loaded.
 """
 
 import logging
-from bisect import bisect_right, insort
+from bisect import insort
 
 from barnabas.storage import names, producer_snapshot
 from barnabas.storage.disk import Disk
@@ -71,10 +71,11 @@ class ProducerSnapshots:
         for offset in [o for o in self.offsets if o <= log_start_offset or o > log_end_offset]:
             self.remove(offset)
 
-    def load_newest(self, producers: ProducerStateManager, *, log_start_offset: int, up_to: int, now_ms: int) -> None:
-        """Start `producers` from the newest snapshot at or below `up_to` that can be read; empty where there is none."""
-        while at := bisect_right(self.offsets, up_to):
-            offset = self.offsets[at - 1]
+    def load_newest(self, producers: ProducerStateManager, *, log_start_offset: int, now_ms: int) -> None:
+        """Start `producers` from the newest snapshot that can be read; empty where there is none. What is above the
+        state that is wanted has been removed (`remove_outside`)."""
+        while self.offsets:
+            offset = self.offsets[-1]
             try:
                 entries = producer_snapshot.read(self.path(offset))
             except (CorruptSnapshot, FileNotFoundError) as error:

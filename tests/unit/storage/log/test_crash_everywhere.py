@@ -1,5 +1,6 @@
 """A crash at every write, rename, unlink, truncation and fsync of each operation; and with any unsynced tail lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,12 @@ class Truncation(Scenario):
         assert len(found) >= 22
 
 
+class TruncationOfCompacted(Truncation):
+    """Where holes are allowed, only the order of the deletions keeps a crash from leaving one."""
+
+    config = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT}))
+
+
 class Restart(Scenario):
     def act(self, partition: Partition) -> None:
         partition.log.truncate_fully_and_start_at(1000)
@@ -121,13 +128,22 @@ class Replacement(Scenario):
         log.replace_segments(cleaned, inactive)
 
     def _clean(self, partition: Partition, group: list[Segment]) -> Segment:
+        return self._copy(partition, group, lambda number: number % 2 == 0)
+
+    def _copy(
+        self, partition: Partition, group: list[Segment], wanted: Callable[[int], bool], base_offset: int | None = None
+    ) -> Segment:
         disk = partition.env.disk
         new = create_cleaned(
-            str(partition.directory), group[0].base_offset, disk=disk, config=partition.config, now_ms=NOW_MS
+            str(partition.directory),
+            group[0].base_offset if base_offset is None else base_offset,
+            disk=disk,
+            config=partition.config,
+            now_ms=NOW_MS,
         )
         for segment in group:
             for number, (position, header) in enumerate(segment.headers(0)):
-                if number % 2 == 0:
+                if wanted(number):
                     new.append(
                         segment.batch_bytes(position, header.size_bytes),
                         last_offset=header.last_offset,
@@ -149,7 +165,40 @@ class Replacement(Scenario):
             assert len(found) < len(before)
 
 
-SCENARIOS: list[type[Scenario]] = [RollWithAppend, Truncation, Restart, Retention, RetentionOfAll, Replacement]
+class Split(Replacement):
+    """One segment becomes two that hold the same records: half of them must never be taken for all."""
+
+    def act(self, partition: Partition) -> None:
+        old = partition.log.segments.at(1)
+        batches = [header for _, header in old.headers(0)]
+        half = len(batches) // 2
+        lower = self._copy(partition, [old], lambda number: number < half)
+        upper = self._copy(partition, [old], lambda number: number >= half, batches[half].base_offset)
+        partition.log.replace_segments([lower, upper], [old])
+
+    def check(self, before: list[Entry], found: list[Entry], step: str) -> None:
+        assert found == before
+
+
+SCENARIOS: list[type[Scenario]] = [
+    RollWithAppend,
+    Truncation,
+    TruncationOfCompacted,
+    Restart,
+    Retention,
+    RetentionOfAll,
+    Replacement,
+    Split,
+]
+    RollWithAppend,
+    Truncation,
+    TruncationOfCompacted,
+    Restart,
+    Retention,
+    RetentionOfAll,
+    Replacement,
+    Split,
+]
 
 
 def run_to(root: Path, scenario: Scenario, fuse: Fuse, crash_at: int | None, torn_bytes: int) -> str:
@@ -184,6 +233,8 @@ def check_usable(partition: Partition, found: list[Entry]) -> None:
     """What is recovered can be appended to, is found again after a clean stop, and its epochs agree with its records."""
     log = partition.log
     latest = log.latest_epoch or 0
+    for segment in log.segments:
+        assert Path(segment.log_path).stat().st_size == segment.size_bytes
     for entry in found:
         assert log.epochs.epoch_for_offset(entry.offset) == entry.epoch
     partition.append(b"after", epoch=latest)

@@ -165,6 +165,30 @@ def test_leftovers_are_settled(partition: Partition, caplog: pytest.LogCaptureFi
     assert "something else entirely" in partition.files()
 
 
+def test_a_finished_swap_takes_the_old_index_of_aborted_transactions_with_it(partition: Partition) -> None:
+    partition.fill(10)
+    partition.log.close()
+    stem = str(partition.directory / f"{0:020d}")
+    for kind in (".log", ".index", ".timeindex"):
+        Path(stem + kind + ".swap").write_bytes(Path(stem + kind).read_bytes())
+    Path(stem + ".txnindex").write_bytes(b"of the old segment")
+    log = partition.open(clean=True)
+    assert len(contents(log)) == 20
+    assert not Path(stem + ".txnindex").exists()
+
+
+def test_an_empty_swap_replaces_the_segment_of_its_name_alone(tmp_path: Path) -> None:
+    """Compaction left nothing of the first segment; the crash came before the old one was renamed."""
+    partition = Partition(tmp_path, replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT})))
+    partition.fill(60)
+    before = contents(partition.log)
+    second = partition.log.segments.at(1).base_offset
+    partition.log.close()
+    for kind in (".log", ".index", ".timeindex"):
+        (partition.directory / f"{0:020d}{kind}.swap").touch()
+    assert contents(partition.open(clean=True)) == before[second:]
+
+
 def test_segments_in_doubt_that_leave_a_hole_are_dropped(
     partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:
