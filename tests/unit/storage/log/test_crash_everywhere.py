@@ -190,15 +190,6 @@ SCENARIOS: list[type[Scenario]] = [
     Replacement,
     Split,
 ]
-    RollWithAppend,
-    Truncation,
-    TruncationOfCompacted,
-    Restart,
-    Retention,
-    RetentionOfAll,
-    Replacement,
-    Split,
-]
 
 
 def run_to(root: Path, scenario: Scenario, fuse: Fuse, crash_at: int | None, torn_bytes: int) -> str:
