@@ -101,6 +101,9 @@ R = TypeVar("R", bound=ApiMessage)
 
 #: How long to wait for a new controller before it is asked again to take over leadership.
 CONTROLLER_GONE_BACKOFF_S = 0.3
+#: A decision of the transaction coordinator is carried out when it is committed, however long that takes; its clients
+#: hear of a delay after `request.timeout.ms`.
+NEVER_MS = 2**31 - 1
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
 
@@ -243,6 +246,7 @@ class Broker:
                 threads=self._threads,
                 producer_id_expiration_ms=config.producer_id_expiration_ms,
                 max_transaction_timeout_ms=config.transaction_max_timeout_ms,
+                transaction_verification=config.transaction_partition_verification_enable,
             ),
             settings=ManagerSettings.of(config),
             config_of=self.dynamic.log_config,
@@ -373,7 +377,7 @@ class Broker:
 
         self.transactions = transaction_parts.assemble(
             context,
-            log_of(TRANSACTION_STATE_TOPIC, lambda: self.config.request_timeout_ms),
+            log_of(TRANSACTION_STATE_TOPIC, lambda: NEVER_MS),
             self.links,
             ask_controller=ask_controller,
             create_topic=self._create_topic,

@@ -45,22 +45,24 @@ class InternalTopicLog:
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
         batch = self._batch(records, producer, now_ms)
-        first = -1
         refusal: Refused | None = None
         settled: ErrorCode | None = None
         returned = False
 
         def done(outcomes: list[AppendOutcome]) -> None:
-            nonlocal first, refusal, settled
+            nonlocal refusal, settled
             [outcome] = outcomes
+            error = outcome.error
+            if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                # Below the high watermark: committed, if by fewer than one would like. A machine that has replayed it
+                # must not be told that it never happened.
+                error = ErrorCode.NONE
             if returned:
-                on_committed(outcome.error)
-                return
-            # Settled at once: refused, or committed because nobody else is in the ISR.
-            settled = outcome.error
-            first = outcome.base_offset
-            if outcome.error is not ErrorCode.NONE:
-                refusal = Refused(outcome.error, outcome.message)
+                on_committed(error)
+            elif log.log_end_offset == next_offset:
+                refusal = Refused(error, outcome.message)
+            else:
+                settled = error  # at once, because nobody else is in the ISR
 
         tp = TopicPartition(self._topic, partition)
         log = self._replicas.require(tp).local_log
@@ -77,7 +79,7 @@ class InternalTopicLog:
         returned = True
         if settled is not None:
             asyncio.get_running_loop().call_soon(on_committed, settled)
-        return first if first >= 0 else next_offset
+        return next_offset
 
     @staticmethod
     def _batch(records: Sequence[KeyValue], producer: Producer, now_ms: int) -> bytearray:
@@ -93,8 +95,8 @@ class InternalTopicLog:
     async def load(self, partition: int, replay: Replay) -> None:
         log = self._replicas.require(TopicPartition(self._topic, partition)).local_log
         offset = log.log_start_offset
-        end = log.log_end_offset
-        while offset < end:
+        # To the very end, which may move meanwhile: markers are written to `__consumer_offsets` whoever loads it.
+        while offset < (end := log.log_end_offset):
             found = log.read(offset, max_bytes=LOAD_STEP_BYTES, max_offset=end, min_one_batch=True)
             data = found.read()
             if not data:

@@ -30,10 +30,10 @@ from barnabas.transactions.state import Identity
 
 log = logging.getLogger(__name__)
 
-#: How long a partition that is to be added waits for the end of the transaction before it, as in Kafka 4: the client
-#: has had its answer to EndTxn, the markers are being written.
-CONCURRENT_RETRY_MAX_MS: Final = 100
-CONCURRENT_RETRY_BACKOFF_MS: Final = 20
+#: How long a batch waits for the end of the transaction before it, as in Kafka 4: the client has had its answer to EndTxn,
+#: the markers are being written.
+RETRY_MAX_MS: Final = 100
+RETRY_BACKOFF_MS: Final = 20
 
 
 class Asked(Enum):
@@ -140,16 +140,15 @@ class Verifier:
         asked: Asked,
         translate: Callable[[ErrorCode, Asked], Verified],
     ) -> list[Verified]:
-        now_ms = self._now_ms()
-        guards: dict[TopicPartition, object] = {}
-        for each, sequence in wanted:
-            if not each.producers.has_ongoing_transaction(*identity):
-                entry = each.producers.start_verification(identity.producer_id, sequence, identity.epoch, now_ms)
-                guards[each.partition] = entry.guard
-        errors: _Errors = {}
-        if guards:
-            question = Question(transactional_id, identity, asked is Asked.ADD)
-            errors = await self._ask_patiently(question, tuple(guards))
+        question = Question(transactional_id, identity, asked is Asked.ADD)
+        waited_ms = 0
+        while True:
+            guards = self._begin(wanted, identity)
+            errors = await self._ask_once(question, tuple(guards)) if guards else {}
+            if waited_ms >= RETRY_MAX_MS or not self._is_overtaken(wanted, question, guards, errors):
+                break
+            await self._pause(RETRY_BACKOFF_MS / 1000)
+            waited_ms += RETRY_BACKOFF_MS
         verdicts: list[Verified] = []
         for each, _ in wanted:
             error = errors.get(each.partition, ErrorCode.NONE)
@@ -158,6 +157,35 @@ class Verifier:
             else:
                 verdicts.append(translate(error, asked))
         return verdicts
+
+    def _begin(self, wanted: Sequence[tuple[Log, int]], identity: Identity) -> dict[TopicPartition, object]:
+        """Guards for the partitions in which no transaction of this producer is open."""
+        now_ms = self._now_ms()
+        guards: dict[TopicPartition, object] = {}
+        for each, sequence in wanted:
+            if not each.producers.has_ongoing_transaction(*identity):
+                entry = each.producers.start_verification(identity.producer_id, sequence, identity.epoch, now_ms)
+                guards[each.partition] = entry.guard
+        return guards
+
+    @staticmethod
+    def _is_overtaken(
+        wanted: Sequence[tuple[Log, int]], question: Question, guards: dict[TopicPartition, object], errors: _Errors
+    ) -> bool:
+        """Whether the end of the transaction before is still being written, or its marker came while we asked: then the
+        guard is worthless, though the producer has done nothing wrong.
+        """
+        if question.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
+            return True
+        for each, _ in wanted:
+            guard = guards.get(each.partition)
+            if guard is None or errors.get(each.partition, ErrorCode.NONE) is not ErrorCode.NONE:
+                continue
+            entry = each.producers.verification(question.identity.producer_id)
+            is_stale = entry is None or entry.guard is not guard
+            if is_stale and not each.producers.has_ongoing_transaction(*question.identity):
+                return True
+        return False
 
     async def verify_offsets(
         self, transactional_id: str, identity: Identity, offsets_log: Log, asked: Asked
@@ -175,19 +203,6 @@ class Verifier:
         return self._guards.pop((partition, producer_id), None)
 
     # -- asking -------------------------------------------------------------------------------------------------------
-
-    async def _ask_patiently(self, question: Question, partitions: tuple[TopicPartition, ...]) -> _Errors:
-        errors = await self._ask_once(question, partitions)
-        waited_ms = 0
-        while (
-            question.adds
-            and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-            and waited_ms < CONCURRENT_RETRY_MAX_MS
-        ):
-            await self._pause(CONCURRENT_RETRY_BACKOFF_MS / 1000)
-            waited_ms += CONCURRENT_RETRY_BACKOFF_MS
-            errors = await self._ask_once(question, partitions)
-        return errors
 
     async def _ask_once(self, question: Question, partitions: tuple[TopicPartition, ...]) -> _Errors:
         key = (question, partitions)

@@ -241,6 +241,22 @@ def test_a_partition_that_is_to_be_added_waits_for_the_transaction_before_it() -
     run(scenario)
 
 
+def test_a_marker_that_comes_while_the_coordinator_is_asked_costs_a_second_question_and_nothing_else() -> None:
+    async def scenario(world: World) -> None:
+        world.coordinator.gate.clear()
+        waiting = asyncio.ensure_future(world.verify(A0, asked=Asked.ADD))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.logs[A0].mark(Identity(7, 3))
+        world.coordinator.gate.set()
+        [verdict] = await waiting
+        assert verdict.error is ErrorCode.NONE
+        assert len(world.coordinator.asked) == 2
+        world.logs[A0].append(PRODUCER, 0, verdict.guard)
+
+    run(scenario)
+
+
 def test_no_coordinator_and_no_answer_are_reasons_to_try_again() -> None:
     async def scenario(world: World) -> None:
         world.has_coordinator = False
