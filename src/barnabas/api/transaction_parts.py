@@ -120,7 +120,6 @@ def assemble(
     verifier = Verifier(
         coordinator_of=coordinator.coordinator_of,
         ask=ask,
-        is_enabled=lambda: context.config.transaction_partition_verification_enable,
         now_ms=context.clock.now_ms,
         spawn=spawn,
     )

@@ -90,7 +90,6 @@ class Verifier:
         *,
         coordinator_of: Callable[[str], BrokerId | None],
         ask: Callable[[BrokerId, AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse | None]],
-        is_enabled: Callable[[], bool],
         now_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -100,7 +99,6 @@ class Verifier:
         """
         self._coordinator_of = coordinator_of
         self._ask = ask
-        self._is_enabled = is_enabled
         self._now_ms = now_ms
         self._spawn = spawn
         self._pause = pause
@@ -111,12 +109,16 @@ class Verifier:
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
 
     def needs_verification(self, producers: ProducerStateManager, header: BatchHeader) -> bool:
-        """Whether this batch would begin a transaction in the partition. Cheap: asked for every batch."""
+        """Whether this batch would begin a transaction in a partition that demands it. Cheap: asked for every batch.
+
+        The log knows whether `transaction.partition.verification.enable` is on: what it demands and what is asked for
+        must not differ, or no transaction could begin.
+        """
         return (
             header.producer_id != NO_PRODUCER_ID
             and header.is_transactional
             and not producers.has_ongoing_transaction(header.producer_id, header.producer_epoch)
-            and self._is_enabled()
+            and producers.transaction_verification
         )
 
     async def verify(
@@ -191,7 +193,7 @@ class Verifier:
         self, transactional_id: str, identity: Identity, offsets_log: Log, asked: Asked
     ) -> Verified:
         """For TxnOffsetCommit; the guard of a confirmed one is kept for the append that follows: see `take_guard`."""
-        if not self._is_enabled():
+        if not offsets_log.producers.transaction_verification:
             return Verified(ErrorCode.NONE)
         [verdict] = await self._verify(transactional_id, identity, [(offsets_log, NO_SEQUENCE)], asked, _offsets_error)
         if verdict.guard is not None and verdict.error is ErrorCode.NONE:

@@ -92,7 +92,6 @@ class World:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.coordinator = Coordinator()
         self.has_coordinator = True
-        self.enabled = True
         self.logs = {partition: FakeLog(partition) for partition in (A0, A1, B0)}
         self.pauses: list[float] = []
 
@@ -105,7 +104,6 @@ class World:
         self.verifier = Verifier(
             coordinator_of=lambda transactional_id: BrokerId(5) if self.has_coordinator else None,
             ask=self.coordinator.ask,
-            is_enabled=lambda: self.enabled,
             now_ms=lambda: 0,
             spawn=spawn,
             pause=pause,
@@ -141,7 +139,7 @@ def test_only_the_first_batch_of_a_transaction_needs_it() -> None:
         )
         log.mark(PRODUCER)
         assert needs(log.producers, batch(PRODUCER, 0, 1))
-        world.enabled = False
+        log.producers.transaction_verification = False
         assert not needs(log.producers, batch(PRODUCER, 0, 1))
 
     run(scenario)
@@ -301,7 +299,7 @@ def test_offsets_keep_their_guard_for_the_append_that_follows() -> None:
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
         assert verdict.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert world.verifier.take_guard(A0, PRODUCER.producer_id) is None
-        world.enabled = False
+        log.producers.transaction_verification = False
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
         assert verdict == Verified(ErrorCode.NONE)
 
