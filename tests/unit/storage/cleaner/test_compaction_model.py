@@ -16,6 +16,7 @@ from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_
 
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.records import ControlType, Record, control_type
+from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.recovery import open_log
 
 TINY = replace(SETTINGS, dedupe_buffer_size=1000, io_buffer_size=400)
@@ -30,7 +31,7 @@ steps = st.one_of(
     st.tuples(st.just("end"), st.sampled_from([11, 12]), st.booleans()),
     st.tuples(st.just("roll")),
     st.tuples(st.just("wait"), st.sampled_from([1, DELETE_RETENTION_MS // 2, DELETE_RETENTION_MS])),
-    st.tuples(st.just("clean"), st.sampled_from([SETTINGS, SETTINGS, TINY])),
+    st.tuples(st.just("clean"), st.sampled_from([SETTINGS, SETTINGS, TINY]), st.booleans()),
 )
 
 
@@ -65,7 +66,9 @@ class Model:
             if offset < next_dirty and not self.is_aborted(offset):
                 last[self.written[offset].record.key] = offset
         for offset in sorted(self.present):
-            if (offset < end and self.is_aborted(offset)) or (offset < next_dirty and not self._stays(offset, last, now_ms)):
+            if (offset < end and self.is_aborted(offset)) or (
+                offset < next_dirty and not self._stays(offset, last, now_ms)
+            ):
                 self.present.remove(offset)
         for offset in self.present:
             written = self.written[offset]
@@ -116,16 +119,18 @@ class Run:
                 log.roll()
             case ("wait", int() as ms):
                 log.clock.advance_ms(ms)
-            case ("clean", cleaner_settings):
+            case ("clean", CleanerSettings() as cleaner_settings, bool() as roll):
+                if roll:
+                    log.roll()
                 self.clean(cleaner_settings)
 
-    def clean(self, cleaner_settings: object) -> None:
+    def clean(self, cleaner_settings: CleanerSettings) -> None:
         log = self.log
         active = log.log.segments.active
         before = Path(active.log_path).read_bytes()
         bases = log.log.segments.base_offsets
         job = log.job()
-        done = log.clean(cleaner_settings)  # type: ignore[arg-type]
+        done = log.clean(cleaner_settings)
         if done is None or job is None:
             return
         end = min(base for base in bases if base >= done.next_dirty_offset)
