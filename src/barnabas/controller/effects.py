@@ -20,8 +20,8 @@ from barnabas.core.ids import TopicId, TopicPartition
 class ZkBatch:
     """Carry these out in order, pipelined, and answer with `ZkAnswered(batch_id, …)`.
 
-    They are independent but for order (a parent is made before its child). With a guard, each write is a transaction
-    with a check of /controller_epoch; if that check fails, answer `moved=True` and the results do not matter. An
+    They are independent but for order (a parent is made before its child). With a guard they are all writes, each a
+    transaction with a check of /controller_epoch; if that check fails, answer `moved=True` and the results do not matter. An
     operation that failed because the connection was lost is repeated on the next one, for as long as the session lives.
     """
 

@@ -15,7 +15,7 @@ from kazoo import exceptions as failures
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as requests
-from kazoo.protocol.states import Callback, EventType, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
@@ -116,9 +116,8 @@ class _Watcher:
         return hash(self._key)
 
     def __call__(self, event: WatchedEvent) -> None:
-        # A connection that breaks takes its watches along (type NONE): whoever watches has to look again.
-        if event.type != EventType.NONE or event.path is None:
-            self._fired(self._key[1], self._key[2])
+        # Also when a connection breaks, which takes its watches along: whoever watches has to look again.
+        self._fired(self._key[1], self._key[2])
 
 
 class KazooConnection:

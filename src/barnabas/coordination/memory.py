@@ -96,7 +96,8 @@ class MemoryZooKeeper:
         assert session in self._live, f"session {session} is over"
         results = []
         for operation in operations:
-            if guard is not None and isinstance(operation, Write) and not self._holds(guard):
+            assert guard is None or isinstance(operation, Write), f"only writes can be guarded, {operation} is none"
+            if guard is not None and not self._holds(guard):
                 return Executed((), True, self._take_fired())
             results.append(self._apply(session, operation))
         return Executed(tuple(results), False, self._take_fired())

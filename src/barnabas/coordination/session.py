@@ -114,13 +114,24 @@ class BatchAnswer:
 class _Work:
     """One request: an operation, or several guarded writes in one transaction."""
 
-    __slots__ = ("batch", "indexes", "operation", "order")
+    __slots__ = ("batch", "indexes", "is_guarded", "operation", "order")
 
-    def __init__(self, order: tuple[int, int], operation: Operation, batch: "_Batch", indexes: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        order: tuple[int, int],
+        operation: Operation,
+        batch: "_Batch",
+        indexes: tuple[int, ...],
+        *,
+        is_guarded: bool = False,
+    ) -> None:
         self.order = order
         self.operation = operation
         self.batch = batch
+        #: Which of the batch's operations it carries.
         self.indexes = indexes
+        #: A transaction that begins with the check of the batch's guard.
+        self.is_guarded = is_guarded
 
     def __lt__(self, other: "_Work") -> bool:
         return self.order < other.order
@@ -305,8 +316,8 @@ class ZooKeeperSession:
 
     async def batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> BatchAnswer:
         """Sends all of them, pipelined, and answers when the last is answered. An operation that ZooKeeper refuses is an
-        answer, not an exception. With a guard, writes travel with a check of /controller_epoch, many to a transaction;
-        one that is refused as part of such a transaction is repeated alone, so each has the answer that is its own.
+        answer, not an exception. With a guard, all must be writes: they travel with a check of /controller_epoch, many to
+        a transaction; one that is refused as part of such a transaction is repeated alone, so each has its own answer.
         """
         return await self.begin_batch(operations, guard)
 
@@ -337,27 +348,22 @@ class ZooKeeperSession:
 
     def _push_packed(self, batch: _Batch, guard: Guard) -> None:
         check = Check(paths.CONTROLLER_EPOCH, guard.epoch_zk_version)
-        pack: list[int] = []
-        size = 0
-
-        def close() -> None:
-            nonlocal size
-            if pack:
-                writes = tuple(batch.operations[index] for index in pack)
-                self._push(_Work((self._sequence, pack[0]), Multi((check, *writes)), batch, tuple(pack)))  # type: ignore[arg-type]
-            pack.clear()
-            size = 0
-
+        pack: list[Write] = []
+        first = size = 0
         for index, operation in enumerate(batch.operations):
             if not isinstance(operation, Write):
-                close()
-                self._push(_Work((self._sequence, index), operation, batch, (index,)))
-                continue
-            pack.append(index)
-            size += len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
+                raise TypeError(f"only writes can be guarded, {operation} is none")
             if len(pack) >= _PACKED_MAX or size >= _PACKED_BYTES_MAX:
-                close()
-        close()
+                self._push_guarded(batch, check, pack, first)
+                pack, first, size = [], index, 0
+            pack.append(operation)
+            size += len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
+        self._push_guarded(batch, check, pack, first)
+
+    def _push_guarded(self, batch: _Batch, check: Check, pack: Sequence[Write], first: int) -> None:
+        indexes = tuple(range(first, first + len(pack)))
+        work = _Work((self._sequence, first), Multi((check, *pack)), batch, indexes, is_guarded=True)
+        self._push(work)
 
     def _pump(self) -> None:
         """Sends what may be sent."""
@@ -384,7 +390,7 @@ class ZooKeeperSession:
 
     def _settle(self, work: _Work, result: Result) -> None:
         batch = work.batch
-        if batch.guard is None or not isinstance(work.operation, Multi):
+        if not work.is_guarded or not isinstance(work.operation, Multi):
             batch.settle(work.indexes[0], result)
             return
         if result.ok:
@@ -401,7 +407,7 @@ class ZooKeeperSession:
         # One of them was refused, and took the others with it: each again, alone, in order.
         check = work.operation.operations[0]
         for index, operation in zip(work.indexes, work.operation.operations[1:], strict=True):
-            self._push(_Work((work.order[0], index), Multi((check, operation)), batch, (index,)))
+            self._push(_Work((work.order[0], index), Multi((check, operation)), batch, (index,), is_guarded=True))
 
     # --- what kazoo's thread reports ----------------------------------------------------------------------------------
 
