@@ -30,10 +30,11 @@ class Node:
     version: int = 0
     sequence: int = 0
     children: set[str] = field(default_factory=set)
+    mzxid: int = 0
 
     @property
     def stat(self) -> Stat:
-        return Stat(version=self.version, czxid=self.czxid, ephemeral_owner=self.owner)
+        return Stat(version=self.version, czxid=self.czxid, ephemeral_owner=self.owner, mzxid=self.mzxid or self.czxid)
 
 
 class Session:
@@ -158,6 +159,7 @@ class SimZooKeeper:
                 node = self._nodes[path]
                 node.data = data
                 node.version += 1
+                node.mzxid = self._zxid
                 self._on_write(session.number, path, data)
                 self._fire(path, "data")
                 return Result(ZkCode.OK, stat=node.stat)

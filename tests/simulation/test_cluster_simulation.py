@@ -79,11 +79,7 @@ def test_same_seed_is_the_same_run():
     assert "leads orders-0 in epoch" in stories.pop()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a broker that lost unsynced records and is back before a controller missed it stays in the ISR: Kafka 3.9 in "
-    "ZooKeeper mode has the same gap; a controller that takes office would have to compare registrations with states",
-)
 def test_reboot_that_nobody_noticed_loses_nothing():
-    report = simulate("0:600", "--fast-boot", "--stop-at-first")
+    # Kafka 3.9 in ZooKeeper mode loses a record here, and so would a controller that compares no registrations: seed 132.
+    report = simulate("100:250", "--fast-boot", "--stop-at-first")
     assert not report["failures"], describe(report)
