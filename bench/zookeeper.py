@@ -172,7 +172,7 @@ class KazooLoad:
             folder = self._folder()
             if sync:
                 return self._many(lambda n: self._transaction(folder, n).get(timeout=60), seconds)  # type: ignore[attr-defined]
-            return self._pipelined(lambda n: self._transaction(folder, n), 600)
+            return self._pipelined(lambda n: self._transaction(folder, n), 1000)
 
         return {
             "kazoo sync create": lambda: creates(True),

@@ -1,6 +1,7 @@
 """Apache ZooKeeper's Java client and its shell: they say the same to both servers."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 from zk_process import ZooKeeperProcess
@@ -70,3 +71,38 @@ def test_zkcli_session_is_the_same(java: str, apache: int, ours: ZooKeeperProces
     assert outputs[0] == outputs[1]
     assert "Created /k/n-0000000000" in outputs[1]
     assert "[zookeeper]" in outputs[1]
+
+
+def test_our_shell_works_on_both(apache: int, ours: ZooKeeperProcess) -> None:
+    script = "\n".join(
+        [
+            "create /s one",
+            "create -s -e /s/n- x",
+            "ls -R /",
+            "get /s",
+            "set -v 0 /s two",
+            "set -v 0 /s three",
+            "create /s",
+            "addauth digest joe:secret",
+            "setAcl /s auth::cdrwa",
+            "getAcl /s",
+            "delete /s",
+            "sync /",
+            "deleteall /s",
+            "ls /",
+            "quit",
+            "",
+        ]
+    )
+    outputs = []
+    for port in (apache, ours.port):
+        command = [sys.executable, "-m", "barnabas", "zookeeper-shell", f"127.0.0.1:{port}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, input=script)
+        outputs.append((done.returncode, done.stdout, done.stderr))
+    assert outputs[0] == outputs[1]
+    assert "Created /s/n-0000000000" in outputs[0][1]
+    assert outputs[0][2].splitlines() == [
+        "version No is not valid : /s",
+        "Node already exists: /s",
+        "Node not empty: /s",
+    ]

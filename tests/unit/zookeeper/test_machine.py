@@ -279,3 +279,11 @@ def test_reads_that_are_malformed_are_answered() -> None:
     for op in reads.READS - {Op.WHO_AM_I}:
         for body in (b"", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff/", b"\0\0\0\1"):
             assert ask(driver, client, op, body)[0] in (Err.MARSHALLING_ERROR, 0)
+
+
+def test_check_of_its_own_is_answered_without_results_and_logged_so_that_zookeeper_can_read_it() -> None:
+    driver = Driver()
+    client = driver.client(1)
+    written = driver.write(client, Op.CHECK, delete("/", 0))
+    assert (written.err, written.body, written.txn.op) == (0, b"", Op.MULTI)
+    assert driver.write(client, Op.CHECK, delete("/", 5)).err == Err.BAD_VERSION
