@@ -268,8 +268,8 @@ class ReplicaFetcher:
             case TruncateTo(partition, offset):
                 if offset < replica.high_watermark:
                     _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
-                if offset < replica.log_end:
-                    replica.truncate_to(offset)
+                # Also where there is nothing to cut: an epoch that this replica began as leader, without a record, goes.
+                replica.truncate_to(offset)
                 self._machine.truncated(effect)
             case TruncateFully(_, offset):
                 replica.truncate_fully_and_start_at(offset)

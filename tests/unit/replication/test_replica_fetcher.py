@@ -200,6 +200,21 @@ def test_diverging_replica_is_cut_before_it_goes_on():
     asyncio.run(run())
 
 
+def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1, 1)
+        replica.cache.assign(4, 2)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            assert (await leader.plan()).to_send[A].last_fetched_epoch == 4
+            leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 2)))
+            entry = (await leader.plan()).to_send[A]
+            assert (entry.fetch_offset, entry.last_fetched_epoch) == (2, 1)
+            assert replica.epochs_of == [1, 1]
+
+    asyncio.run(run())
+
+
 def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
     async def run():
         leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
