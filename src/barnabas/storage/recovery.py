@@ -207,8 +207,9 @@ class _Loader:
             if recovered.cut_bytes or is_holed:
                 self._drop(doubtful[place + 1 :], f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
+        # No snapshot is taken at the end: it would hold one batch of each producer, and one that retries what it sent
+        # before the crash needs the last five. They are read again, from the start of the last segment.
         self._snapshots.remove_outside(-1, next_offset)
-        self._snapshots.take(producers, sync=False)
         return first
 
     def _may_not_have_holes(self, recovered: RecoveredSegment) -> bool:

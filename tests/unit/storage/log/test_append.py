@@ -324,6 +324,15 @@ def test_producers_are_remembered_over_a_restart(partition: Partition, clean: bo
     assert lead(partition, idempotent(30)).last_offset == 30
 
 
+def test_a_producer_may_repeat_all_that_was_under_way_when_the_broker_died(partition: Partition) -> None:
+    for sequence in range(5):
+        lead(partition, idempotent(sequence))
+    partition.crash()
+    for sequence in range(5):
+        assert lead(partition, idempotent(sequence)).duplicate
+    assert lead(partition, idempotent(5)).last_offset == 5
+
+
 def test_truncation_takes_producers_back(partition: Partition) -> None:
     for sequence in range(30):
         lead(partition, idempotent(sequence))
