@@ -15,7 +15,7 @@ from kazoo import exceptions as failures
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as requests
-from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import Callback, KazooState, KeeperState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
@@ -86,9 +86,10 @@ class _Pending:
         self._finish(self._convert(value))
 
     def set_exception(self, error: BaseException) -> None:
-        if isinstance(error, failures.ConnectionLoss):
+        if isinstance(error, failures.ConnectionLoss | failures.SessionMovedError):
+            # A session that moved to another server lives on there: what this one refused is asked again.
             self._finish(Interrupted.CONNECTION_LOST)
-        elif isinstance(error, failures.SessionExpiredError | failures.AuthFailedError | failures.SessionMovedError):
+        elif isinstance(error, failures.SessionExpiredError | failures.AuthFailedError):
             self._finish(Interrupted.SESSION_GONE)
         else:
             self._finish(Result(_CODES.get(type(error), ZkCode.REFUSED)))
@@ -127,7 +128,7 @@ class KazooConnection:
         *,
         on_connected: Callable[[int], None],
         on_suspended: Callable[[], None],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[bool], None],
         on_watch: Fired,
     ) -> None:
         self._config = config
@@ -183,7 +184,7 @@ class KazooConnection:
         elif state == KazooState.SUSPENDED:
             self._on_suspended()
         else:
-            self._on_lost()
+            self._on_lost(self._client.client_state == KeeperState.AUTH_FAILED)
 
     # --- translation --------------------------------------------------------------------------------------------------
 

@@ -175,6 +175,7 @@ class ZooKeeperSession:
         self._connected = False
         self._expired = False
         self._stopped = False
+        self._are_credentials_refused = False
         self._first: asyncio.Future[None] | None = None
         self._listeners: list[Callable[[SessionState], None]] = []
         # From kazoo's thread to the loop.
@@ -207,16 +208,23 @@ class ZooKeeperSession:
             self._config,
             on_connected=lambda session_id: self._post(self._on_connected, session_id),
             on_suspended=lambda: self._post(self._on_suspended),
-            on_lost=lambda: self._post(self._on_lost),
+            on_lost=lambda auth_failed: self._post(self._on_lost, auth_failed),
             on_watch=lambda path, watch: self._post(self._on_watch, path, watch),
         )
         self._connection.start()
         try:
             async with asyncio.timeout(self._config.connection_timeout_ms / 1000):
                 await self._first
+                # Credentials are looked at after the connection is there: an answer says that they were taken.
+                await self.exists("/")
                 if self._config.chroot:
                     await self.ensure_path(self._config.chroot)
                     self._connection.chroot = self._config.chroot
+        except SessionExpired as error:
+            await self.stop()
+            if self._are_credentials_refused:
+                raise NotAuthorized(f"ZooKeeper at {self._config.hosts} refuses the credentials") from error
+            raise
         except TimeoutError:
             await self.stop()
             raise ConnectionLost(
@@ -447,9 +455,10 @@ class ZooKeeperSession:
         _log.warning("the connection to ZooKeeper is lost; trying again")
         self._tell(SessionState.SUSPENDED)
 
-    def _on_lost(self) -> None:
+    def _on_lost(self, auth_failed: bool) -> None:
         if self._stopped:
             return
+        self._are_credentials_refused = auth_failed
         self._connected = False
         self._expired = True
         _log.warning("session 0x%x with ZooKeeper has expired", self._session_id)

@@ -24,6 +24,7 @@ from barnabas.coordination.session import (
     ConnectionLost,
     NodeExists,
     NoNode,
+    NotAuthorized,
     NotEmpty,
     SessionConfig,
     SessionExpired,
@@ -278,6 +279,16 @@ def test_secure_znodes_are_written_only_with_the_credentials_that_made_them() ->
                 assert (await other.get("/brokers"))[0] == b"x"
                 answer = await other.batch([SetData("/brokers", b""), Get("/config/users/alice")])
                 assert [each.code for each in answer.results] == [ZkCode.NO_AUTH, ZkCode.NO_AUTH]
+
+    run(story())
+
+
+def test_credentials_that_the_server_refuses_are_an_error_that_says_so() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble:
+            with pytest.raises(NotAuthorized, match="refuses the credentials"):
+                async with session(ensemble, auth=(("nonsense", "x"),)):
+                    raise AssertionError("it connected")
 
     run(story())
 
