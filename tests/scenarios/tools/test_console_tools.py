@@ -2,10 +2,10 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,29 +226,18 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     tool: Tool, new_topic: Callable[..., str], bootstrap: str
 ) -> None:
     topic = new_topic()
+    terminal, typed = pty.openpty()
+    command = [sys.executable, "-m", "barnabas", "console-producer", "--bootstrap-server", bootstrap, "--topic", topic]
     producer = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "barnabas",
-            "console-producer",
-            "--bootstrap-server",
-            bootstrap,
-            "--topic",
-            topic,
-            "--timeout",
-            "60000",
-        ],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        [*command, "--timeout", "60000"], stdin=typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert producer.stdin is not None
-    producer.stdin.write(b"one\n")
-    producer.stdin.flush()
-    time.sleep(2.0)  # it has nothing to say that could be waited for
+    os.close(typed)
+    assert producer.stdout is not None
+    os.write(terminal, b"one\n")
+    assert producer.stdout.read(2) == b">>"  # it has taken the line and waits for the next
     producer.send_signal(signal.SIGINT)
     _, errors = producer.communicate(timeout=20)
+    os.close(terminal)
     assert producer.returncode == 130
     assert errors == b""
     assert tool("get-offsets", "--topic", topic).out == f"{topic}:0:1\n"
