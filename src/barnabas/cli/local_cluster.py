@@ -310,6 +310,8 @@ class LocalCluster:
             "default.replication.factor": str(replicas),
             "min.insync.replicas": min_isr,
             "group.initial.rebalance.delay.ms": "0",
+            # When all stop at once there is nobody to hand over to: ask again soon, not after Kafka's five seconds.
+            "controlled.shutdown.retry.backoff.ms": "200",
             **self.config,
             **self.broker_config.get(broker_id, {}),
         }
