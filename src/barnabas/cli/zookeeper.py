@@ -6,9 +6,7 @@
 
 import argparse
 import contextlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -154,6 +152,9 @@ def _data_dir(data: Path | None) -> Iterator[Path]:
     if data is not None:
         yield data
         return
+    import shutil
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="barnabas-zookeeper-")
     try:
         yield Path(folder)

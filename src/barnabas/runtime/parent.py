@@ -1,6 +1,5 @@
 """A child process that must not outlive the process that started it."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,6 +17,8 @@ def die_with_parent() -> None:
     """
     if os.environ.pop(ENVIRONMENT_VARIABLE, "") != "1" or not sys.platform.startswith("linux"):
         return
+    import ctypes  # nobody else should pay for loading it
+
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:

@@ -5,10 +5,13 @@ Pure. An identity is (scheme, id), as a connection collects them; an ACL entry i
 
 import base64
 import hashlib
-import ipaddress
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from barnabas.coordination.embedded.wire import Acl, Err, Perm
+
+if TYPE_CHECKING:
+    import ipaddress
 
 Identity = tuple[str, str]
 
@@ -33,7 +36,9 @@ def digest_of(credentials: str) -> str:
     return f"{user}:{base64.b64encode(sha1).decode()}"
 
 
-def _network(expression: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+def _network(expression: str) -> "ipaddress.IPv4Network | ipaddress.IPv6Network | None":
+    import ipaddress  # few ACLs need it, and every start of the server would pay for it
+
     try:
         return ipaddress.ip_network(expression, strict=False)
     except ValueError:
@@ -41,6 +46,8 @@ def _network(expression: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network |
 
 
 def _ip_matches(address: str, expression: str) -> bool:
+    import ipaddress
+
     network = _network(expression)
     if network is None:
         return False

@@ -4,8 +4,6 @@
 """
 
 import os
-import platform
-import resource
 import sys
 from typing import TYPE_CHECKING
 
@@ -136,6 +134,8 @@ def _dump(service: "Service") -> str:
 
 
 def _envi(_service: "Service") -> str:
+    import platform  # only here, and not at every start of the server
+
     uname = platform.uname()
     return _lines(
         "Environment:",
@@ -205,6 +205,8 @@ def _wchp(service: "Service") -> str:
 
 
 def _mntr(service: "Service") -> str:
+    import resource
+
     stats, tree = service.stats, service.machine.tree
     watch_count = tree.data_watches.watch_count + tree.child_watches.watch_count
     values = {

@@ -94,13 +94,16 @@ class SnapshotWriter:
         self._checksum = zlib.adler32(data, self._checksum)
         self._file.write(data)
 
-    def finish(self) -> Path:
+    def finish(self, *, sync: bool = True) -> Path:
         """Seal: the checksum and once more the end mark, as ZooKeeper's readers want it."""
         self._file.write(wire.LONG.pack(self._checksum) + _END)
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if sync:
+            os.fsync(self._file.fileno())
         self._file.close()
         self._tmp.replace(self._path)
+        if not sync:
+            return self._path
         fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
