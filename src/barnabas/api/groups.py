@@ -46,7 +46,9 @@ class GroupsApi:
                 response.protocol_name = ""
             return response
 
-        return answer_later(call, request, self._groups.join(request, requester_of(call)), finish)
+        future = self._groups.join(request, requester_of(call))
+        call.on_abandoned = lambda: self._groups.join_abandoned(request.group_id, future)
+        return answer_later(call, request, future, finish)
 
     def sync(self, call: Call, request: SyncGroupRequest) -> HandlerResult:
         if call.api_version >= PROTOCOL_MANDATORY_FROM and None in (request.protocol_type, request.protocol_name):

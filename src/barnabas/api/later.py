@@ -11,10 +11,15 @@ from typing import TypeVar
 from barnabas.core.errors import Refused
 from barnabas.groups.group import Requester
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.versions import api_named
 from barnabas.server.call import Call
 from barnabas.server.pipeline import HandlerResult
 
 R = TypeVar("R", bound=ApiMessage)
+
+#: What may start behind a group request that waits. A member that leaves must not have to wait for the rebalance that it holds
+#: up, and what it commits belongs to the generation that it was read in, not to the one that it waits for.
+OVERLAPS = frozenset({api_named("OffsetCommit").key, api_named("LeaveGroup").key})
 
 
 def answer_later(
@@ -33,6 +38,7 @@ def answer_later(
             response = call.api.refuse(request, refusal.code, refusal.message)
         call.reply(response)
 
+    call.overlaps = OVERLAPS
     future.add_done_callback(reply)
     return None
 

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.protocol.record_batch import HEADER_SIZE, BatchHeader, read_header
-from barnabas.protocol.versions import api_named
+from barnabas.protocol.versions import PRODUCE, api_named
 from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
@@ -32,6 +32,9 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.transactions.state import Identity
 from barnabas.transactions.verification import Asked, Verifier
+
+#: A Produce that only waits for its replicas does not hold back the next one.
+OVERLAPS = frozenset({PRODUCE})
 
 
 class ProduceApi:
@@ -94,7 +97,7 @@ class ProduceApi:
             origin=Origin.CLIENT,
             on_done=done,
         )
-        call.overlaps = True
+        call.overlaps = OVERLAPS
 
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ looks into what members say to each other, so eager and cooperative rebalancing 
 Pure; owner: the group machine.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -233,6 +234,25 @@ class ClassicProtocol:
         # In CompletingRebalance the leader may be assigning to the old id already: the group has to start over.
         self._rebalance_or_complete(group, out, now_ms)
         return None
+
+    def join_abandoned(self, group: ClassicGroup, is_it: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
+        """A client disconnected while its JoinGroup waited. Kafka does not notice, and gives partitions to the ghost.
+
+        A new member is forgotten: it has nothing, and nobody knows its id but a client that will ask again. One that was in a
+        generation keeps its place until its session is over, but does not count as joined.
+        """
+        for member in group.members.values():
+            if member.join_ticket is None or not is_it(member.join_ticket):
+                continue
+            group.await_join(member, None)
+            if member.is_new:
+                out.cancel_timer((HEARTBEAT, group.group_id, member.member_id))
+                group.remove(member.member_id)
+                if group.previous_state is not EMPTY:
+                    self._complete_if_all_joined(group, out, now_ms)
+            else:
+                self.heard_from(group, member, out)
+            return
 
     # -- the rebalance -------------------------------------------------------------------------------------------------
 

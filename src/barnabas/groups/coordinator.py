@@ -170,6 +170,13 @@ class GroupCoordinator:
             lambda machine, ticket: machine.join(request, requester, ticket, self._now_ms()),
         )
 
+    def join_abandoned(self, group_id: str, future: "asyncio.Future[JoinGroupResponse]") -> None:
+        """The client went away before its JoinGroup was answered."""
+        self._runtime.submit(
+            self.partition_for(group_id),
+            lambda machine: machine.join_abandoned(group_id, lambda ticket: ticket.future is future, self._now_ms()),
+        )
+
     def sync(self, request: SyncGroupRequest) -> "asyncio.Future[SyncGroupResponse]":
         return self._runtime.begin(
             self.partition_for(request.group_id),

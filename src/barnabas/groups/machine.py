@@ -5,7 +5,7 @@ waited). `replay` alone changes what the log stands for; handlers change only wh
 which rebalance is under way). No clock, no chance, no I/O: they come in as arguments and `Surroundings`.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -81,6 +81,14 @@ class GroupMachine:
                 out.records.extend(group.tombstones())
                 self.groups[request.group_id] = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
         return self._classic.join(request, requester, ticket, out, now_ms)
+
+    def join_abandoned(self, group_id: str, is_it: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
+        """Whoever sent the JoinGroup is gone, and will not hear its answer."""
+        out = Outcome()
+        group = self._classic.find(group_id)
+        if group is not None:
+            self._classic.join_abandoned(group, is_it, out, now_ms)
+        return out.result()
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Result[SyncGroupResponse]:
         group = self._require_group(request.group_id)

@@ -72,8 +72,8 @@ class Call:
         self.local_done_s = 0.0
         self.answered_s = 0.0
         self.throttle_ms = 0
-        #: Set by Produce once it is appended and only waits for its replicas: the next Produce may start (ADR 3).
-        self.overlaps = False
+        #: APIs whose requests may start behind this one while it merely waits, by key. Answers keep their order (ADR 3).
+        self.overlaps: frozenset[int] = frozenset()
         #: Set by a handler that waits: called when the client goes away before the answer.
         self.on_abandoned: Callable[[], None] | None = None
         #: What goes to the peer; None until answered; empty for acks=0.

@@ -22,9 +22,8 @@ from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
 
-PRODUCE_API_KEY = 0
-#: Produce requests of one connection that may wait for their replicas at the same time.
-PIPELINED_PRODUCE_MAX = 64
+#: Requests of one connection that may wait at the same time, where they may overlap at all.
+PIPELINED_MAX = 64
 #: A frame's own buffer starts no larger than this and doubles as bytes really arrive: a lie about a length costs nothing.
 FRAME_BUFFER_START_BYTES = 1024 * 1024
 SHARED_BUFFER_BYTES = 256 * 1024
@@ -174,9 +173,10 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if not self._in_flight:
             return self._pipeline.has_room(self)
-        is_produce = len(view) >= at + 2 and view[at] == 0 and view[at + 1] == PRODUCE_API_KEY
+        if len(view) < at + 2 or len(self._in_flight) >= PIPELINED_MAX:
+            return False
         # Whatever is in flight started under this rule, so the last one speaks for all.
-        return is_produce and self._in_flight[-1].overlaps and len(self._in_flight) < PIPELINED_PRODUCE_MAX
+        return (view[at] << 8 | view[at + 1]) in self._in_flight[-1].overlaps
 
     def _start(self, frame: memoryview) -> None:
         self._starting = True
@@ -300,6 +300,3 @@ class Connection(asyncio.BufferedProtocol):
         for part in call.parts or ():
             if not isinstance(part, bytes | bytearray | memoryview):
                 part.release()
-
-
-assert PRODUCE_API_KEY == 0, "`_may_start` compares the two bytes of the key"

@@ -8,6 +8,7 @@ from barnabas.groups.classic import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.groups.classic_group import TRANSITIONS, ClassicGroup, GroupState, IllegalTransition
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol.messages.list_groups import ListGroupsRequest
+from barnabas.runtime.coordinator import Ticket
 
 
 @pytest.fixture
@@ -531,3 +532,49 @@ def test_refusals_name_their_code() -> None:
     with pytest.raises(Refused) as caught:
         ClassicGroup("g").require_member("m", None)
     assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# -- clients that disappear while they wait ----------------------------------------------------------------------------
+
+
+def abandon(h: Harness, ticket: Ticket) -> None:
+    h.carry_out(h.machine.join_abandoned(GROUP, lambda each: each is ticket, h.now_ms), None)
+    h.issued.remove(ticket)
+
+
+def test_new_member_that_disconnects_while_it_waits_is_forgotten_and_the_others_go_on(h: Harness) -> None:
+    leader, follower = h.stable_group()
+    ghost, ticket = h.new_member()
+    waiting = [h.send_join(leader)]
+    abandon(h, ticket)
+    assert ghost not in h.group().members
+    h.group().validate()
+    waiting.append(h.send_join(follower))
+    assert {h.answers[each].generation_id for each in waiting} == {2}
+
+
+def test_last_one_that_the_others_wait_for_disconnects_and_they_go_on_at_once(h: Harness) -> None:
+    [leader] = h.stable_group(1)
+    _, ticket = h.new_member()
+    h.leave(leader)  # the new one is alone, and gets its generation
+    assert h.answers[ticket].generation_id == 2
+
+
+def test_member_that_disconnects_while_it_rejoins_keeps_its_place_for_a_session(h: Harness) -> None:
+    leader, follower = h.stable_group(session_timeout_ms=10_000, rebalance_timeout_ms=300_000)
+    ticket = h.send_join(follower, protocols=[("range", subscription("u"))], rebalance_timeout_ms=300_000)
+    abandon(h, ticket)
+    assert follower in h.group().members
+    waiting = h.send_join(leader, rebalance_timeout_ms=300_000)
+    assert waiting in h.waiting, "a ghost does not count as joined"
+    h.group().validate()
+    h.advance(10_000)
+    assert h.answers[waiting].generation_id == 2
+    assert list(h.group().members) == [leader]
+
+
+def test_member_that_disconnects_and_rejoins_in_time_is_in_the_generation(h: Harness) -> None:
+    leader, follower = h.stable_group(session_timeout_ms=10_000)
+    abandon(h, h.send_join(follower, protocols=[("range", subscription("u"))]))
+    tickets = [h.send_join(leader), h.send_join(follower)]
+    assert {h.answers[each].generation_id for each in tickets} == {2}

@@ -128,7 +128,7 @@ class ClassicModel(RuleBasedStateMachine):
     def sync(self, member_id: str) -> None:
         generation = self.generation.get(member_id, 0)
         group = self.h.machine.groups.get(GROUP)
-        assignments = {}
+        assignments: dict[str, bytes] = {}
         if isinstance(group, ClassicGroup) and group.members:
             ids = list(group.members)
             for number in range(PARTITIONS):
@@ -139,6 +139,16 @@ class ClassicModel(RuleBasedStateMachine):
     @rule(member_id=members)
     def heartbeat(self, member_id: str) -> None:
         self.h.heartbeat(member_id, self.generation.get(member_id, 0), instance_id=self.instance.get(member_id))
+
+    @rule(data=st.data())
+    def client_disconnects(self, data: st.DataObject) -> None:
+        waiting = [each for each in self.joins if each in self.h.waiting]
+        if waiting:
+            ticket = data.draw(st.sampled_from(waiting))
+            self.h.carry_out(self.h.machine.join_abandoned(GROUP, lambda each: each is ticket, self.h.now_ms), None)
+            self.h.issued.remove(ticket)
+            del self.joins[ticket]
+            self._note_joins()
 
     @rule(member_id=consumes(members))
     def leave(self, member_id: str) -> None:

@@ -132,6 +132,7 @@ async def test_produce_that_waits_for_replicas_does_not_hold_back_the_next_produ
     waiting: list[Call] = []
 
     def keep(call: Call, request: ProduceRequest) -> None:
+        call.overlaps = frozenset({request.API_KEY})
         waiting.append(call)
 
     async with Harness({"Produce": keep}) as server:
