@@ -35,6 +35,9 @@ simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=1
 bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results in bench/results/
 	$(BIN)/python -m bench
 
+demo: $(READY) ## Three brokers, a stream, a leader that dies; make demo KEEP=1 stays up
+	$(BIN)/python examples/demo/run.py $(if $(KEEP),--keep)
+
 lock: $(READY) ## Refresh requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
