@@ -366,7 +366,7 @@ class Cluster:
         return pause_ms * self._chance.uniform(0.8, 1.2) / 1000
 
 
-_BOOTSTRAP_TRIES: Final = 5
+_BOOTSTRAP_TRIES: Final = 3
 
 
 def usable_version(connection: Connection, message: ApiMessage) -> int:
