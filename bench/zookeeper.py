@@ -67,6 +67,8 @@ class Server:
                 raise SystemExit(f"{name} did not start: {out.read_text()[-2000:]}")
             time.sleep(0.002)
         self.start_ms = (time.perf_counter() - began) * 1000
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        self.start_cpu_ms = sum(int(task.read_text().split()[0]) for task in tasks) / 1e6
 
     @property
     def address(self) -> str:
@@ -323,6 +325,7 @@ def measure(folder: Path, *, seconds: float, rounds: int) -> Results:
         for name in (OURS, APACHE):
             server = start(name, folder / f"start-{name[:6]}-{number}")
             figures("start ms", name).rounds.append(server.start_ms)
+            figures("start CPU ms", name).rounds.append(server.start_cpu_ms)
             figures("idle MB", name).rounds.append(server.rss_mb())
             server.stop()
     with ExitStack() as stack:
