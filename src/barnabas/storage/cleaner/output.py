@@ -10,7 +10,10 @@ from barnabas.storage.txn_index import AbortedTxn
 
 
 class CleanedWriter:
-    """`batch` for every batch, in order; then `finish`. `discard` where the job ends early."""
+    """`write` for all batches, in order; then `finish`. `discard` where the job ends early.
+
+    Whoever writes keeps `indexes` and `position` up: with a batch at hand anyway, that costs the least.
+    """
 
     def __init__(
         self,
@@ -25,7 +28,7 @@ class CleanedWriter:
     ) -> None:
         self._disk = disk
         self._segment = create_cleaned(directory, base_offset, disk=disk, config=config, now_ms=now_ms)
-        self._indexes = self._segment.index_builder()
+        self.indexes = self._segment.index_builder()
         self._buffer_bytes = buffer_bytes
         self._throttle = throttle
         self._pending: list[ReadableBuffer] = []
@@ -34,15 +37,8 @@ class CleanedWriter:
         #: Where the next batch will begin.
         self.position = 0
 
-    def note(self, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch of that size comes next; its bytes follow by `write`, alone or with those after it."""
-        indexes, position = self._indexes, self.position
-        if max_timestamp > indexes.max_timestamp or position > indexes.next_entry_after:
-            indexes.add(position, last_offset, max_timestamp)
-        self.position = position + size_bytes
-
     def write(self, data: ReadableBuffer) -> None:
-        """Bytes of batches that have been noted. `data` must not change afterwards."""
+        """Bytes of whole batches. `data` must not change afterwards."""
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._buffer_bytes:
@@ -62,7 +58,7 @@ class CleanedWriter:
             self._flush()
         segment = self._segment
         segment.size_bytes = self._written
-        segment.take_indexes(self._indexes)
+        segment.take_indexes(self.indexes)
         for txn in aborted:
             segment.txn_index.append(txn)
         finish_cleaned(segment, self._disk)

@@ -11,14 +11,11 @@ The rules are Kafka's (LogCleaner.cleanInto, MemoryRecords.filterTo):
 """
 
 import logging
+from itertools import compress as compress_by
 from typing import Final
 
-from crc32c import crc32c
-
-from barnabas.core.errors import Malformed
 from barnabas.protocol.compression import compress
 from barnabas.protocol.record_batch import (
-    ATTRIBUTES_AT,
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     HEADER_SIZE,
@@ -29,17 +26,23 @@ from barnabas.protocol.record_batch import (
     TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
     BatchHeader,
+    check_crc,
 )
 from barnabas.protocol.records import assemble, empty_batch, records_body
 from barnabas.storage.cleaner.dirty_map import LIVE, LIVE_TOMBSTONE, new_header
-from barnabas.storage.cleaner.job import CleanJob, CleanStats
+from barnabas.storage.cleaner.job import CleanJob, CleanStats, LastRecord
 from barnabas.storage.cleaner.output import CleanedWriter
-from barnabas.storage.cleaner.scan import record_starts, shift_timestamp, timestamp_delta
+from barnabas.storage.cleaner.scan import largest_timestamp_delta, record_starts, shift_timestamp
 from barnabas.storage.cleaner.source import check_batch, unpack_header
 from barnabas.storage.cleaner.transactions import TransactionTracker
 
 logger = logging.getLogger(__name__)
 
+#: Not one of the simple cases: `_keep` must look closer.
+UNDECIDED: Final = -1
+_LIVE_OF_FLAG: Final = (0, 1, 0, UNDECIDED)
+#: The last batch of a producer that is not there.
+NOBODY: Final = LastRecord(-1, -1)
 _TXN_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
 _TOMBSTONES_GO: Final = bytes([0, LIVE, 0, 0]) + bytes(252)
 _TOMBSTONES_STAY: Final = bytes([0, LIVE, 0, LIVE]) + bytes(252)
@@ -57,52 +60,69 @@ class BatchFilter:
     def filter(self, piece: bytes, flags: bytearray | None, first: int = 0) -> tuple[int, int]:
         """Write what stays of the whole batches of `piece`; (their bytes, the number of their records).
 
-        `flags[first]` is of the piece's first record; None: all records are past what the map knows, and stay.
+        `flags[first]` is of the piece's first record, and whoever made them has checked the CRCs; None: all records are
+        past what the map knows, and stay.
         """
-        output, stats = self.output, self._stats
+        output, stats, producers, end_offset = self.output, self._stats, self._job.producers, self._job.end_offset
+        indexes, position = output.indexes, output.position
         at, end, number = 0, len(piece), first
         # [copied, at) is to be copied as it is.
-        copied = 0
-        with memoryview(piece) as view:
-            while end - at >= HEADER_SIZE:
-                header = unpack_header(piece, at)
-                length, attributes, count = header[1], header[5], header[12]
-                if header[3] != MAGIC_V2 or length < MIN_BATCH_LENGTH or header[6] < 0 or count < 0:
-                    check_batch(header)
-                after = at + LOG_OVERHEAD + length
-                if after > end:
-                    break
-                if crc32c(view[at + ATTRIBUTES_AT : after]) != header[4]:
-                    raise Malformed(f"the batch at offset {header[0]} fails its CRC")
-                if (
-                    count
-                    and not attributes & _TXN_FLAGS
-                    and (flags is None or flags.count(LIVE, number, number + count) == count)
-                ):
-                    kept = None
-                    stats.records_written += count
-                else:
-                    own = None if flags is None else flags[number : number + count]
-                    kept = self._keep(piece, at, new_header(BatchHeader, header), own)
-                if kept is None:
-                    output.note(after - at, header[0] + header[6], header[8])
-                else:
+        copied = kept_records = 0
+        while end - at >= HEADER_SIZE:
+            header = unpack_header(piece, at)
+            length, attributes, last_offset, count = header[1], header[5], header[0] + header[6], header[12]
+            if header[3] != MAGIC_V2 or length < MIN_BATCH_LENGTH or header[6] < 0 or count < 0:
+                check_batch(header)
+            after = at + LOG_OVERHEAD + length
+            if after > end:
+                break
+            # Most batches stay whole or go whole, and are of no transaction: these cost little.
+            if attributes & _TXN_FLAGS or count == 0 or flags is None:
+                live = UNDECIDED
+            elif count == 1:
+                live = _LIVE_OF_FLAG[flags[number]]
+            else:
+                live = flags.count(LIVE, number, number + count)
+                if (live == 0 and flags.count(LIVE_TOMBSTONE, number, number + count)) or 0 < live < count:
+                    live = UNDECIDED
+            if live > 0:
+                kept_records += count
+            elif live == 0 and last_offset + 1 != end_offset and producers.get(header[9], NOBODY)[0] != last_offset:
+                if copied < at:
+                    output.write(piece[copied:at])
+                copied = at = after
+                number += count
+                continue
+            else:
+                own = None if flags is None else flags[number : number + count]
+                kept = self._keep(piece, at, new_header(BatchHeader, header), own)
+                if kept is not None:
                     if copied < at:
                         output.write(piece[copied:at])
-                    copied = after
+                    copied = at = after
+                    number += count
                     if kept:
-                        output.note(len(kept), header[0] + header[6], unpack_header(kept)[8])
+                        indexes.add(position, last_offset, unpack_header(kept)[8])
+                        position += len(kept)
                         output.write(kept)
-                number += count
-                at = after
+                    continue
+            if header[8] > indexes.max_timestamp or position > indexes.next_entry_after:
+                indexes.add(position, last_offset, header[8])
+            position += after - at
+            number += count
+            at = after
         if copied < at:
             output.write(piece if at - copied == end else piece[copied:at])
+        output.position = position
         stats.bytes_read += at
         stats.records_read += number - first
+        stats.records_written += kept_records
         return at, number - first
 
     def _keep(self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None) -> bytes | None:
         """What stays of a batch: None, it is to be copied as it is; empty, nothing."""
+        if flags is None:
+            check_crc(piece, at, header)
         horizon_ms = header.delete_horizon_ms
         horizon_passed = horizon_ms is not None and horizon_ms <= self._job.now_ms
         if header.is_control:
@@ -222,7 +242,6 @@ def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_bas
 def _max_timestamp(body: bytes, starts: list[int], live: bytes, header: BatchHeader) -> int:
     """The largest timestamp of the live records. Mostly the last one has it, and it is the batch's."""
     base = header.base_timestamp
-    last = live.rfind(LIVE)
-    if base + timestamp_delta(body, starts[last]) == header.max_timestamp:
+    if base + largest_timestamp_delta(body, (starts[live.rfind(LIVE)],)) == header.max_timestamp:
         return header.max_timestamp
-    return max(base + timestamp_delta(body, starts[number]) for number, is_live in enumerate(live) if is_live)
+    return base + largest_timestamp_delta(body, compress_by(starts, live))

@@ -4,7 +4,7 @@ Strict where it costs nothing: the CRC has been checked, so what remains is a pr
 `Malformed` is raised and the partition becomes uncleanable.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -117,10 +117,23 @@ def record_starts(body: bytes, pos: int, end: int, count: int) -> list[int]:
     return starts
 
 
-def timestamp_delta(body: bytes, start: int) -> int:
-    """Of the record that begins at `start`."""
-    _, pos = read_varint(body, start)
-    return read_varlong(body, pos + 1)[0]
+def largest_timestamp_delta(body: bytes, starts: Iterable[int]) -> int:
+    """Of the records that begin at `starts`, one at least."""
+    return max(_timestamp_delta(body, start) for start in starts)
+
+
+def _timestamp_delta(body: bytes, start: int) -> int:
+    # A byte of attributes lies between the record's length and the timestamp.
+    if body[start] < 0x80:
+        at = start + 2
+    elif body[start + 1] < 0x80:
+        at = start + 3
+    else:
+        at = read_varint(body, start)[1] + 1
+    low = body[at]
+    if low < 0x80:
+        return low >> 1 ^ -(low & 1)
+    return read_varlong(body, at)[0]
 
 
 def shift_timestamp(body: bytes, start: int, stop: int, shift: int) -> tuple[bytes, int]:
