@@ -93,6 +93,9 @@ from barnabas.server.listener import Endpoint as ListenEndpoint
 from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
 from barnabas.storage import meta_properties, names
+from barnabas.storage.cleaner.cleaner import Cleaner
+from barnabas.storage.cleaner.process import ProcessWorker
+from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.manager import LogManager, ManagerSettings
 
@@ -238,16 +241,17 @@ class Broker:
 
     async def _open_logs(self) -> None:
         config = self.config
+        env = LogEnvironment(
+            clock=self._clock,
+            timers=self._loop,
+            threads=self._threads,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+            max_transaction_timeout_ms=config.transaction_max_timeout_ms,
+            transaction_verification=config.transaction_partition_verification_enable,
+        )
         self.logs = LogManager(
             config.log_dirs,
-            env=LogEnvironment(
-                clock=self._clock,
-                timers=self._loop,
-                threads=self._threads,
-                producer_id_expiration_ms=config.producer_id_expiration_ms,
-                max_transaction_timeout_ms=config.transaction_max_timeout_ms,
-                transaction_verification=config.transaction_partition_verification_enable,
-            ),
+            env=env,
             settings=ManagerSettings.of(config),
             config_of=self.dynamic.log_config,
             on_dir_failed=self._dir_failed,
@@ -256,7 +260,8 @@ class Broker:
         await self.config_store.start(self._settings_changed)
         await self._loop.run_in_executor(self._pool, self.logs.load)
         self.logs.start()
-        self.dynamic.subscribe_topics(self._topic_settings_changed)
+        self.cleaner = Cleaner(self.logs, env, CleanerSettings.of(config), lambda: ProcessWorker(self._loop, env))
+        self.cleaner.start()
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
@@ -332,6 +337,8 @@ class Broker:
             auto_create=self._auto_create,
         )
         self._assemble_coordinators()
+        self.dynamic.subscribe_topics(self._topic_settings_changed)
+        self.dynamic.subscribe(self._broker_settings_changed)
         self.pipeline.handlers.update(
             registry.build(
                 [
@@ -514,11 +521,23 @@ class Broker:
         await self.config_store.write(entity_type, name, settings)
         self._settings_changed(entity_type, name, settings)
 
+    def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
+        self.server.limits = _connection_limits(after)
+        self.replicas.fetch_bytes_max = after.fetch_max_bytes
+        self.logs.settings = ManagerSettings.of(after)
+        self.cleaner.update_settings(CleanerSettings.of(after))
+        self.controller.change_settings(_controller_settings(self.broker_id, after))
+        if after.num_replica_fetchers != before.num_replica_fetchers:
+            self.fetchers.resize(after.num_replica_fetchers)
+
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:
             self.logs.update_topic_config(topic, config)
         else:
             self.logs.refresh_configs()
+        if topic and config.unclean_leader_election_enable:
+            self.controller.unclean_election_enabled(topic)
         for partition in self.replicas:
             if partition.log is not None and topic in ("", partition.tp.topic):
                 moved = partition.machine.set_min_insync_replicas(
@@ -604,6 +623,7 @@ class Broker:
         self.metrics_server.stop()
         self.links.close()
         self.logs.stop()
+        await self.cleaner.stop()
         await self._threads.drain()
         await self._loop.run_in_executor(self._pool, self.logs.shutdown, self.registrar.epoch)
         await self.session.stop()
