@@ -230,6 +230,23 @@ def test_member_that_missed_an_answer_is_accepted_with_its_previous_epoch(h: Har
     assert a.owned == lost
 
 
+def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harness) -> None:
+    a, b = Client(h, "a"), Client(h, "b")
+    settle(a, b)
+    c = Client(h, "c")
+    settle(c, a, b, rounds=2)  # c is in the new epoch, and waits for what the others give up
+    held = set(c.owned)
+    epoch = c.epoch
+    listed = [RequestTopicPartitions(topic_id=FakeTopics.id_of("t"), partitions=[n for _, n in held])] if held else []
+    send(h, member_id="c", member_epoch=epoch, topic_partitions=listed)  # its answer is lost
+    again = send(h, member_id="c", member_epoch=epoch, topic_partitions=listed)
+    assert again.member_epoch == epoch
+    assert again.assignment is not None
+    assert again.assignment.topic_partitions[0].partitions == sorted(
+        number for numbers in consumer_group(h).members["c"].assigned.values() for number in numbers
+    )
+
+
 def test_previous_epoch_is_not_enough_when_the_member_claims_what_is_not_its_own(h: Harness) -> None:
     a, b = Client(h, "a"), Client(h, "b")
     settle(a, b)
