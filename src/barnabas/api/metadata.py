@@ -284,6 +284,9 @@ class MetadataApi:
                     leader_epoch=state.leader_epoch,
                     replica_nodes=state.replicas,
                     isr_nodes=state.isr,
+                    # Null is allowed, but Kafka 3.9's admin client does not survive it.
+                    eligible_leader_replicas=[],
+                    last_known_elr=[],
                     offline_replicas=self._offline(state),
                 )
             )
