@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -57,10 +57,11 @@ def consumer(bootstrap: str, group: str, *, isolation: str = "read_committed", *
 def read_all(
     bootstrap: str, topic: str, *, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> list[Message]:
-    """Every record up to the end that this isolation level sees now, partition by partition."""
+    """Every record up to the end that this isolation level sees now; more, where somebody goes on writing."""
     reader = consumer(bootstrap, f"{topic}-reader-{time.monotonic_ns()}", isolation=isolation)
     try:
         partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        ends = {number: _end_of(reader, Assigned(topic, number), timeout_s) for number in partitions}
         reader.assign([Assigned(topic, number, OFFSET_BEGINNING) for number in partitions])
         found: list[Message] = []
         at_end: set[int] = set()
@@ -73,6 +74,8 @@ def read_all(
             error = message.error()
             if error is None:
                 found.append(message)
+                if message.offset() >= ends[message.partition()]:
+                    at_end.add(message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
                 at_end.add(message.partition())
             elif not error.retriable():
@@ -80,6 +83,17 @@ def read_all(
         return found
     finally:
         reader.close()
+
+
+def _end_of(reader: Consumer, partition: Assigned, timeout_s: float) -> int:
+    """The high watermark, from whoever leads the partition as soon as somebody does."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return int(reader.get_watermark_offsets(partition, timeout=5)[1])
+        except KafkaException:
+            if time.monotonic() > deadline_s:
+                raise
 
 
 def values(messages: Iterable[Message]) -> list[bytes]:
