@@ -309,6 +309,7 @@ class FetcherManager:
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         #: Which fetcher has a partition, with what `add` was told of it.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
+        self._is_stopped = False
         #: Partitions that are fetched no more, and why; until they are added again.
         self.failed: dict[TopicPartition, str] = {}
 
@@ -322,6 +323,8 @@ class FetcherManager:
         topic_id: TopicId,
     ) -> None:
         """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
+        if self._is_stopped:
+            return
         self.failed.pop(partition, None)
         fetcher = self._fetcher(leader, partition)
         home = self._homes.get(partition)
@@ -358,7 +361,8 @@ class FetcherManager:
         return sum(1 for _ in self._live())
 
     def stop(self) -> None:
-        """End all fetchers; their tasks are the parent's to await."""
+        """End all fetchers, for good: a LeaderAndIsr that is still under way starts none. Their tasks are the parent's."""
+        self._is_stopped = True
         for fetcher in self._live():
             fetcher.stop()
         self._fetchers.clear()

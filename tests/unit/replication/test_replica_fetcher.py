@@ -397,3 +397,14 @@ def test_epoch_ends_and_offsets_are_asked_as_a_replica():
         assert [request.topics[0].partitions[0].timestamp for request in asked[1:]] == [-1, -2]
 
     asyncio.run(run())
+
+
+def test_partition_added_after_the_stop_is_not_fetched():
+    async def run():
+        async with managed({}) as manager:
+            manager.stop()
+            add(manager, A, FakeReplica(1))  # a LeaderAndIsr that was under way when the broker was told to stop
+            assert manager.fetcher_of(A) is None
+            assert manager.fetcher_count == 0
+
+    asyncio.run(run())
