@@ -43,7 +43,9 @@ STRAY_DIR_SUFFIX: Final = "-stray"
 #: Longest file name of the file systems that matter.
 _NAME_LENGTH_MAX: Final = 255
 _SUFFIXED_DIR = re.compile(r"(\S+)-(\S+)\.(\S+)(-delete|-future|-stray)")
-_SEGMENT_FILE = re.compile(r"([0-9]{1,20})(\.(?:log|index|timeindex|txnindex|snapshot))((?:\.deleted|\.cleaned|\.swap)*)")
+_SEGMENT_FILE = re.compile(
+    r"([0-9]{1,20})(\.(?:log|index|timeindex|txnindex|snapshot))((?:\.deleted|\.cleaned|\.swap)*)"
+)
 _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
