@@ -6,6 +6,7 @@ what lies before the dirty part is superseded by any key in the map. A pass that
 ends there: the rest stays dirty, and the next pass goes on from it.
 """
 
+import struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -23,7 +24,7 @@ from barnabas.protocol.record_batch import (
     BatchHeader,
 )
 from barnabas.protocol.records import records_body
-from barnabas.storage.cleaner.scan import Key, scan_keys
+from barnabas.storage.cleaner.scan import Key, scan_keys, scan_one
 from barnabas.storage.cleaner.source import check_batch, unpack_header
 from barnabas.storage.cleaner.transactions import TransactionTracker
 
@@ -39,6 +40,10 @@ _ENTRY_BYTES: Final = 96
 #: A slot of a dict's table: its share of 24-byte entries (two thirds of the slots) and of a 4-byte index.
 _SLOT_BYTES: Final = 20
 _LIVE_OF_MISSING: Final = bytes([LIVE, DEAD]) + bytes(254)
+
+_NOT_PLAIN: Final = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
+#: Base offset, length, magic, CRC, attributes, last offset delta, record count: half the price of the whole header.
+_unpack_short: Final = struct.Struct(">qi4xbIhi30xi").unpack_from
 
 new_header: Final = tuple.__new__
 
@@ -140,33 +145,41 @@ def scan_piece(
     append = keys.append
     with memoryview(piece) as view:
         while end - at >= HEADER_SIZE:
-            header = unpack_header(piece, at)
-            length, attributes, count = header[1], header[5], header[12]
-            if header[3] != MAGIC_V2 or length < MIN_BATCH_LENGTH or header[6] < 0 or count < 0:
-                check_batch(header)
+            base, length, magic, crc, attributes, last_delta, count = _unpack_short(piece, at)
             after = at + LOG_OVERHEAD + length
+            if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or last_delta < 0 or count < 0:
+                check_batch(unpack_header(piece, at))
             if after > end:
                 break
-            if crc32c(view[at + ATTRIBUTES_AT : after]) != header[4]:
-                raise Malformed(f"the batch at offset {header[0]} fails its CRC")
-            last_offset = header[0] + header[6]
-            if attributes & CONTROL_FLAG or (
-                attributes & TRANSACTIONAL_FLAG
-                and transactions is not None
-                and transactions.on_data(header[9], last_offset)
-            ):
-                if attributes & CONTROL_FLAG and transactions is not None:
-                    control = new_header(BatchHeader, header)
-                    transactions.on_control(control, records_body(piece, at, control))
-                keys.extend([None] * _checked(count, after - at))
-                passed_over += count
-            elif attributes & CODEC_MASK and count:
-                body = records_body(piece, at, new_header(BatchHeader, header))
-                scan_keys(body, 0, len(body), count, first + len(keys), append, tombstones)
+            if crc32c(view[at + ATTRIBUTES_AT : after]) != crc:
+                raise Malformed(f"the batch at offset {base} fails its CRC")
+            last_offset = base + last_delta
+            if attributes & _NOT_PLAIN == 0:
+                if count != 1 or not scan_one(piece, at + HEADER_SIZE, after, first + len(keys), append, tombstones):
+                    scan_keys(piece, at + HEADER_SIZE, after, count, first + len(keys), append, tombstones)
             else:
-                scan_keys(piece, at + HEADER_SIZE, after, count, first + len(keys), append, tombstones)
+                header = new_header(BatchHeader, unpack_header(piece, at))
+                if _is_passed_over(piece, at, header, transactions):
+                    keys.extend([None] * _checked(count, after - at))
+                    passed_over += count
+                elif count:
+                    body = records_body(piece, at, header)
+                    scan_keys(body, 0, len(body), count, first + len(keys), append, tombstones)
             at = after
     return Scan(at, last_offset, keys.count(None) - passed_over)
+
+
+def _is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: TransactionTracker | None) -> bool:
+    """Whether it is a control batch, or one of an aborted transaction. Every such batch must be shown to the tracker."""
+    if header.is_control:
+        if transactions is not None:
+            transactions.on_control(header, records_body(piece, at, header))
+        return True
+    return (
+        header.is_transactional
+        and transactions is not None
+        and transactions.on_data(header.producer_id, header.last_offset)
+    )
 
 
 def _checked(count: int, size_bytes: int) -> int:

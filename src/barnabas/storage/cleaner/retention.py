@@ -11,6 +11,7 @@ The rules are Kafka's (LogCleaner.cleanInto, MemoryRecords.filterTo):
 """
 
 import logging
+import struct
 from itertools import compress as compress_by
 from typing import Final
 
@@ -38,6 +39,8 @@ from barnabas.storage.cleaner.transactions import TransactionTracker
 
 logger = logging.getLogger(__name__)
 
+#: Base offset, length, magic, attributes, last offset delta, max timestamp, producer id, record count.
+_unpack_short: Final = struct.Struct(">qi4xb4xhi8xqq6xi").unpack_from
 #: Not one of the simple cases: `_keep` must look closer.
 UNDECIDED: Final = -1
 _LIVE_OF_FLAG: Final = (0, 1, 0, UNDECIDED)
@@ -69,10 +72,10 @@ class BatchFilter:
         # [copied, at) is to be copied as it is.
         copied = kept_records = 0
         while end - at >= HEADER_SIZE:
-            header = unpack_header(piece, at)
-            length, attributes, last_offset, count = header[1], header[5], header[0] + header[6], header[12]
-            if header[3] != MAGIC_V2 or length < MIN_BATCH_LENGTH or header[6] < 0 or count < 0:
-                check_batch(header)
+            base, length, magic, attributes, last_delta, max_timestamp, producer_id, count = _unpack_short(piece, at)
+            if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or last_delta < 0 or count < 0:
+                check_batch(unpack_header(piece, at))
+            last_offset = base + last_delta
             after = at + LOG_OVERHEAD + length
             if after > end:
                 break
@@ -87,7 +90,7 @@ class BatchFilter:
                     live = UNDECIDED
             if live > 0:
                 kept_records += count
-            elif live == 0 and last_offset + 1 != end_offset and producers.get(header[9], NOBODY)[0] != last_offset:
+            elif live == 0 and last_offset + 1 != end_offset and producers.get(producer_id, NOBODY)[0] != last_offset:
                 if copied < at:
                     output.write(piece[copied:at])
                 copied = at = after
@@ -95,7 +98,7 @@ class BatchFilter:
                 continue
             else:
                 own = None if flags is None else flags[number : number + count]
-                kept = self._keep(piece, at, new_header(BatchHeader, header), own)
+                kept = self._keep(piece, at, new_header(BatchHeader, unpack_header(piece, at)), own)
                 if kept is not None:
                     if copied < at:
                         output.write(piece[copied:at])
@@ -106,8 +109,8 @@ class BatchFilter:
                         position += len(kept)
                         output.write(kept)
                     continue
-            if header[8] > indexes.max_timestamp or position > indexes.next_entry_after:
-                indexes.add(position, last_offset, header[8])
+            if max_timestamp > indexes.max_timestamp or position > indexes.next_entry_after:
+                indexes.add(position, last_offset, max_timestamp)
             position += after - at
             number += count
             at = after

@@ -75,6 +75,28 @@ def scan_keys(
         raise Malformed(f"{count} records end at {pos}, their batch at {end}")
 
 
+def scan_one(
+    body: bytes, pos: int, end: int, number: int, append: Callable[[Key], None], tombstones: list[int]
+) -> bool:
+    """The same for a batch of one record, as a producer that waits for nothing writes them; False: not that simple.
+
+    Its timestamp and offset deltas are 0, a byte each, and its key is short.
+    """
+    at = pos + 2 if body[pos] < 0x80 else pos + 3
+    if end - pos < RECORD_BYTES_MIN or body[pos + 1] >= 0x80 or body[at] or body[at + 1]:
+        return False
+    size = body[at + 2]
+    if size > _RAW_KEY_LENGTH_BYTE or size & 1:
+        return False
+    stop = at + 3 + (size >> 1)
+    if stop >= end:
+        return False
+    append(body[at + 3 : stop])
+    if body[stop] == 1:
+        tombstones.append(number)
+    return True
+
+
 def _long_record(body: bytes, pos: int) -> tuple[int, int]:
     """(where the record ends, where its timestamp begins)"""
     size, at = read_varint(body, pos)

@@ -4,12 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, SETTINGS, CompactedLog
 from tests.unit.storage.log.log_support import NOW_MS
 
 from barnabas.core.config.log_config import CLEANUP_DELETE, LOG_APPEND_TIME
 from barnabas.core.errors import Malformed
 from barnabas.protocol.compression import Codec
+from barnabas.protocol.records import BatchBuilder
+from barnabas.storage.cleaner.dirty_map import scan_piece
+from barnabas.storage.cleaner.scan import key_digest, largest_timestamp_delta, record_starts
 
 
 @pytest.fixture
@@ -126,6 +131,45 @@ def test_records_of_every_size_are_walked(log: CompactedLog) -> None:
     found = log.values()
     assert found.pop(b"big") == [b"w" * 70_000]
     assert found == {b"k0": [b""], b"k1": [b"new"], b"k40": [b""]} | {b"k%d" % n: [b"v" * n] for n in (60, 100, 300)}
+
+
+def test_batches_of_one_record_are_walked_whatever_its_size(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path, replace(CONFIG, segment_bytes=1 << 24, max_message_bytes=1 << 24))
+    values = {
+        b"v%d" % size: b"x" * size
+        for size in (0, 1, 50, 51, 52, 53, 60, 8100, 8150, 8180, 8190, 8200, 1 << 20, 1 << 21)
+    }
+    keys = {b"k" * size: b"1" for size in (0, 1, 29, 30, 31, 62, 63, 64, 8200)}
+    for _ in range(2):
+        for key, value in (values | keys).items():
+            log.put((key, value))
+    log.put((b"v1", None))
+    log.roll()
+    log.clean()
+    assert log.values() == {key: [value] for key, value in (values | keys).items()} | {b"v1": [None]}
+
+
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.none(), st.binary(max_size=70)), st.one_of(st.none(), st.binary(max_size=200))),
+        max_size=6,
+    ),
+    st.lists(st.integers(-(2**40), 2**40), min_size=6, max_size=6),
+)
+def test_keys_are_those_that_the_codec_reads(pairs: list[tuple[bytes | None, bytes | None]], times: list[int]) -> None:
+    builder = BatchBuilder()
+    for (key, value), timestamp in zip(pairs, times, strict=False):
+        builder.append(key, value, timestamp=timestamp)
+    data = builder.build()
+    keys: list[bytes | None] = []
+    tombstones: list[int] = []
+    scan = scan_piece(data + data[:-1], keys, tombstones, first=0, transactions=None)
+    assert scan.size_bytes == len(data)
+    assert keys == [None if key is None else key_digest(key) for key, _ in pairs]
+    assert tombstones == [number for number, (_, value) in enumerate(pairs) if value is None]
+    starts = record_starts(data, 61, len(data), len(pairs))
+    if pairs:
+        assert largest_timestamp_delta(data, starts[:-1]) == max(times[: len(pairs)]) - times[0]
 
 
 # -- tombstones

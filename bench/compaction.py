@@ -1,0 +1,204 @@
+"""Our cleaner beside Apache Kafka 3.9.1's: the same segments, cleaned by both.
+
+    python -m bench compaction -- [--records 1000000] [--rounds 3]
+
+Logs are written once, with our storage. Kafka gets copies of them under topics of its own, starts, and says in its log how
+long each cleaning took; ours runs in a worker process of its own, as in a broker. Kafka's first cleaning of each kind is
+left out: it warms the JVM up. CPU time is the worker's, less what an idle one needs, and that of Kafka's cleaner thread
+alone, without the JVM's compiler and collector.
+"""
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.protocol.compression import Codec
+from barnabas.protocol.records import BatchBuilder
+from barnabas.storage.cleaner.job import CleanJob, Finished, decode_report
+from barnabas.storage.cleaner.planning import clean_job, dirty_range
+from barnabas.storage.cleaner.process import WORKER_COMMAND
+from barnabas.storage.cleaner.settings import CleanerSettings
+from barnabas.storage.cleaner.worker import LENGTH, frame
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.recovery import open_log
+from bench.kafka import ApacheKafka
+from bench.report import Row, write_report
+
+NOW_MS = 1_700_000_000_000
+SEGMENT_BYTES = 64 << 20
+CONFIG = LogConfig(segment_bytes=SEGMENT_BYTES, cleanup_policy=frozenset({CLEANUP_COMPACT}))
+_CLEANED = re.compile(r"cleaned log (\S+) \(.*?\)\s+([\d.,]+) MB of log processed in ([\d.,]+) seconds", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Load:
+    name: str
+    records_per_batch: int
+    value_bytes: int
+    #: Of the records, how many have a key that no other has.
+    distinct: float
+    codec: Codec = Codec.NONE
+    #: Fewer records, where they are large or slow.
+    share: float = 1.0
+
+
+LOADS = (
+    Load("100 B values, 100 a batch, 20% survive", 100, 100, 0.2),
+    Load("1 KB values, 16 a batch, 50% survive", 16, 1000, 0.5, share=0.5),
+    Load("100 B values, 1 a batch, 20% survive", 1, 100, 0.2),
+    Load("100 B values, 100 a batch, zstd, 20% survive", 100, 100, 0.2, Codec.ZSTD),
+)
+
+
+def write_log(directory: Path, load: Load, records: int) -> CleanJob:
+    """A log of which all but the active segment is dirty, and the job of cleaning it."""
+    log = open_log(str(directory), config=CONFIG, env=LogEnvironment())
+    random = Random(1)
+    keys = max(int(records * load.distinct), 1)
+    value = random.randbytes(load.value_bytes // 2) + b"x" * (load.value_bytes - load.value_bytes // 2)
+    for number in range(0, records, load.records_per_batch):
+        builder = BatchBuilder(codec=load.codec)
+        for at in range(load.records_per_batch):
+            builder.append(b"key-%010d" % random.randrange(keys), value, timestamp=NOW_MS + number + at)
+        log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=NOW_MS)
+    log.roll(NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    job = clean_job(log, dirty_range(log, None, NOW_MS), CleanerSettings(), NOW_MS)
+    log.close()
+    return job
+
+
+@dataclass(frozen=True)
+class Cost:
+    wall_s: float
+    cpu_s: float
+
+
+def children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_worker(message: bytes) -> tuple[bytes, float]:
+    """What it said, and its CPU time."""
+    before = children_cpu_s()
+    with subprocess.Popen(WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        out, _ = worker.communicate(message)
+    return out, children_cpu_s() - before
+
+
+def our_cost(job: CleanJob) -> Cost:
+    idle_s = run_worker(b"")[1]
+    out, cpu_s = run_worker(frame(job.encode()))
+    while out:
+        (size,) = LENGTH.unpack_from(out)
+        report = decode_report(out[LENGTH.size : LENGTH.size + size])
+        out = out[LENGTH.size + size :]
+    if not isinstance(report, Finished):
+        raise RuntimeError(f"the worker reported {report}")
+    for leftover in Path(job.directory).glob("*.cleaned"):
+        leftover.unlink()
+    return Cost(report.stats.total_s, cpu_s - idle_s)
+
+
+def kafkas_costs(logs: dict[str, Path], rounds: int) -> dict[str, list[Cost]]:
+    """Of each cleaning, by the name of the log; the first of each left out."""
+    topics = {f"{name}-{turn}": path for name, path in logs.items() for turn in range(rounds + 1)}
+    config = {
+        "log.cleaner.backoff.ms": "200",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "log.cleanup.policy": "compact",
+        "log.segment.bytes": str(SEGMENT_BYTES),
+        "log.retention.ms": "-1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+    }
+    with ApacheKafka(brokers=0, config=config) as kafka:
+        with (kafka.folder / "log4j.properties").open("a") as file:
+            file.write("log4j.logger.kafka.log.LogCleaner=INFO\n")
+        kafka.start_broker(1)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        for future in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+            future.result(60)
+        broker = kafka.processes["broker-1"]
+        broker.terminate()
+        broker.wait(60)
+        for topic, path in topics.items():
+            target = kafka.log_dir(1) / f"{topic}-0"
+            for old in target.glob("0*"):
+                old.unlink()
+            for source in path.glob("0*"):
+                shutil.copy(source, target / source.name)
+        kafka.start_broker(1)
+        return watch(kafka, list(logs), len(topics))
+
+
+def watch(kafka: ApacheKafka, names: list[str], cleanings: int) -> dict[str, list[Cost]]:
+    """Read Kafka's log as it cleans. Its cleaner goes from log to log, so the CPU between two ends is one cleaning's."""
+    output = kafka.folder / "broker-1.log"
+    found: dict[str, list[Cost]] = {name: [] for name in names}
+    seen, cpu_before = 0, 0.0
+    deadline = time.monotonic() + 120 + 60 * cleanings
+    while sum(map(len, found.values())) < cleanings:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Kafka has cleaned {found} so far:\n{output.read_text()[-3000:]}")
+        time.sleep(0.02)
+        ends = _CLEANED.findall(output.read_text())[seen:]
+        if not ends:
+            continue
+        cpu = cleaner_thread_cpu_s(kafka.pid(1))
+        for topic, _, seconds in ends:
+            name = topic.rpartition("-")[0].rpartition("-")[0]
+            if name in found:
+                found[name].append(Cost(float(seconds.replace(",", "")), (cpu - cpu_before) / len(ends)))
+        seen, cpu_before = seen + len(ends), cpu
+    return {name: costs[1:] for name, costs in found.items()}
+
+
+def cleaner_thread_cpu_s(pid: int) -> float:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().startswith("kafka-log-clean"):
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    raise RuntimeError("Kafka has no cleaner thread")
+
+
+def main(options: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args(options)
+    root = Path(tempfile.mkdtemp())
+    try:
+        jobs = {
+            f"load{number}": write_log(root / f"load{number}-0", load, int(arguments.records * load.share))
+            for number, load in enumerate(LOADS)
+        }
+        theirs = kafkas_costs({name: root / f"{name}-0" for name in jobs}, arguments.rounds)
+        ours = {name: [our_cost(job) for _ in range(arguments.rounds)] for name, job in jobs.items()}
+    finally:
+        shutil.rmtree(root)
+    rows = []
+    for (name, job), load in zip(jobs.items(), LOADS, strict=True):
+        for label, cost_s in (("s", lambda cost: cost.wall_s), ("CPU s", lambda cost: cost.cpu_s)):
+            rate = [
+                job.end_offset / 1000 / statistics.median(map(cost_s, costs)) for costs in (ours[name], theirs[name])
+            ]
+            rows.append(Row(f"{load.name}, k/{label}", *rate))
+    raw = {
+        who: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
+        for who, found in (("ours", ours), ("theirs", theirs))
+    }
+    write_report("compaction", "Compaction: thousand records a second", rows, rounds=arguments.rounds, raw=raw)
