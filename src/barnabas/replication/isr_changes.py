@@ -112,6 +112,8 @@ class IsrChanges:
         for partition, proposal in batch.items():
             answer = answers.get((partition.topic_id or ZERO_TOPIC_ID, partition.tp.partition))
             machine = partition.machine
+            if partition.log is None:
+                continue  # deleted, or its directory failed, while the request was under way
             if answer is None:
                 settled = machine.isr_rejected(proposal, ErrorCode.UNKNOWN_SERVER_ERROR)
             elif answer.error_code:

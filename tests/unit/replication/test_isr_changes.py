@@ -1,0 +1,51 @@
+"""ISR changes on their way to the controller: what comes back may find the replica gone."""
+
+import asyncio
+
+from barnabas.core.clock import ManualClock
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.alter_partition import AlterPartitionResponse, ResponsePartitionData, ResponseTopicData
+from barnabas.replication.isr_changes import IsrChanges
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.partition import Partition
+from barnabas.replication.state import PartitionState
+
+ORDERS = TopicPartition("orders", 0)
+TOPIC_ID = b"o" * 16
+
+
+def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
+    async def run():
+        machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
+        state = PartitionState(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+        machine.become_leader(state, log_end=0, now_ms=0)
+        machine.record_append(1, 0)
+        proposal = machine.tick(200, 1).propose
+        assert proposal is not None
+        partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
+        partition.topic_id = TOPIC_ID
+        settled, asked = [], asyncio.Event()
+
+        async def controller(request):
+            partition.log = None
+            asked.set()
+            answer = ResponsePartitionData(partition_index=0, leader_id=1, leader_epoch=5, isr=[1], partition_epoch=11)
+            return AlterPartitionResponse(topics=[ResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
+
+        changes = IsrChanges(
+            1,
+            broker_epoch=lambda: 7,
+            send=controller,
+            on_settled=lambda *what: settled.append(what),
+            clock=ManualClock(),
+        )
+        changes.submit(partition, proposal)
+        task = asyncio.create_task(changes.run())
+        await asked.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not task.done()
+        assert settled == []
+        task.cancel()
+
+    asyncio.run(run())
