@@ -217,7 +217,15 @@ class BrokerMachine:
         yield from self._replicas.to_offline(
             [each for each in followed if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
         )
-        return ControlledShutdownReply(tuple(context.partitions_led_by(broker)))
+        # What no other broker can take over is not worth waiting for: it has one replica, or the others are leaving too.
+        staying = context.live_ids()
+        return ControlledShutdownReply(
+            tuple(
+                each
+                for each in context.partitions_led_by(broker)
+                if not staying.isdisjoint(context.assignment(each).replicas)
+            )
+        )
 
 
 def _decode(broker: int, data: bytes | None) -> BrokerRegistration | None:

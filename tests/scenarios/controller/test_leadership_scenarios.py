@@ -331,6 +331,15 @@ def test_partition_that_nobody_else_can_lead_is_named() -> None:
     assert cluster.state(ORDERS).leader == 2
 
 
+def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
+    cluster = with_orders()
+    for broker in (3, 1):
+        cluster.call(lambda token, broker=broker: ControlledShutdown(token, broker, cluster.brokers[broker].epoch))
+    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
+    assert reply == ControlledShutdownReply(())
+    assert cluster.state(ORDERS).leader == 2
+
+
 def test_controlled_shutdown_of_an_old_incarnation_or_a_stranger_is_refused() -> None:
     cluster = with_orders()
     stale = cluster.call(lambda token: ControlledShutdown(token, 2, 0))
