@@ -107,10 +107,18 @@ CONTROLLER_GONE_BACKOFF_S = 0.3
 #: A decision of the transaction coordinator is carried out when it is committed, however long that takes; its clients
 #: hear of a delay after `request.timeout.ms`.
 NEVER_MS = 2**31 - 1
+#: News of the cluster comes in flocks: ask for the hand-over again after the flock, not after each.
+HAND_OVER_PAUSE_S = 0.1
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
 
 LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+#: How long a broker that starts waits to be told of topics that ZooKeeper has.
+TOPICS_WAIT_S = 3.0
+#: What tells clients of the cluster. A broker that has not heard of it yet would send them away from everything.
+CLUSTER_APIS = tuple(
+    api_named(name).key for name in ("Metadata", "DescribeCluster", "DescribeTopicPartitions", "FindCoordinator")
+)
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
 FETCH_SESSION_EVICTION_MS = 120_000
 
@@ -127,6 +135,7 @@ class Broker:
         self._running: set[asyncio.Task[None]] = set()
         self.registry = Registry()
         self.metrics_server = MetricsServer(self.registry)
+        self._is_cluster_known = False
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
@@ -204,6 +213,7 @@ class Broker:
             on_bug=self.fail,
             request_bytes_max=config.socket_request_max_bytes,
             queued_requests_max=config.queued_max_requests,
+            held_apis=CLUSTER_APIS,
         )
         self.server = SocketServer(
             self._loop,
@@ -292,7 +302,7 @@ class Broker:
             timers=self._loop,
             threads=self._threads,
             registry=self.registry,
-            is_known=lambda tp: self.metadata.partition(tp) is not None,
+            is_known=lambda tp: not self._is_cluster_known or self.metadata.partition(tp) is not None,
             submit_isr_change=self.isr_changes.submit,
             prefers_replica=self._preferred_replica,
             fetch_bytes_max=config.fetch_max_bytes,
@@ -562,6 +572,7 @@ class Broker:
         if self.config.barnabas_metrics_port >= 0:
             await self.metrics_server.start(self.config.barnabas_metrics_host, self.config.barnabas_metrics_port)
         await self.controller.start()
+        self._spawn(self._watch_controller(), "controller failure")
         await self._wait_for_metadata()
 
     def _metadata_changed(self, change: MetadataChange) -> None:
@@ -569,15 +580,34 @@ class Broker:
             self._spawn(self.features.refresh(), "cluster features")
 
     async def _wait_for_metadata(self) -> None:
-        """Ready means that a client's first question has an answer: the controller has told this broker of itself."""
-        known = asyncio.Event()
-        unsubscribe = self.metadata.subscribe(
-            lambda change: known.set() if self.metadata.is_alive(self.broker_id) else None
-        )
+        """Ready means that a client's first question has an answer: the controller has told this broker of itself and of
+        the topics. (A new controller tells of brokers first. Topics that are being deleted are never told of.)"""
+        topics = await self.session.children(paths.BROKER_TOPICS)
+        await self._metadata_shows(lambda: self.metadata.is_alive(self.broker_id))
         try:
-            if not self.metadata.is_alive(self.broker_id):
-                stopping = self._spawn(self._stop_then(known), "stop while starting")
-                await known.wait()
+            async with asyncio.timeout(TOPICS_WAIT_S):
+                await self._metadata_shows(lambda: bool(self.metadata.topics) or not topics)
+        except TimeoutError:
+            log.info("the controller tells of no topic, though there are: %s", ", ".join(topics))
+        self._is_cluster_known = True
+        self.pipeline.release()
+
+    async def _watch_controller(self) -> None:
+        """A controller that cannot go on, or a broker that cannot register again, ends the broker."""
+        assert self.controller.failed is not None
+        try:
+            await self.controller.failed
+        except Exception as error:
+            self.fail(error)
+
+    async def _metadata_shows(self, condition: Callable[[], bool]) -> None:
+        """Wait until it does, or the broker is told to stop."""
+        shown = asyncio.Event()
+        unsubscribe = self.metadata.subscribe(lambda change: shown.set() if condition() else None)
+        try:
+            if not condition():
+                stopping = self._spawn(self._stop_then(shown), "stop while starting")
+                await shown.wait()
                 stopping.cancel()
         finally:
             unsubscribe()
@@ -655,6 +685,7 @@ class Broker:
             log.info("controlled shutdown: %s, %d partitions still led here", code.name, left)
             if code is ErrorCode.NONE and not self._others_are_alive():
                 return  # nobody is left to take over
+            await asyncio.sleep(HAND_OVER_PAUSE_S)
             await self._metadata_change(retry_s)
         log.warning("leaving without a complete hand-over; the controller elects new leaders when this broker is gone")
 

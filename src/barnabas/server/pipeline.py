@@ -7,7 +7,7 @@ until the answers before it have gone out.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
@@ -102,8 +102,13 @@ class Pipeline:
         on_bug: Callable[[BaseException], None],
         request_bytes_max: int,
         queued_requests_max: int,
+        held_apis: Iterable[int] = (),
     ) -> None:
+        """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
         self.handlers = handlers
+        self._held_apis = frozenset(held_apis)
+        #: One a connection at most.
+        self._held: list[tuple[Call, ApiMessage | None]] = []
         self.request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
         self._registry = registry
@@ -150,7 +155,17 @@ class Pipeline:
         call.local_done_s = self._now_s()
         return call
 
+    def release(self) -> None:
+        """What was held back is carried out, and nothing is held back any more."""
+        self._held_apis = frozenset()
+        held, self._held = self._held, []
+        for call, request in held:
+            self._execute(call, request)
+
     def _execute(self, call: Call, request: ApiMessage | None) -> None:
+        if call.api.api_key in self._held_apis:
+            self._held.append((call, request))
+            return
         try:
             result = call.api.execute(call, request)
         except Exception as error:

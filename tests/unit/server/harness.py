@@ -3,7 +3,7 @@
 import asyncio
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -56,11 +56,13 @@ class Harness:
         limits: ConnectionLimits | None = None,
         request_bytes_max: int = 1_000_000,
         queued_requests_max: int = 500,
+        held_apis: Iterable[int] = (),
     ) -> None:
         self._handlers = {"Heartbeat": lambda call, request: HeartbeatResponse(), **(handlers or {})}
         self._limits = limits or ConnectionLimits()
         self._request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
+        self._held_apis = held_apis
         self.bugs: list[BaseException] = []
         self.registry = Registry()
 
@@ -86,6 +88,7 @@ class Harness:
             on_bug=self.bugs.append,
             request_bytes_max=self._request_bytes_max,
             queued_requests_max=self._queued_requests_max,
+            held_apis=self._held_apis,
         )
         self.server = SocketServer(loop, self.pipeline, self.pool, self.registry, limits=self._limits, spawn=spawn)
         self.port = self.server.bind(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0))

@@ -107,6 +107,21 @@ async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_i
 
 
 @on_loop
+async def test_request_that_is_held_back_is_answered_when_the_broker_knows_the_answer() -> None:
+    heartbeats = 12
+    async with Harness(held_apis=[heartbeats]) as server:
+        early, other = await server.client(), await server.client()
+        early.send(heartbeat(), 3, 1)
+        await eventually(lambda: len(server.pipeline._held) == 1)
+        server.pipeline.release()
+        assert await early.correlation_id() == 1
+        other.send(heartbeat(), 3, 2)
+        assert await other.correlation_id() == 2
+        for client in (early, other):
+            await client.close()
+
+
+@on_loop
 async def test_only_one_request_of_a_connection_runs_at_a_time() -> None:
     running = most = 0
 
