@@ -4,6 +4,7 @@ A process of its own (`python -m barnabas.cli.launcher`), so that who uses it (`
 itself. It reads one JSON command a line and writes one JSON event a line:
 
     {"start": "broker-1", "kind": "broker", "arguments": [...], "log": "/path"}     a child to start
+    {"remove": "/path"}                                                             a folder that goes with the launcher
     {"event": "started", "name": "broker-1", "pid": 4711}
     {"event": "ready", "name": "broker-1", "line": "ready broker=1 …"}              its first line of output
     {"event": "exited", "name": "broker-1", "code": 0}                              negative: the signal that ended it
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ class Launcher:
         self._events_fd = events_fd
         self._pending = b""
         self._children: dict[int, _Child] = {}
+        self._doomed: list[str] = []
 
     def run(self) -> None:
         poll = select.poll()
@@ -55,6 +58,8 @@ class Launcher:
                 if fd == self._commands_fd:
                     if not self._read_commands():
                         self._end_children()
+                        for folder in self._doomed:
+                            shutil.rmtree(folder, ignore_errors=True)
                         return
                 else:
                     self._look_at(fd, poll)
@@ -65,7 +70,11 @@ class Launcher:
             return False
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
-            self._start(json.loads(line))
+            command = json.loads(line)
+            if "remove" in command:
+                self._doomed.append(command["remove"])
+            else:
+                self._start(command)
         return True
 
     def _start(self, command: dict[str, Any]) -> None:

@@ -79,8 +79,11 @@ class _Launcher:
             self.ended = True
             self._changed.notify_all()
 
+    def remove_at_end(self, folder: Path) -> None:
+        """Also when this process is killed: the launcher outlives it by a moment."""
+        self._send({"remove": str(folder)})
+
     def start(self, member: Member) -> None:
-        assert self._process.stdin is not None
         member.pid, member.ready_line, member.exit_code, member.paused = 0, None, None, False
         with self._changed:
             self._members[member.name] = member
@@ -90,6 +93,10 @@ class _Launcher:
             "arguments": member.arguments,
             "log": str(member.log),
         }
+        self._send(command)
+
+    def _send(self, command: dict[str, object]) -> None:
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -164,6 +171,7 @@ class LocalCluster:
         self._launcher = _Launcher()
         if self.data is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-"))
+            self._launcher.remove_at_end(self._temporary)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.zookeeper is None:
             self._start_coordinator()
