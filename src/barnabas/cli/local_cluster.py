@@ -95,7 +95,7 @@ class _Launcher:
         }
         self._send(command)
 
-    def _send(self, command: dict[str, object]) -> None:
+    def _send(self, command: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
