@@ -226,7 +226,7 @@ def ours_start_s(cluster: LocalCluster) -> float:
             out.write(format_properties(settings))
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "barnabas.broker", file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "barnabas.process", file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdout is not None and process.stdout.readline().startswith(b"ready")
         took = time.monotonic() - began

@@ -6,13 +6,11 @@ ends the broker, before it can write nonsense.
 """
 
 import asyncio
-import gc
+import errno
 import logging
 import random
-import signal
 import socket
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -54,14 +52,12 @@ from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.config.properties import load as load_properties
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
-from barnabas.protocol import codec
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.protocol.messages.base import ApiMessage
@@ -83,10 +79,11 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
-from barnabas.runtime.parent import die_with_parent
+from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads
 from barnabas.server.context import BrokerContext
 from barnabas.server.coordinator_log import InternalTopicLog
+from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import ConnectionLimits, SocketServer
 from barnabas.server.listener import Endpoint as ListenEndpoint
@@ -96,6 +93,7 @@ from barnabas.storage import meta_properties, names
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.process import ProcessWorker
 from barnabas.storage.cleaner.settings import CleanerSettings
+from barnabas.storage.disk import Disk
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.manager import LogManager, ManagerSettings
 
@@ -126,9 +124,12 @@ FETCH_SESSION_EVICTION_MS = 120_000
 class Broker:
     """Owner: the event loop that runs it."""
 
-    def __init__(self, properties: Mapping[str, str], *, clock: Clock | None = None) -> None:
+    def __init__(self, properties: Mapping[str, str], *, control_path: str | None = None) -> None:
+        """`control_path`: a Unix socket through which a test asks for faults; without it there are none."""
         self.dynamic = DynamicConfig(properties)
-        self._clock = clock or SystemClock()
+        self._control_path = control_path
+        self._faults = Faults() if control_path is not None else None
+        self._clock: Clock = self._faults.clock if self._faults is not None else SystemClock()
         self._stop = asyncio.Event()
         self._fatal: BaseException | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -252,6 +253,7 @@ class Broker:
     async def _open_logs(self) -> None:
         config = self.config
         env = LogEnvironment(
+            disk=FaultyDisk(self._faults) if self._faults is not None else Disk(),
             clock=self._clock,
             timers=self._loop,
             threads=self._threads,
@@ -497,6 +499,8 @@ class Broker:
         )
 
     def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
+        if self._faults is not None and self._faults.is_cut_off(broker_id):
+            return None
         return self.metadata.endpoint(broker_id, self.config.inter_broker_listener_name)
 
     def _broker_epoch(self) -> BrokerEpoch:
@@ -561,7 +565,19 @@ class Broker:
 
     # -- serving and stopping -----------------------------------------------------------------------------------------
 
+    async def _open_control_socket(self, path: str, faults: Faults) -> None:
+        wrap_handlers(self.pipeline.handlers.values(), faults, self._spawn)
+        self._control_socket = ControlSocket(
+            faults,
+            connections=lambda: self.server.connections,
+            fail_log_dir=lambda directory: self.logs.fail_dir(directory, OSError(errno.EIO, "failed by a test")),
+            on_clock=self.replicas.tick,
+        )
+        await self._control_socket.start(path)
+
     async def _serve(self) -> None:
+        if self._control_path is not None and self._faults is not None:
+            await self._open_control_socket(self._control_path, self._faults)
         self.server.start_accepting()
         await self.registrar.register()
         await self.features.refresh()
@@ -775,69 +791,3 @@ def _connection_limits(config: BrokerConfig) -> ConnectionLimits:
         per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms_max=config.connections_max_idle_ms,
     )
-
-
-# -- the process ------------------------------------------------------------------------------------------------------
-
-
-def run_broker(properties: Mapping[str, str]) -> int:
-    """Run a broker as this process, until SIGTERM or SIGINT. Returns the exit code."""
-    import uvloop
-
-    die_with_parent()
-    exit_code = 0
-    try:
-        uvloop.run(_run_until_signal(properties))
-    except* BarnabasError as errors:
-        for error in _leaves(errors):
-            log.critical("%s", error)
-        exit_code = 1
-    return exit_code
-
-
-async def _run_until_signal(properties: Mapping[str, str]) -> None:
-    broker = Broker(properties)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.stop)
-    await broker.run(_announce)
-
-
-def _announce(broker: Broker) -> None:
-    """One line, when clients may come; what is left of starting up will never be garbage."""
-    gc.collect()
-    gc.freeze()
-    where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
-    print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}", flush=True)  # noqa: T201
-    log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
-
-
-def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for error in errors.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
-
-
-def warm_up() -> None:
-    """Load what the first requests of any client need, so that forked brokers share it."""
-    for name in ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics"):
-        api = api_named(name)
-        codec.reader(api.request_class, api.max_version)
-        codec.writer(api.response_class, api.max_version)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m barnabas.broker FILE [k=v]…`: what `barnabas up` starts, without the weight of a command line."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    try:
-        properties = load_properties(arguments[0], arguments[1:])
-    except BarnabasError as error:
-        log.critical("%s", error)
-        return 1
-    return run_broker(properties)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(file: str, overrides: list[str]) -> None:
-    from barnabas.broker import LOG_FORMAT, run_broker
     from barnabas.core.config import properties
+    from barnabas.process import LOG_FORMAT, run_broker
 
     settings = properties.load(file, overrides)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)

@@ -168,9 +168,9 @@ def _serve(kind: str, arguments: list[str]) -> int:
         from barnabas.cli import zookeeper
 
         zookeeper.main(arguments)
-    from barnabas import broker
+    from barnabas import process
 
-    return broker.main(arguments)
+    return process.main(arguments)
 
 
 def main() -> None:
@@ -181,11 +181,11 @@ def main() -> None:
     # Everything that a child needs, loaded once; frozen, so that collecting garbage does not unshare its pages.
     import uvloop  # noqa: F401
 
-    import barnabas.broker
     import barnabas.coordination.embedded.service
     import barnabas.coordination.kazoo_client
+    import barnabas.process
 
-    barnabas.broker.warm_up()
+    barnabas.process.warm_up()
     gc.collect()
     gc.freeze()
     Launcher(commands, events).run()

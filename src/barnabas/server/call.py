@@ -17,6 +17,8 @@ class Channel(Protocol):
     principal: Principal
     listener_name: str
     peer_host: str
+    #: The client id of the last request; kept only where faults are injected.
+    client_id: str
     #: (name, version) of the client's library, when its ApiVersions request told.
     client_software: tuple[str, str]
 

@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener_name = listener_name
         self.principal = principal
         self.client_software = ("unknown", "unknown")
+        self.client_id = ""
         self.peer_host = ""
         self.peer_port = 0
         #: When the last request came or the last response went, for `connections.max.idle.ms`.

@@ -1,0 +1,94 @@
+"""A broker as a process: settings from a file, signals, one line when it is ready, an exit code.
+
+`python -m barnabas.process FILE [k=v]… [--control SOCKET]` is what `barnabas up` and the tests start: no command-line
+library is loaded. `--control` opens the socket for faults on purpose, and is for tests only.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from barnabas.broker import Broker
+from barnabas.core.config.properties import load as load_properties
+from barnabas.core.errors import BarnabasError
+from barnabas.protocol import codec
+from barnabas.protocol.versions import api_named
+from barnabas.runtime.parent import die_with_parent
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+#: What the first requests of any client need.
+WARM_APIS = ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics")
+
+
+def run_broker(properties: Mapping[str, str], *, control_path: str | None = None) -> int:
+    """Run a broker as this process, until SIGTERM or SIGINT. Returns the exit code."""
+    import uvloop
+
+    die_with_parent()
+    exit_code = 0
+    try:
+        uvloop.run(_run_until_signal(properties, control_path))
+    except* BarnabasError as errors:
+        for error in _leaves(errors):
+            log.critical("%s", error)
+        exit_code = 1
+    return exit_code
+
+
+async def _run_until_signal(properties: Mapping[str, str], control_path: str | None) -> None:
+    broker = Broker(properties, control_path=control_path)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.stop)
+    await broker.run(_announce)
+
+
+def _announce(broker: Broker) -> None:
+    """One line, when clients may come; what is left of starting up will never be garbage."""
+    gc.collect()
+    gc.freeze()
+    where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
+    print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}", flush=True)  # noqa: T201
+    log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
+
+
+def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def warm_up() -> None:
+    """Load what the first requests of any client need, so that forked brokers share it."""
+    for name in WARM_APIS:
+        api = api_named(name)
+        codec.reader(api.request_class, api.max_version)
+        codec.writer(api.response_class, api.max_version)
+
+
+def main(arguments: Sequence[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    rest = list(arguments)
+    control_path = None
+    if "--control" in rest:
+        at = rest.index("--control")
+        control_path = rest[at + 1]
+        del rest[at : at + 2]
+    try:
+        properties = load_properties(rest[0], rest[1:])
+    except BarnabasError as error:
+        log.critical("%s", error)
+        return 1
+    return run_broker(properties, control_path=control_path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

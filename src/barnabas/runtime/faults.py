@@ -1,0 +1,89 @@
+"""Faults on purpose: what may go wrong when a test says so. A broker that nobody tests has none of this.
+
+`Faults` keeps what was asked for; whoever has a fault point asks it. Owner: the event loop, but for `disk_error`, which file
+work on threads asks as well: it only reads.
+"""
+
+import errno
+import os
+from dataclasses import dataclass, field
+
+from barnabas.core.clock import SystemClock
+from barnabas.core.errors import ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiFault:
+    """What happens to requests of one API."""
+
+    #: Kafka's name: `Produce`. `*` stands for every API.
+    api: str
+    #: Answered instead of being carried out.
+    error: ErrorCode | None = None
+    #: Carried out, or refused, only after this.
+    delay_ms: int = 0
+    #: The connection is closed instead.
+    drop: bool = False
+    #: So many requests pass first.
+    after: int = 0
+    #: So many are hit; None: all until `clear`.
+    times: int | None = None
+    #: Only clients whose id starts with this.
+    client_id: str = ""
+
+    def take(self, api: str, client_id: str | None) -> bool:
+        """Whether this request is hit."""
+        if self.api not in ("*", api) or not (client_id or "").startswith(self.client_id):
+            return False
+        if self.after > 0:
+            self.after -= 1
+            return False
+        if self.times is None:
+            return True
+        self.times -= 1
+        return self.times >= 0
+
+
+class AdjustableClock(SystemClock):
+    """The system's clock, moved by a test."""
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.offset_ms
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.offset_ms / 1000
+
+
+@dataclass(slots=True)
+class Faults:
+    clock: AdjustableClock = field(default_factory=AdjustableClock)
+    apis: list[ApiFault] = field(default_factory=list)
+    #: Brokers that this one neither hears nor reaches.
+    cut_off: frozenset[int] = frozenset()
+    #: What writes to log directories raise: ENOSPC for a full disk, EIO for a broken one.
+    disk_errno: int = 0
+
+    def api_fault(self, api: str, client_id: str | None) -> ApiFault | None:
+        return next((fault for fault in self.apis if fault.take(api, client_id)), None)
+
+    def is_cut_off(self, broker_id: int) -> bool:
+        return broker_id in self.cut_off
+
+    def check_disk(self) -> None:
+        if self.disk_errno:
+            raise OSError(self.disk_errno, os.strerror(self.disk_errno))
+
+    def fill_disk(self) -> None:
+        self.disk_errno = errno.ENOSPC
+
+    def break_disk(self) -> None:
+        self.disk_errno = errno.EIO
+
+    def clear(self) -> None:
+        """Everything works again; time stays where it was moved to."""
+        self.apis.clear()
+        self.cut_off = frozenset()
+        self.disk_errno = 0

@@ -1,0 +1,177 @@
+"""Where `Faults` take effect in a broker, and the Unix socket through which a test asks for them.
+
+One JSON object a line in, one out. Only a broker that `barnabas.testing` started has this; handlers are wrapped then, and
+nobody else pays for it.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.runtime.faults import ApiFault, Faults
+from barnabas.server.call import Call
+from barnabas.server.connection import Connection
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.storage.disk import Disk, ReadableBuffer
+
+log = logging.getLogger(__name__)
+
+COMMAND_BYTES_MAX = 65536
+#: How brokers call themselves on connections to each other: `broker-<id>-<purpose>`.
+BROKER_CLIENT_PREFIX = "broker-"
+
+
+class FaultyDisk(Disk):
+    """A disk that fails when told to. Reads still work: a full disk has what it has."""
+
+    __slots__ = ("_faults",)
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def pwrite(self, fd: int, data: ReadableBuffer, position: int) -> int:
+        self._faults.check_disk()
+        return super().pwrite(fd, data, position)
+
+    def fsync(self, fd: int) -> None:
+        self._faults.check_disk()
+        super().fsync(fd)
+
+
+Execute = Callable[[Call, Any], HandlerResult]
+SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
+
+
+def wrap_handlers(handlers: Iterable[ApiHandler], faults: Faults, spawn: SpawnTask) -> None:
+    for handler in handlers:
+        handler.execute = _faulty(handler, handler.execute, faults, spawn)
+
+
+def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: SpawnTask) -> Execute:
+    def run(call: Call, request: Any) -> HandlerResult:
+        call.channel.client_id = call.client_id or ""
+        peer = _broker_of(call.client_id)
+        if peer is not None and faults.is_cut_off(peer):
+            call.channel.fail(f"cut off from broker {peer}")
+            return None
+        fault = faults.api_fault(handler.name, call.client_id)
+        if fault is None:
+            return execute(call, request)
+        log.info("fault injected into %s of %s", handler.name, call.client_id)
+        if fault.delay_ms:
+            _keep_records(request)
+            spawn(_later(call, request, execute, fault), f"delayed {handler.name}")
+            return None
+        return _carry_out(call, request, execute, fault)
+
+    return run
+
+
+def _carry_out(call: Call, request: Any, execute: Execute, fault: ApiFault) -> HandlerResult:
+    if fault.drop:
+        call.channel.fail("dropped by an injected fault")
+        return None
+    if fault.error is not None:
+        raise Refused(fault.error, "injected by a test")
+    return execute(call, request)
+
+
+async def _later(call: Call, request: Any, execute: Execute, fault: ApiFault) -> None:
+    await asyncio.sleep(fault.delay_ms / 1000)
+    try:
+        result = _carry_out(call, request, execute, fault)
+        if isinstance(result, Awaitable):
+            result = await result
+    except Refused as refusal:
+        result = call.api.refuse(request, refusal.code, refusal.message)
+    if result is not None:
+        call.reply(result)
+
+
+def _keep_records(request: Any) -> None:
+    """A Produce's records lie in the receive buffer, which is somebody else's when the delay is over."""
+    if isinstance(request, ProduceRequest):
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                if isinstance(data.records, memoryview):
+                    data.records = memoryview(bytearray(data.records))
+
+
+def _broker_of(client_id: str | None) -> int | None:
+    if client_id is None or not client_id.startswith(BROKER_CLIENT_PREFIX):
+        return None
+    number = client_id.removeprefix(BROKER_CLIENT_PREFIX).partition("-")[0]
+    return int(number) if number.isdigit() else None
+
+
+class ControlSocket:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        *,
+        connections: Callable[[], Iterable[Connection]],
+        fail_log_dir: Callable[[str], None],
+        on_clock: Callable[[], None],
+    ) -> None:
+        self._faults = faults
+        self._connections = connections
+        self._fail_log_dir = fail_log_dir
+        self._on_clock = on_clock
+        self._server: asyncio.Server | None = None
+
+    async def start(self, path: str) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=COMMAND_BYTES_MAX)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                try:
+                    self._obey(json.loads(line))
+                    answer: dict[str, object] = {"ok": True}
+                except (ValueError, KeyError, TypeError) as error:
+                    answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except ConnectionError as error:
+            log.debug("control connection lost: %s", error)
+        finally:
+            writer.close()
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command.pop("do"):
+            case "fail_api":
+                error = command.pop("error", None)
+                self._faults.apis.append(ApiFault(**command, error=None if error is None else ErrorCode[error]))
+            case "cut_off":
+                self._faults.cut_off = frozenset(command["brokers"])
+                self.drop_connections("broker-")
+            case "drop_connections":
+                self.drop_connections(command.get("client_id", ""))
+            case "fill_disk":
+                self._faults.fill_disk()
+            case "break_disk":
+                self._faults.break_disk()
+            case "fail_log_dir":
+                self._fail_log_dir(command["path"])
+            case "advance_clock":
+                self._faults.clock.offset_ms += int(command["ms"])
+                self._on_clock()
+            case "clear":
+                self._faults.clear()
+            case unknown:
+                raise ValueError(f"no such command: {unknown}")
+
+    def drop_connections(self, client_id: str) -> None:
+        for connection in list(self._connections()):
+            if connection.client_id.startswith(client_id):
+                connection.close()
