@@ -119,6 +119,22 @@ class ProducerEntry:
                 return batch
         return None
 
+    def find_forgotten(self, header: BatchHeader) -> BatchMetadata | None:
+        """A duplicate from before a restart: a snapshot has one batch of each producer, a retry may be of the last five.
+
+        Sequences have no holes, so what ends below the oldest batch that is known was written, somewhere below it. Kafka
+        calls it out of order, which ends the producer, or its promise. With five batches known it is not a retry.
+        """
+        if header.producer_epoch != self.producer_epoch or not 0 < len(self.batches) < BATCHES_RETAINED:
+            return None
+        oldest, last = self.batches[0], header.last_sequence
+        is_below = header.base_sequence <= last < oldest.first_sequence
+        if not is_below or oldest.first_sequence - last > MAX_SEQUENCE // 2:  # else it wrapped, and is ahead
+            return None
+        # The answer has no offset (-1); it waits until all that is below the known batch is replicated.
+        end = oldest.first_offset
+        return BatchMetadata(last, Offset(end - 1), offset_delta=end, timestamp=-1)
+
     def set_epoch(self, producer_epoch: int) -> None:
         """A new epoch starts its sequences again."""
         if self.producer_epoch != producer_epoch:
@@ -347,6 +363,8 @@ class ProducerStateManager:
         #: `transaction.partition.verification.enable`
         self.transaction_verification = transaction_verification
         self._producers: dict[int, ProducerEntry] = {}
+        #: Those that came from a snapshot, with one batch each.
+        self._restored: set[int] = set()
         self._verifications: dict[int, VerificationEntry] = {}
         #: first offset -> producer id, ascending: transactions begin in the order of the log.
         self._ongoing: dict[int, int] = {}
@@ -421,8 +439,12 @@ class ProducerStateManager:
                 continue
             if origin is AppendOrigin.CLIENT:
                 entry = self._producers.get(producer_id)
-                if entry is not None and (duplicate := entry.find_duplicate(header)) is not None:
-                    return AppendPlan([], [], duplicate)
+                if entry is not None:
+                    duplicate = entry.find_duplicate(header)
+                    if duplicate is None and producer_id in self._restored:
+                        duplicate = entry.find_forgotten(header)
+                    if duplicate is not None:
+                        return AppendPlan([], [], duplicate)
             if origin is not AppendOrigin.REPLICATION and self.transaction_verification:
                 self._check_verified(header, verification_guard)
             append = appends.get(producer_id)
@@ -514,6 +536,7 @@ class ProducerStateManager:
         expired = [pid for pid, entry in self._producers.items() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
+            self._restored.discard(producer_id)
         for producer_id, verification in list(self._verifications.items()):
             if now_ms - verification.timestamp_ms >= self.producer_id_expiration_ms:
                 del self._verifications[producer_id]
@@ -557,6 +580,7 @@ class ProducerStateManager:
             if self.is_expired(entry, now_ms):
                 continue
             self._producers[entry.producer_id] = entry
+            self._restored.add(entry.producer_id)
             if entry.txn_first_offset is not None:
                 open_txns.append((entry.txn_first_offset, entry.producer_id))
         self._ongoing.update(sorted(open_txns))
@@ -565,6 +589,7 @@ class ProducerStateManager:
     def truncate_fully(self, offset: int) -> None:
         """Forget everything but verifications; the state reflects a log that is empty up to `offset`."""
         self._producers.clear()
+        self._restored.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.map_end_offset = Offset(offset)

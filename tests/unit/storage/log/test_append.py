@@ -324,6 +324,22 @@ def test_producers_are_remembered_over_a_restart(partition: Partition, clean: bo
     assert lead(partition, idempotent(30)).last_offset == 30
 
 
+def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(partition: Partition) -> None:
+    for sequence in range(5):
+        lead(partition, idempotent(sequence))
+    partition.reopen()
+    repeated = lead(partition, idempotent(2))
+    assert repeated.duplicate
+    assert (repeated.first_offset, repeated.last_offset) == (-1, 3), "where is not known, but it is below offset 4"
+    assert lead(partition, idempotent(4)).first_offset == 4
+    assert refusal(partition, idempotent(6)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in range(5, 9):
+        lead(partition, idempotent(sequence))
+    assert refusal(partition, idempotent(3)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "no producer has six under way"
+    )
+
+
 def test_a_producer_may_repeat_all_that_was_under_way_when_the_broker_died(partition: Partition) -> None:
     for sequence in range(5):
         lead(partition, idempotent(sequence))
