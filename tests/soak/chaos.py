@@ -1,0 +1,318 @@
+"""Three brokers, clients under load, and faults by seed: `python -m tests.soak.chaos --seconds 300 --seed 7`.
+
+At the end every acknowledged record is there exactly once and in order, the replicas' logs are the same bytes, no consumer
+saw a gap or an end that went back, and no broker stopped by itself. A failed run leaves its data and says where.
+"""
+
+import argparse
+import contextlib
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from barnabas.cli.local_cluster import LocalCluster, wait_until
+from tests.soak.workload import QUIET, PromiseBroken, Reader, Writer, check_promises, create_topic, read_all
+
+TOPIC = "chaos"
+SESSION_TIMEOUT_MS = 2000
+#: Session time-outs lie between 2 and 20 ticks.
+TICK_TIME_MS = 500
+CLUSTER_CONFIG = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "replica.lag.time.max.ms": "3000",
+    "auto.leader.rebalance.enable": "true",
+    "leader.imbalance.check.interval.seconds": "5",
+    "log.segment.bytes": "1048576",
+}
+
+
+def chaos_cluster(data: Path | None = None, **config: str) -> LocalCluster:
+    return LocalCluster(
+        brokers=3,
+        data=data,
+        config={**CLUSTER_CONFIG, **config},
+        zookeeper_options=("--tick-time", str(TICK_TIME_MS)),
+    )
+
+
+@dataclass
+class Chaos:
+    """One run. `faults` are drawn from FAULTS unless they are given."""
+
+    cluster: LocalCluster
+    seed: int
+    partitions: int = 4
+    writers: int = 3
+    rate: int = 400
+    story: list[str] = field(default_factory=list)
+    say: Callable[[str], None] = lambda line: None
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUIET})
+        self._began = time.monotonic()
+
+    def run(self, *, seconds: float, faults: list[str] | None = None) -> None:
+        create_topic(self.cluster.bootstrap, TOPIC, partitions=self.partitions)
+        bootstrap = self.cluster.bootstrap
+        self.clients = [
+            Writer(f"w{n}", bootstrap, TOPIC, self.partitions, self.seed, self.rate) for n in range(self.writers)
+        ]
+        self.reader = Reader(bootstrap, TOPIC, self.partitions)
+        self.reader.start()
+        for writer in self.clients:
+            writer.start()
+        try:
+            self._break_things(seconds, faults)
+        except BaseException:
+            self.reader.stop()
+            raise
+        finally:
+            for writer in self.clients:
+                writer.stop()
+        self._note(f"stopped writing, {sum(len(w.acknowledged) for w in self.clients)} acknowledged")
+        self.verify()
+
+    def _break_things(self, seconds: float, faults: list[str] | None) -> None:
+        deadline = time.monotonic() + seconds
+        queue = list(faults or ())
+        time.sleep(self._chance.uniform(0.2, 0.6))
+        while queue if faults else time.monotonic() < deadline:
+            name = queue.pop(0) if faults else self._chance.choice(list(FAULTS))
+            FAULTS[name](self)
+            self._everyone_runs()
+            time.sleep(self._chance.choice([0.05, 0.3, 1.0, 2.0]))
+
+    def _note(self, line: str) -> None:
+        line = f"{time.monotonic() - self._began:7.2f}  {line}"
+        self.story.append(line)
+        self.say(line)
+
+    # -- who ----------------------------------------------------------------------------------------------------------
+
+    def _leader(self) -> int:
+        with contextlib.suppress(KafkaException):
+            topic = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC]
+            leaders = sorted(p.leader for p in topic.partitions.values() if p.leader > 0)
+            if leaders:
+                return self._chance.choice(leaders)
+        return self._anyone()
+
+    def _controller(self) -> int:
+        with contextlib.suppress(KafkaException):
+            controller = self._admin.list_topics(TOPIC, timeout=5).controller_id
+            if controller > 0:
+                return controller
+        return self._anyone()
+
+    def _anyone(self) -> int:
+        return self._chance.choice(list(self.cluster.broker_ids))
+
+    def _victim(self) -> int:
+        kind = self._chance.choice(["leader", "controller", "anyone"])
+        broker = {"leader": self._leader, "controller": self._controller, "anyone": self._anyone}[kind]()
+        self._note(f"next is {kind} {broker}")
+        return broker
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def kill_one(self) -> None:
+        broker = self._victim()
+        self._note(f"kill -9 {broker}")
+        self.cluster.kill(broker)
+        time.sleep(self._chance.choice([0, 0, 1, SESSION_TIMEOUT_MS / 1000 + 1]))
+        self._start(broker)
+
+    def terminate_one(self) -> None:
+        broker = self._victim()
+        self._note(f"terminate {broker}")
+        self._terminated(broker)
+        time.sleep(self._chance.choice([0, 0.5, SESSION_TIMEOUT_MS / 1000 + 1]))
+        self._start(broker)
+
+    def pause_past_session(self) -> None:
+        broker = self._victim()
+        pause_s = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(1.1, 2.0)
+        self._note(f"pause {broker} for {pause_s:.1f} s")
+        self.cluster.pause(broker)
+        time.sleep(pause_s)
+        self.cluster.resume(broker)
+
+    def pause_briefly(self) -> None:
+        broker = self._victim()
+        self._note(f"pause {broker} briefly")
+        self.cluster.pause(broker)
+        time.sleep(self._chance.uniform(0.1, 0.9))
+        self.cluster.resume(broker)
+
+    def restart_coordinator(self) -> None:
+        kill = self._chance.random() < 0.5
+        self._note(f"{'kill -9' if kill else 'terminate'} the coordinator")
+        self.cluster.restart_coordinator(kill=kill)
+
+    def rolling_restart(self) -> None:
+        for broker in self._chance.sample(list(self.cluster.broker_ids), 3):
+            self._note(f"rolling: {broker}")
+            self._terminated(broker)
+            self._start(broker)
+
+    def kill_two(self) -> None:
+        brokers = self._chance.sample(list(self.cluster.broker_ids), 2)
+        self._note(f"kill -9 {brokers}")
+        for broker in brokers:
+            self.cluster.kill(broker)
+        time.sleep(self._chance.choice([0, 1, SESSION_TIMEOUT_MS / 1000 + 1]))
+        for broker in brokers:
+            self._start(broker)
+
+    def kill_all(self) -> None:
+        self._note("kill -9 all")
+        brokers = self._chance.sample(list(self.cluster.broker_ids), 3)
+        for broker in brokers:
+            self.cluster.kill(broker)
+        for broker in brokers:
+            self._start(broker, wait=False)
+        for broker in brokers:
+            self.cluster.wait_ready(broker)
+
+    def kill_and_coordinator(self) -> None:
+        broker = self._victim()
+        self._note(f"kill -9 {broker} and the coordinator")
+        self.cluster.kill(broker)
+        self.cluster.restart_coordinator(kill=True)
+        self._start(broker)
+
+    def pause_controller_and_kill_another(self) -> None:
+        controller = self._controller()
+        other = self._chance.choice([broker for broker in self.cluster.broker_ids if broker != controller])
+        self._note(f"pause controller {controller}, kill -9 {other}")
+        self.cluster.pause(controller)
+        self.cluster.kill(other)
+        time.sleep(SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.5, 1.6))
+        self.cluster.resume(controller)
+        self._start(other)
+
+    def _terminated(self, broker: int) -> None:
+        code = self.cluster.terminate(broker)
+        if code != 0:
+            raise PromiseBroken(f"broker {broker} was told to stop and ended with {code}\n{self._log_end(broker)}")
+
+    def _start(self, broker: int, *, wait: bool = True) -> None:
+        self.cluster.start_broker(broker, wait=wait)
+        self._note(f"started {broker}")
+
+    def _everyone_runs(self) -> None:
+        for broker in self.cluster.broker_ids:
+            if not self.cluster.member(broker).running:
+                code = self.cluster.member(broker).exit_code
+                raise PromiseBroken(f"broker {broker} ended by itself with {code}\n{self._log_end(broker)}")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        self._wait_in_sync()
+        self._note("all replicas are in sync")
+        ends = self._ends()
+        self.reader.stop(ends)
+        if self.reader.broken:
+            raise PromiseBroken("; ".join(self.reader.broken[:5]))
+        anew = read_all(self.cluster.bootstrap, TOPIC, ends)
+        for partition in ends:
+            if anew[partition] != self.reader.values[partition]:
+                raise PromiseBroken(f"partition {partition} is not what the consumer saw all along")
+        check_promises(self.clients, anew)
+        self._everyone_runs()
+        self._note(f"promises kept; ends were asked for {self.reader.ends_asked} times")
+        for broker in self.cluster.broker_ids:
+            self._terminated(broker)
+        self._compare_replicas()
+        self._read_broker_logs()
+        self._note("replicas are the same bytes")
+
+    def _wait_in_sync(self) -> None:
+        def in_sync() -> bool:
+            with contextlib.suppress(KafkaException):
+                topic = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC]
+                return all(len(p.isrs) == 3 and p.leader > 0 for p in topic.partitions.values())
+            return False
+
+        wait_until(in_sync, 60, what="that all replicas are in sync")
+
+    def _ends(self) -> dict[int, int]:
+        ends = {}
+        for partition in range(self.partitions):
+            offsets = [o for writer in self.clients for (p, _), o in writer.acknowledged.items() if p == partition]
+            ends[partition] = max(offsets, default=-1) + 1
+        return ends
+
+    def _compare_replicas(self) -> None:
+        for partition in range(self.partitions):
+            logs = {broker: self._log_bytes(broker, partition) for broker in self.cluster.broker_ids}
+            if len(set(logs.values())) != 1:
+                sizes = {broker: len(data) for broker, data in logs.items()}
+                raise PromiseBroken(f"the replicas of partition {partition} differ: {sizes}")
+
+    def _log_bytes(self, broker: int, partition: int) -> bytes:
+        folder = self.cluster.log_dir(broker) / f"{TOPIC}-{partition}"
+        return b"".join(file.read_bytes() for file in sorted(folder.glob("*.log")))
+
+    def _read_broker_logs(self) -> None:
+        for broker in self.cluster.broker_ids:
+            text = self.cluster.log(broker)
+            for sign in ("Traceback", " CRITICAL ", "exception was never retrieved", "Task was destroyed"):
+                if sign in text:
+                    at = text.index(sign)
+                    raise PromiseBroken(f"{sign} in the log of broker {broker}: {text[max(0, at - 300) : at + 1500]}")
+
+    def _log_end(self, broker: int) -> str:
+        return "\n".join(self.cluster.log(broker).splitlines()[-30:])
+
+
+FAULTS: dict[str, Callable[[Chaos], None]] = {
+    "kill": Chaos.kill_one,
+    "terminate": Chaos.terminate_one,
+    "pause": Chaos.pause_past_session,
+    "hiccup": Chaos.pause_briefly,
+    "coordinator": Chaos.restart_coordinator,
+    "rolling": Chaos.rolling_restart,
+    "kill two": Chaos.kill_two,
+    "kill all": Chaos.kill_all,
+    "kill and coordinator": Chaos.kill_and_coordinator,
+    "pause controller, kill another": Chaos.pause_controller_and_kill_another,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long things break")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--rate", type=int, default=400, help="values a second for each of three writers")
+    parser.add_argument("--faults", help=f"instead of drawing by seed: a list with commas, of {', '.join(FAULTS)}")
+    options = parser.parse_args()
+    data = Path(tempfile.mkdtemp(prefix="barnabas-chaos-"))
+    faults = options.faults.split(",") if options.faults else None
+    try:
+        with chaos_cluster(data) as cluster:
+            chaos = Chaos(
+                cluster, options.seed, options.partitions, rate=options.rate, say=lambda line: print(line, flush=True)
+            )
+            chaos.run(seconds=options.seconds, faults=faults)
+    except BaseException as error:
+        print(f"seed {options.seed}: {type(error).__name__}: {error}\ndata: {data}", file=sys.stderr)
+        return 1
+    shutil.rmtree(data)
+    print(f"seed {options.seed}: kept every promise")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
