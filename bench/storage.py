@@ -192,6 +192,17 @@ def bench_recovery(root: Path, total_bytes: int, size_bytes: int) -> Figure:
     return Figure(f"recovery, batches of {size_bytes // 1024} KB", size / best_s / 1e9, "GB/s", target)
 
 
+def bench_compaction(root: Path, records: int) -> list[Figure]:
+    """Ours alone; `python -m bench compaction` has Kafka's cleaner clean the same segments."""
+    from bench.compaction import LOADS, our_cost, write_log
+
+    figures = []
+    for number, load in enumerate(LOADS):
+        job = write_log(root / f"compaction{number}-0", load, int(records * load.share))
+        figures.append(Figure(f"compaction, {load.name}", job.end_offset / our_cost(job).wall_s / 1000, "k/s"))
+    return figures
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -252,6 +263,7 @@ def main(options: Sequence[str] | None = None) -> None:
         figures += bench_read(root, total)
         for size in (1024, 16384, 65536):
             figures.append(bench_recovery(root, total if size > 1024 else total // 4, size))
+        figures += bench_compaction(root, total // 1024)
     finally:
         shutil.rmtree(root)
     width = max(len(figure.name) for figure in figures)

@@ -115,6 +115,7 @@ class BrokerSettings:
     compression_gzip_level: int
     compression_lz4_level: int
     compression_zstd_level: int
+    log_cleaner_threads: int
     log_cleaner_io_max_bytes_per_second: float
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_io_buffer_size: int

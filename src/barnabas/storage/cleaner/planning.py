@@ -126,7 +126,7 @@ def clean_job(log: Log, dirty: DirtyRange, settings: CleanerSettings, now_ms: in
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         max_message_bytes=config.max_message_bytes,
-        dedupe_buffer_bytes=settings.dedupe_buffer_size // settings.threads,
+        dedupe_buffer_bytes=int(settings.dedupe_buffer_size * settings.io_buffer_load_factor) // settings.threads,
         io_buffer_bytes=settings.io_buffer_size // settings.threads,
         io_bytes_per_second=None if rate is None else rate / settings.threads,
         # As of now: what a producer writes later is not in these segments, so this keeps too much at most.

@@ -17,19 +17,19 @@ class CleanerSettings:
     threads: int = 1
     dedupe_buffer_size: int = 128 * 1024 * 1024
     io_buffer_size: int = 512 * 1024
+    io_buffer_load_factor: float = 0.9
     io_max_bytes_per_second: float | None = None
     backoff_ms: int = 15_000
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "CleanerSettings":
         rate = config.log_cleaner_io_max_bytes_per_second
-        threads = config.values["log.cleaner.threads"]
-        assert isinstance(threads, int)
         return cls(
             enable=config.log_cleaner_enable,
-            threads=max(threads, 1),
+            threads=max(config.log_cleaner_threads, 1),
             dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
             io_buffer_size=config.log_cleaner_io_buffer_size,
+            io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
             io_max_bytes_per_second=None if rate > _UNLIMITED else rate,
             backoff_ms=config.log_cleaner_backoff_ms,
         )

@@ -133,7 +133,9 @@ def test_two_threads_clean_two_logs_and_share_the_buffers(tmp_path: Path) -> Non
     rig.tick()
     assert len(rig.workers) == 2
     jobs = [worker.job for worker in rig.workers]
-    assert all(job is not None and job.dedupe_buffer_bytes == SETTINGS.dedupe_buffer_size // 2 for job in jobs)
+    assert all(
+        job is not None and job.dedupe_buffer_bytes == int(SETTINGS.dedupe_buffer_size * 0.9) // 2 for job in jobs
+    )
     assert all(job is not None and job.io_bytes_per_second == 5e8 for job in jobs)
     for _ in range(3):
         for worker in rig.workers:

@@ -114,7 +114,7 @@ SETTINGS: Final = (
     Setting("compression.zstd.level", INT, 3, MEDIUM, between(-131_072, 22), CLUSTER_WIDE,
             "Default of the topic setting compression.zstd.level."),
     Setting("log.cleaner.threads", INT, 1, MEDIUM, at_least(0), CLUSTER_WIDE,
-            "Cleaner threads in Kafka.", no_effect=reasons.CLEANER_PROCESS),
+            "Worker processes for compaction, started when there is something to compact."),
     Setting("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, MEDIUM, None, CLUSTER_WIDE,
             "Bytes per second that compaction may read and write in all."),
     Setting("log.cleaner.dedupe.buffer.size", LONG, 128 * MIB, MEDIUM, None, CLUSTER_WIDE,
