@@ -1,0 +1,196 @@
+"""Consumers that run in threads of their own, and what they have seen."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+FAST_GROUPS = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.migration.policy": "bidirectional",
+    "offsets.topic.num.partitions": "6",
+}
+
+CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
+#: Ways to be in a group, as librdkafka knows them.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "eager": {**CLASSIC, "partition.assignment.strategy": "range"},
+    "cooperative": {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30, what: str = "") -> None:
+    """The tests' one way to wait: for something that happens in another process."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
+        time.sleep(0.02)
+
+
+def create(bootstrap: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+
+
+def produce(bootstrap: str, topic: str, values: Iterable[int], partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
+    failed: list[KafkaError] = []
+
+    def done(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for value in values:
+        producer.produce(topic, value=str(value), partition=value % partitions, on_delivery=done)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not failed, failed
+
+
+class Member:
+    """One consumer in one thread. Gives its partitions back in order: what it has read is committed before they go."""
+
+    def __init__(self, bootstrap: str, group: str, topics: list[str], **config: Any) -> None:
+        self._config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            **config,
+        }
+        self._topics = topics
+        self.values: list[int] = []
+        #: Partitions as they are now.
+        self.owned: set[tuple[str, int]] = set()
+        #: How often partitions were given or taken.
+        self.assigned = 0
+        self.revoked = 0
+        #: How often partitions were lost, because the group had given the member up.
+        self.lost = 0
+        self.errors: list[object] = []
+        self._stop = threading.Event()
+        self._is_leaving = False
+        self._thread = threading.Thread(target=self._run, name=f"member of {group}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        consumer = Consumer(self._config)
+        consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        try:
+            while not self._stop.is_set():
+                self._read(consumer)
+            # In the middle of a rebalance nothing can be committed: stay until it is over, then leave in order.
+            while not self._commit(consumer):
+                self._read(consumer)
+            self._is_leaving = True
+        except KafkaException as error:
+            self.errors.append(error)
+        finally:
+            consumer.close()
+            self.owned = set()
+
+    def _read(self, consumer: Consumer) -> None:
+        # One by one: librdkafka's batch call repeats records when a rebalance falls into it.
+        message = consumer.poll(0.05)
+        if message is None:
+            return
+        if message.error():
+            self.errors.append(message.error())
+            return
+        self.values.append(int(message.value() or b"-1"))
+        consumer.store_offsets(message)
+
+    @staticmethod
+    def _commit(consumer: Consumer) -> bool:
+        """False: not now."""
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.REBALANCE_IN_PROGRESS:
+                return False
+            if code != KafkaError._NO_OFFSET:
+                raise
+        return True
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assigned += 1
+        self.owned |= {(each.topic, each.partition) for each in partitions}
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.revoked += 1
+        if not self._is_leaving and not self._commit(consumer):
+            self.errors.append("could not commit what is revoked")
+        self.owned -= {(each.topic, each.partition) for each in partitions}
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.lost += 1
+        self.owned -= {(each.topic, each.partition) for each in partitions}
+
+    def stop(self) -> None:
+        """Leave in order."""
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+class Crew:
+    """Members of one group on one topic."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, **config: Any) -> None:
+        self.bootstrap, self.group, self.topic, self.partitions = bootstrap, group, topic, partitions
+        self._config = config
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+
+    def join(self, count: int = 1, **config: Any) -> list[Member]:
+        new = [Member(self.bootstrap, self.group, [self.topic], **{**self._config, **config}) for _ in range(count)]
+        self.members += new
+        return new
+
+    def leave(self, member: Member) -> None:
+        member.stop()
+        self.members.remove(member)
+        self.gone.append(member)
+
+    @property
+    def everybody(self) -> list[Member]:
+        return [*self.members, *self.gone]
+
+    @property
+    def values(self) -> list[int]:
+        return [value for member in self.everybody for value in member.values]
+
+    def is_balanced(self) -> bool:
+        """Every partition owned once, and the load even."""
+        owned = [place for member in self.members for place in member.owned]
+        loads = [len(member.owned) for member in self.members]
+        return len(owned) == len(set(owned)) == self.partitions and max(loads) - min(loads) <= 1
+
+    def wait_balanced(self, timeout_s: float = 30) -> None:
+        wait_until(self.is_balanced, timeout_s, f"balance: {[sorted(m.owned) for m in self.members]}")
+
+    def wait_for(self, count: int, timeout_s: float = 30) -> None:
+        wait_until(lambda: len(self.values) >= count, timeout_s, f"{count} records, got {len(self.values)}")
+
+
+@contextmanager
+def crew(bootstrap: str, group: str, topic: str, partitions: int, **config: Any) -> Iterator[Crew]:
+    create(bootstrap, topic, partitions)
+    group_of_members = Crew(bootstrap, group, topic, partitions, **config)
+    try:
+        yield group_of_members
+    finally:
+        for member in list(group_of_members.members):
+            group_of_members.leave(member)
