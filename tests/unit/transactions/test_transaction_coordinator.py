@@ -257,6 +257,58 @@ def test_markers_wait_for_the_decision_to_be_committed() -> None:
     run(scenario)
 
 
+def test_the_next_transaction_waits_for_the_markers_of_the_last_instead_of_being_refused() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_gate.clear()
+        answer = await world.coordinator.end("t", client, commit=True, client_version=2)
+        waiting = [
+            asyncio.ensure_future(world.coordinator.add_partitions("t", answer.identity, [A0])),
+            asyncio.ensure_future(world.coordinator.add_partitions("t", answer.identity, [A0])),
+        ]
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in waiting)
+        world.markers_gate.set()
+        assert await asyncio.gather(*waiting) == [ErrorCode.NONE, ErrorCode.NONE]
+
+    run(scenario)
+
+
+def test_a_wait_for_markers_is_bounded_and_ends_with_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_gate.clear()
+        answer = await world.coordinator.end("t", client, commit=True, client_version=2)
+        monkeypatch.setattr("barnabas.transactions.coordinator.COMPLETION_WAIT_MAX_MS", 5)
+        refused = await world.coordinator.add_partitions("t", answer.identity, [A0])
+        assert refused is ErrorCode.CONCURRENT_TRANSACTIONS
+        monkeypatch.setattr("barnabas.transactions.coordinator.COMPLETION_WAIT_MAX_MS", 60_000)
+        waiting = asyncio.ensure_future(world.coordinator.init_producer_id(InitRequest("t", 60_000)))
+        await asyncio.sleep(0.01)
+        world.coordinator.resigned(world.coordinator.partition_for("t"))
+        with pytest.raises(Refused) as refusal:
+            await waiting
+        assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+        world.markers_gate.set()
+
+    run(scenario)
+
+
+def test_a_new_producer_has_its_answer_when_the_old_transaction_is_aborted() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        assert await world.init() == (client.producer_id, client.epoch + 2)
+        assert not world.markers[0].markers[0].transaction_result
+
+    run(scenario)
+
+
 def test_a_second_coordinator_finishes_what_the_first_decided() -> None:
     async def scenario(world: World) -> None:
         await world.elected()
