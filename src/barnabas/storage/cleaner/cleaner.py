@@ -19,7 +19,7 @@ from barnabas.runtime.timers import Timer
 from barnabas.storage import names
 from barnabas.storage.cleaner.checkpoint import CleanerCheckpoints
 from barnabas.storage.cleaner.job import CleanStats, Died, Failed, Finished, GroupCleaned, Report
-from barnabas.storage.cleaner.planning import Candidate, clean_job, dirty_range, filthiest
+from barnabas.storage.cleaner.planning import Candidate, DirtyRange, clean_job, dirty_range, filthiest
 from barnabas.storage.cleaner.process import Worker
 from barnabas.storage.cleaner.settings import CleanerMetrics, CleanerSettings
 from barnabas.storage.environment import LogEnvironment
@@ -198,26 +198,31 @@ class Cleaner:
         partition = log.partition
         if log.is_closed or partition in self._running or self._is_left_alone(log):
             return None
-        try:
-            log.delete_old_segments(now_ms)
-            self.checkpoints.follow(log)
-            if self._manager.get_future(partition) is not None:
-                return None  # its copy must not be behind what a checkpoint says is clean
-            if log.recovery_point < log.segments.active.base_offset:
-                log.flush_in_background(log.segments.active.base_offset)
-            dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
-        except LogDirFault as fault:
-            logger.error("%s is not cleaned: %s", partition, fault)
-            return None
-        except OSError as error:
-            self._manager.handle_fault(LogDirFault(log.log_dir, error))
-            return None
-        except Malformed as error:
-            self._mark_uncleanable(log, str(error))
+        dirty = self._dirty_range(log, now_ms, retain=True)
+        if dirty is None:
             return None
         if dirty.checkpoint_reset:
             self.checkpoints.set(log, dirty.first_dirty_offset)
         return Candidate(partition, dirty, log.config.min_cleanable_dirty_ratio)
+
+    def _dirty_range(self, log: Log, now_ms: int, *, retain: bool = False) -> DirtyRange | None:
+        """None where the log is not to be cleaned. With `retain` what is too old goes first."""
+        try:
+            if retain:
+                log.delete_old_segments(now_ms)
+            self.checkpoints.follow(log)
+            if self._manager.get_future(log.partition) is not None:
+                return None  # its copy must not be behind what a checkpoint says is clean
+            if log.recovery_point < log.segments.active.base_offset:
+                log.flush_in_background(log.segments.active.base_offset)
+            return dirty_range(log, self.checkpoints.get(log.partition), now_ms)
+        except LogDirFault as fault:
+            logger.error("%s is not cleaned: %s", log.partition, fault)
+        except OSError as error:
+            self._manager.handle_fault(LogDirFault(log.log_dir, error))
+        except Malformed as error:
+            self._mark_uncleanable(log, str(error))
+        return None
 
     def _is_left_alone(self, log: Log) -> bool:
         if self._uncleanable.get(log.partition) not in (None, log):
@@ -236,8 +241,8 @@ class Cleaner:
         if log is None or log.is_closed:
             return
         # Others had their turn since it was looked at.
-        dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
-        if dirty.dirty_bytes == 0:
+        dirty = self._dirty_range(log, now_ms)
+        if dirty is None or dirty.dirty_bytes == 0:
             return
         job = clean_job(log, dirty, self.settings, now_ms)
         segments = {segment.base_offset: segment for segment in log.segments}
