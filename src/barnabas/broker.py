@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from barnabas.api import (
+    acls,
     cluster,
     configs,
     control,
@@ -81,6 +82,9 @@ from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
 from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads
+from barnabas.security.acl import AclAuthorizer
+from barnabas.security.acl_store import AclStore
+from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
 from barnabas.server.coordinator_log import InternalTopicLog
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
@@ -200,6 +204,7 @@ class Broker:
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await self._find_broker_id()
         self.config_store = ConfigStore(self.session, self._clock)
+        await self._open_authorizer()
         await self._open_logs()
         self._assemble()
         await self._serve()
@@ -249,6 +254,14 @@ class Broker:
         return BrokerId(
             await generate_broker_id(self.session, reserved_broker_max_id=self.config.reserved_broker_max_id)
         )
+
+    async def _open_authorizer(self) -> None:
+        self.authorizer = make_authorizer(self.config)
+        self.acl_store: AclStore | None = None
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acl_store = AclStore(self.session, self.authorizer, self._clock)
+            await self.acl_store.start()
+            self._spawn(self.acl_store.run(), "acl changes")
 
     async def _open_logs(self) -> None:
         config = self.config
@@ -347,6 +360,7 @@ class Broker:
             controller=self.controller,
             broker_epoch=self._broker_epoch,
             auto_create=self._auto_create,
+            authorizer=self.authorizer,
         )
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
@@ -358,6 +372,7 @@ class Broker:
                     produce.handlers(self.context, self.transactions.verifier),
                     configs.handlers(self.context, self.config_store, self._write_config),
                     control.handlers(self.context, self.control),
+                    acls.handlers(self.context, self.acl_store),
                     *self.groups.families,
                     *self.transactions.families,
                     find_coordinator.handlers(

@@ -1,11 +1,10 @@
 """Who is on the other side of a connection."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """As Kafka writes it: `User:alice`."""
+class Principal(NamedTuple):
+    """As Kafka writes it: `User:alice`. A tuple, because every authorization compares one."""
 
     kind: str
     name: str

@@ -1,0 +1,240 @@
+"""Access control lists: entries, the patterns of resources that they stand on, filters over both, and the decisions of
+Kafka's `AclAuthorizer`.
+
+Pure. An entry of a resource that is denied wins over any that allows; a resource without any entry is closed unless
+`allow.everyone.if.no.acl.found`. Some operations imply others when they are allowed, never when they are denied.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.principal import Principal
+
+WILDCARD: Final = "*"
+WILDCARD_PRINCIPAL: Final = "User:*"
+#: The numbers that stand for anything in a filter, and for every operation in an entry.
+ANY: Final = 1
+ALL: Final = 2
+#: Decisions that are remembered; past it they are all forgotten, which costs a moment and no memory.
+DECISIONS_MAX: Final = 100_000
+
+#: What else, if allowed, allows an operation.
+_IMPLIED_BY: Final[Mapping[int, tuple[int, ...]]] = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+
+
+class PatternType(IntEnum):
+    LITERAL = 3
+    PREFIXED = 4
+
+
+#: Only in filters: whatever pattern applies to a name.
+MATCH: Final = 2
+
+
+class Permission(IntEnum):
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePattern:
+    resource_type: ResourceType
+    name: str
+    pattern_type: PatternType = PatternType.LITERAL
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Who may, or may not, do what, from where."""
+
+    #: `User:alice`, or `User:*` for everybody.
+    principal: str
+    #: An address, or `*`.
+    host: str
+    #: An `Operation`, or `ALL`.
+    operation: int
+    permission: Permission
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries are meant. None and `ANY` match everything."""
+
+    resource_type: int = ANY
+    name: str | None = None
+    pattern_type: int = ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = ANY
+    permission: int = ANY
+
+    def covers(self, pattern: ResourcePattern) -> bool:
+        if self.resource_type not in (ANY, pattern.resource_type):
+            return False
+        if self.pattern_type not in (ANY, MATCH, pattern.pattern_type):
+            return False
+        if self.name is None:
+            return True
+        if self.pattern_type != MATCH:
+            return self.name == pattern.name
+        if pattern.pattern_type is PatternType.LITERAL:
+            return pattern.name in (self.name, WILDCARD)
+        return self.name.startswith(pattern.name)
+
+    def covers_entry(self, entry: Entry) -> bool:
+        return (
+            self.principal in (None, entry.principal)
+            and self.host in (None, entry.host)
+            and self.operation in (ANY, entry.operation)
+            and self.permission in (ANY, entry.permission)
+        )
+
+
+def check_creation(pattern: ResourcePattern) -> None:
+    """What Kafka refuses to store, in its words."""
+    if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not pattern.name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
+    if "/" in pattern.name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Failed to create ACL")
+
+
+class AclAuthorizer:
+    """Decides from the entries that it is told of. Owner: the event loop.
+
+    A decision is made once and remembered until any entry changes, so that asking again costs one look into a dict.
+    """
+
+    def __init__(self, *, super_users: Iterable[str] = (), allow_if_no_acl: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._allow_if_no_acl = allow_if_no_acl
+        self._literal: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
+        self._prefixed: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
+        self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
+
+    # -- entries ------------------------------------------------------------------------------------------------------
+
+    def set_entries(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
+        """All entries of a resource as they are now; none forgets the resource."""
+        table = self._table(pattern.pattern_type)[pattern.resource_type]
+        held = frozenset(entries)
+        if table.get(pattern.name, frozenset()) == held:
+            return
+        if held:
+            table[pattern.name] = held
+        else:
+            del table[pattern.name]
+        self._decisions.clear()
+
+    def _table(self, pattern_type: PatternType) -> dict[ResourceType, dict[str, frozenset[Entry]]]:
+        return self._literal if pattern_type is PatternType.LITERAL else self._prefixed
+
+    def patterns(self) -> Iterator[ResourcePattern]:
+        for pattern_type in PatternType:
+            for resource_type, resources in self._table(pattern_type).items():
+                for name in resources:
+                    yield ResourcePattern(resource_type, name, pattern_type)
+
+    def entries(self, pattern: ResourcePattern) -> frozenset[Entry]:
+        return self._table(pattern.pattern_type)[pattern.resource_type].get(pattern.name, frozenset())
+
+    def find(self, wanted: Filter) -> dict[ResourcePattern, list[Entry]]:
+        """Entries that a filter covers, by resource, in a stable order."""
+        found: dict[ResourcePattern, list[Entry]] = {}
+        for pattern in self.patterns():
+            if wanted.covers(pattern):
+                entries = [entry for entry in self.entries(pattern) if wanted.covers_entry(entry)]
+                if entries:
+                    found[pattern] = sorted(entries, key=lambda e: (e.principal, e.host, e.operation, e.permission))
+        return found
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def allows(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+        key = (principal, host, operation, resource, name)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            decision = self._decisions[key] = self._decide(str(principal), host, operation, resource, name)
+        return decision
+
+    def _decide(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+        if principal in self._super_users:
+            return True
+        entries = self._matching(resource, name)
+        if not entries:
+            return self._allow_if_no_acl
+        denied = (operation, ALL)
+        allowed = (operation, ALL, *_IMPLIED_BY.get(operation, ()))
+        may = False
+        for entry in entries:
+            if entry.principal not in (principal, WILDCARD_PRINCIPAL) or entry.host not in (host, WILDCARD):
+                continue
+            if entry.permission is Permission.DENY:
+                if entry.operation in denied:
+                    return False
+            elif entry.operation in allowed:
+                may = True
+        return may
+
+    def _matching(self, resource: ResourceType, name: str) -> list[Entry]:
+        """Entries of every pattern that the name falls under."""
+        literal = self._literal[resource]
+        entries = [*literal.get(name, ())]
+        if name != WILDCARD:
+            entries += literal.get(WILDCARD, ())
+        for prefix, held in self._prefixed[resource].items():
+            if name.startswith(prefix):
+                entries += held
+        return entries
+
+    def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource: ResourceType) -> bool:
+        """KIP-679. An allowed pattern counts unless a denied one covers all of it."""
+        who = str(principal)
+        if who in self._super_users:
+            return True
+        denied_names = self._names(self._literal, who, host, operation, resource, Permission.DENY)
+        if WILDCARD in denied_names:
+            return False
+        if self._allow_if_no_acl:
+            return True
+        denied_prefixes = self._names(self._prefixed, who, host, operation, resource, Permission.DENY)
+
+        def is_open(name: str) -> bool:
+            return not any(name.startswith(prefix) for prefix in denied_prefixes)
+
+        allowed_names = self._names(self._literal, who, host, operation, resource, Permission.ALLOW)
+        if any(name == WILDCARD or (name not in denied_names and is_open(name)) for name in allowed_names):
+            return True
+        return any(map(is_open, self._names(self._prefixed, who, host, operation, resource, Permission.ALLOW)))
+
+    @staticmethod
+    def _names(
+        table: Mapping[ResourceType, Mapping[str, frozenset[Entry]]],
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource: ResourceType,
+        permission: Permission,
+    ) -> set[str]:
+        """Resources with an entry about exactly this operation: what implies it does not count here, as in Kafka."""
+        return {
+            name
+            for name, entries in table[resource].items()
+            if any(
+                entry.permission is permission
+                and entry.operation in (operation, ALL)
+                and entry.principal in (principal, WILDCARD_PRINCIPAL)
+                and entry.host in (host, WILDCARD)
+                for entry in entries
+            )
+        }

@@ -1,0 +1,22 @@
+"""From a broker's settings to the authorizer that they ask for."""
+
+from typing import Final
+
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ConfigError
+from barnabas.security.acl import AclAuthorizer
+from barnabas.security.authorizer import AllowEverything, Authorizer
+
+ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
+
+
+def make_authorizer(config: BrokerConfig) -> Authorizer:
+    name = config.authorizer_class_name.strip()
+    if not name:
+        return AllowEverything()
+    if name != ACL_AUTHORIZER:
+        raise ConfigError(
+            f"authorizer.class.name={name} is not known: leave it empty, or use {ACL_AUTHORIZER}, "
+            "which keeps its entries in ZooKeeper"
+        )
+    return AclAuthorizer(super_users=config.super_users, allow_if_no_acl=config.allow_everyone_if_no_acl_found)

@@ -1,0 +1,211 @@
+"""Decisions of the ACL authorizer: Kafka's rules, one by one."""
+
+import itertools
+
+import pytest
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.security import acl
+from barnabas.security.acl import (
+    ALL,
+    ANY,
+    MATCH,
+    AclAuthorizer,
+    Entry,
+    Filter,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    check_creation,
+)
+from barnabas.security.authorizer import SUPPORTED_OPERATIONS, Operation, ResourceType
+from barnabas.security.principal import Principal
+
+ALICE = Principal("User", "alice")
+BOB = Principal("User", "bob")
+HOST = "10.0.0.1"
+TOPIC = ResourceType.TOPIC
+
+
+def allow(operation: int, principal: str = "User:alice", host: str = "*") -> Entry:
+    return Entry(principal, host, operation, Permission.ALLOW)
+
+
+def deny(operation: int, principal: str = "User:alice", host: str = "*") -> Entry:
+    return Entry(principal, host, operation, Permission.DENY)
+
+
+def literal(name: str, kind: ResourceType = TOPIC) -> ResourcePattern:
+    return ResourcePattern(kind, name)
+
+
+def prefixed(name: str, kind: ResourceType = TOPIC) -> ResourcePattern:
+    return ResourcePattern(kind, name, PatternType.PREFIXED)
+
+
+def authorizer(*held: tuple[ResourcePattern, Entry], **options: object) -> AclAuthorizer:
+    made = AclAuthorizer(**options)  # type: ignore[arg-type]
+    by_pattern: dict[ResourcePattern, list[Entry]] = {}
+    for pattern, entry in held:
+        by_pattern.setdefault(pattern, []).append(entry)
+    for pattern, entries in by_pattern.items():
+        made.set_entries(pattern, entries)
+    return made
+
+
+def test_resource_without_entries_is_closed_unless_told_otherwise() -> None:
+    assert not authorizer().allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+    assert authorizer(allow_if_no_acl=True).allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+
+
+def test_any_entry_that_covers_a_resource_closes_it_for_others() -> None:
+    for pattern in (literal("t"), literal("*"), prefixed("")):
+        made = authorizer((pattern, allow(Operation.READ)), allow_if_no_acl=True)
+        assert not made.allows(BOB, HOST, Operation.READ, TOPIC, "t")
+
+
+def test_super_user_is_refused_nothing_not_even_what_is_denied() -> None:
+    made = authorizer((literal("t"), deny(ALL, "User:*")), super_users={"User:alice"})
+    assert made.allows(ALICE, HOST, Operation.DELETE, TOPIC, "t")
+    assert made.allows_on_any(ALICE, HOST, Operation.WRITE, TOPIC)
+    assert not made.allows(BOB, HOST, Operation.DELETE, TOPIC, "t")
+
+
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+PATTERNS = {"literal": literal, "prefixed": prefixed, "wildcard": lambda name, kind: literal("*", kind)}
+
+
+@pytest.mark.parametrize("kind", ResourceType)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_operation_against_every_entry(kind: ResourceType, pattern: str) -> None:
+    """Table: asked operation x entry's operation x allow and deny, on each resource type and pattern."""
+    operations = SUPPORTED_OPERATIONS[kind]
+    resource = PATTERNS[pattern]("thing", kind)
+    for asked, held in itertools.product(operations, (*operations, ALL)):
+        permitted = held in (asked, ALL) or held in IMPLIED.get(asked, ())
+        made = authorizer((resource, allow(held)))
+        assert made.allows(ALICE, HOST, asked, kind, "thing") is permitted, (asked, held)
+        assert not made.allows(BOB, HOST, asked, kind, "thing")
+        # A denied operation denies itself alone: nothing is implied by it.
+        denying = authorizer((resource, allow(ALL)), (resource, deny(held)))
+        assert denying.allows(ALICE, HOST, asked, kind, "thing") is (held not in (asked, ALL)), (asked, held)
+
+
+def test_prefix_covers_names_that_begin_with_it_and_no_other() -> None:
+    made = authorizer((prefixed("pay"), allow(Operation.READ)))
+    assert made.allows(ALICE, HOST, Operation.READ, TOPIC, "payments")
+    assert made.allows(ALICE, HOST, Operation.READ, TOPIC, "pay")
+    assert not made.allows(ALICE, HOST, Operation.READ, TOPIC, "pa")
+    assert not made.allows(ALICE, HOST, Operation.READ, ResourceType.GROUP, "payments")
+
+
+def test_hosts_are_compared_as_written() -> None:
+    made = authorizer((literal("t"), allow(Operation.READ, host=HOST)))
+    assert made.allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+    assert not made.allows(ALICE, "10.0.0.2", Operation.READ, TOPIC, "t")
+    made = authorizer((literal("t"), allow(Operation.READ)), (literal("t"), deny(Operation.READ, host="10.0.0.2")))
+    assert made.allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+    assert not made.allows(ALICE, "10.0.0.2", Operation.READ, TOPIC, "t")
+
+
+def test_principals_of_another_kind_are_others() -> None:
+    made = authorizer((literal("t"), allow(Operation.READ, "User:*")))
+    assert made.allows(BOB, HOST, Operation.READ, TOPIC, "t")
+    made = authorizer((literal("t"), allow(Operation.READ, "Group:alice")))
+    assert not made.allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+
+
+def test_denied_anywhere_wins_over_allowed_anywhere() -> None:
+    for allowing, denying in itertools.permutations([literal("pay"), literal("*"), prefixed("p")], 2):
+        made = authorizer((allowing, allow(Operation.READ)), (denying, deny(Operation.READ, "User:*")))
+        assert not made.allows(ALICE, HOST, Operation.READ, TOPIC, "pay")
+
+
+def test_change_is_seen_by_the_next_question() -> None:
+    made = authorizer((literal("t"), allow(Operation.READ)))
+    assert made.allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+    made.set_entries(literal("t"), ())
+    assert not made.allows(ALICE, HOST, Operation.READ, TOPIC, "t")
+    made.set_entries(prefixed("t"), [allow(Operation.WRITE)])
+    assert made.allows(ALICE, HOST, Operation.DESCRIBE, TOPIC, "t")
+
+
+def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acl, "DECISIONS_MAX", 10)
+    made = authorizer((prefixed("t"), allow(Operation.READ)))
+    for number in range(35):
+        assert made.allows(ALICE, HOST, Operation.READ, TOPIC, f"t{number}")
+    assert len(made._decisions) <= 10
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ([], False),
+        ([(literal("t"), allow(Operation.WRITE))], True),
+        ([(literal("t"), allow(ALL, "User:*"))], True),
+        ([(literal("t"), allow(Operation.READ))], False),
+        ([(literal("t"), allow(Operation.WRITE, host="10.9.9.9"))], False),
+        ([(literal("t"), allow(Operation.WRITE)), (literal("t"), deny(Operation.WRITE))], False),
+        ([(literal("t"), allow(Operation.WRITE)), (literal("*"), deny(Operation.WRITE))], False),
+        ([(literal("t"), allow(Operation.WRITE)), (prefixed("t"), deny(ALL))], False),
+        ([(literal("*"), allow(Operation.WRITE)), (prefixed("t"), deny(ALL))], True),
+        ([(prefixed("pay"), allow(Operation.WRITE)), (prefixed("p"), deny(ALL))], False),
+        ([(prefixed("p"), allow(Operation.WRITE)), (prefixed("pay"), deny(ALL))], True),
+        ([(prefixed("p"), allow(Operation.WRITE)), (literal("p"), deny(ALL))], True),
+    ],
+)
+def test_whether_there_is_any_topic_to_write_to(held: list[tuple[ResourcePattern, Entry]], expected: bool) -> None:
+    """KIP-679."""
+    assert authorizer(*held).allows_on_any(ALICE, HOST, Operation.WRITE, TOPIC) is expected
+
+
+def test_without_entries_any_topic_is_open_when_the_setting_says_so() -> None:
+    assert authorizer(allow_if_no_acl=True).allows_on_any(ALICE, HOST, Operation.WRITE, TOPIC)
+    closed = authorizer((literal("*"), deny(ALL, "User:*")), allow_if_no_acl=True)
+    assert not closed.allows_on_any(ALICE, HOST, Operation.WRITE, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "covered"),
+    [
+        (Filter(), {"pay", "p*", "*"}),
+        (Filter(name="pay"), {"pay"}),
+        (Filter(name="payments", pattern_type=MATCH), {"p*", "*"}),
+        (Filter(name="pay", pattern_type=MATCH), {"pay", "p*", "*"}),
+        (Filter(name="p", pattern_type=PatternType.PREFIXED), {"p*"}),
+        (Filter(pattern_type=PatternType.LITERAL), {"pay", "*"}),
+        (Filter(resource_type=ResourceType.GROUP), set()),
+        (Filter(principal="User:bob"), set()),
+        (Filter(principal="User:alice", host="*", operation=Operation.READ, permission=Permission.ALLOW), {"pay"}),
+        (Filter(operation=ANY, permission=Permission.DENY), {"*"}),
+    ],
+)
+def test_filters(wanted: Filter, covered: set[str]) -> None:
+    made = authorizer(
+        (literal("pay"), allow(Operation.READ)), (prefixed("p"), allow(ALL)), (literal("*"), deny(Operation.WRITE))
+    )
+    names = {p.name + ("*" if p.pattern_type is PatternType.PREFIXED else "") for p in made.find(wanted)}
+    assert names == covered
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (literal("other", ResourceType.CLUSTER), "only valid name for the CLUSTER resource is kafka-cluster"),
+        (literal(""), "Invalid empty resource name"),
+        (literal("a/b", ResourceType.GROUP), "Failed to create ACL"),
+    ],
+)
+def test_patterns_that_cannot_be_stored(pattern: ResourcePattern, words: str) -> None:
+    with pytest.raises(Refused, match=words) as refused:
+        check_creation(pattern)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_good_patterns_are_accepted() -> None:
+    check_creation(literal("kafka-cluster", ResourceType.CLUSTER))
+    check_creation(prefixed("pay"))

@@ -1,0 +1,174 @@
+"""ACLs in ZooKeeper, with a real server: what one broker writes, another one obeys."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from barnabas.coordination import paths
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, PatternType, Permission, ResourcePattern
+from barnabas.security.acl_store import AclStore
+from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.security.principal import Principal
+from tests.unit.coordination.zookeeper_fixture import Ensemble, States, run, session, zookeeper
+
+ALICE = Principal("User", "alice")
+READ_ALLOWED = Entry("User:alice", "*", Operation.READ, Permission.ALLOW)
+WRITE_DENIED = Entry("User:alice", "10.0.0.1", Operation.WRITE, Permission.DENY)
+TOPIC = ResourcePattern(ResourceType.TOPIC, "t")
+PREFIX = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "tx", PatternType.PREFIXED)
+
+
+class WatchedAuthorizer(AclAuthorizer):
+    """Lets a test wait for a change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = asyncio.Event()
+
+    def set_entries(self, pattern: ResourcePattern, entries: object) -> None:
+        super().set_entries(pattern, entries)  # type: ignore[arg-type]
+        self._changed.set()
+
+    async def until(self, condition: Callable[["WatchedAuthorizer"], bool]) -> None:
+        while not condition(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def reads(self, topic: str = "t") -> bool:
+        return self.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, topic)
+
+
+@asynccontextmanager
+async def broker(ensemble: Ensemble, opened: ZooKeeperSession) -> AsyncIterator[tuple[WatchedAuthorizer, AclStore]]:
+    authorizer = WatchedAuthorizer()
+    store = AclStore(opened, authorizer, ensemble.clock)
+    await store.start()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(store.run())
+        try:
+            yield authorizer, store
+        finally:
+            running.cancel()
+
+
+def test_entries_are_stored_as_kafka_stores_them() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened, broker(ensemble, opened) as (_, store):
+            await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])
+            await store.add(PREFIX, [Entry("User:*", "*", ALL, Permission.ALLOW)])
+            data, _ = await opened.get("/kafka-acl/Topic/t")
+            stored = json.loads(data or b"")
+            assert stored["version"] == 1
+            assert sorted(stored["acls"], key=lambda entry: str(entry["operation"])) == [
+                {"principal": "User:alice", "permissionType": "Allow", "operation": "Read", "host": "*"},
+                {"principal": "User:alice", "permissionType": "Deny", "operation": "Write", "host": "10.0.0.1"},
+            ]
+            data, _ = await opened.get("/kafka-acl-extended/prefixed/TransactionalId/tx")
+            assert json.loads(data or b"")["acls"][0]["operation"] == "All"
+            [literal_change] = await opened.children(paths.ACL_LITERAL_CHANGES)
+            data, _ = await opened.get(f"{paths.ACL_LITERAL_CHANGES}/{literal_change}")
+            assert data == b"TOPIC:t"
+            assert len(await opened.children(paths.ACL_EXTENDED_CHANGES)) == 1
+
+    run(story())
+
+
+def test_other_broker_obeys_what_one_was_told() -> None:
+    async def story() -> None:
+        async with (
+            zookeeper() as ensemble,
+            session(ensemble) as one,
+            session(ensemble) as two,
+            broker(ensemble, one) as (_, store),
+            broker(ensemble, two) as (other, _other_store),
+        ):
+            await store.add(TOPIC, [READ_ALLOWED])
+            await other.until(lambda known: known.reads())
+            removed = await store.remove([Filter(principal="User:alice")])
+            assert removed == [[(TOPIC, READ_ALLOWED)]]
+            await other.until(lambda known: not known.reads())
+            assert await one.exists("/kafka-acl/Topic/t") is None
+
+    run(story())
+
+
+def test_broker_that_starts_finds_what_is_there() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            async with broker(ensemble, opened) as (_, store):
+                await store.add(TOPIC, [READ_ALLOWED])
+                await store.add(PREFIX, [Entry("User:*", "*", Operation.WRITE, Permission.ALLOW)])
+            async with broker(ensemble, opened) as (fresh, _):
+                assert fresh.reads()
+                assert fresh.allows(ALICE, "h", Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "tx-7")
+
+    run(story())
+
+
+def test_two_brokers_that_change_one_resource_lose_nothing() -> None:
+    async def story() -> None:
+        async with (
+            zookeeper() as ensemble,
+            session(ensemble) as one,
+            session(ensemble) as two,
+            broker(ensemble, one) as (_, first),
+            broker(ensemble, two) as (_, second),
+        ):
+            users = [Entry(f"User:u{number}", "*", Operation.READ, Permission.ALLOW) for number in range(6)]
+            await asyncio.gather(
+                *(store.add(TOPIC, [user]) for store, user in zip([first, second] * 3, users, strict=True))
+            )
+            async with session(ensemble) as three, broker(ensemble, three) as (fresh, _):
+                assert fresh.entries(TOPIC) == frozenset(users)
+
+    run(story())
+
+
+def test_change_made_while_the_session_was_gone_is_found() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
+            await store.add(TOPIC, [READ_ALLOWED])
+            assert known.reads()
+            states = States(one)
+            ensemble.expire_sessions()
+            async with session(ensemble) as two:
+                # No notification: as if its quarter of an hour were over.
+                await two.delete("/kafka-acl/Topic/t")
+            await states.until(SessionState.RENEWED)
+            await known.until(lambda known: not known.reads())
+
+    run(story())
+
+
+def test_unreadable_change_leaves_what_was_known_in_force() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
+            await store.add(TOPIC, [READ_ALLOWED])
+            await one.set("/kafka-acl/Topic/t", b"no json")
+            for data in (b"TOPIC:t", b"nonsense", b"PLANET:t"):
+                await one.create(paths.acl_change(prefixed=False), data, sequence=True)
+            await store.add(PREFIX, [READ_ALLOWED])
+            other = ResourcePattern(ResourceType.TOPIC, "later")
+            async with session(ensemble) as two, session(ensemble):
+                authorizer = AclAuthorizer()
+                writer = AclStore(two, authorizer, ensemble.clock)
+                await writer.add(other, [READ_ALLOWED])
+                await known.until(lambda known: known.reads("later"))
+            assert known.reads()
+
+    run(story())
+
+
+def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
+            await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])
+            removed = await store.remove([Filter(operation=Operation.READ), Filter(name="t"), Filter(name="absent")])
+            assert removed[0] == [(TOPIC, READ_ALLOWED)]
+            assert {entry for _, entry in removed[1]} == {READ_ALLOWED, WRITE_DENIED}
+            assert removed[2] == []
+            assert not list(known.patterns())
+
+    run(story())
