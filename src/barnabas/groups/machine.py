@@ -44,6 +44,7 @@ from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from barnabas.runtime.coordinator import Marker, ReplayedRecord, Result, Ticket
 
+CHECK_OFFSETS: Final = "check offsets"
 EXPIRE_OFFSETS: Final = "expire offsets"
 FORGET_TOPICS: Final = "forget topics"
 
@@ -176,11 +177,15 @@ class GroupMachine:
         return self._forget_topics()
 
     def _forget_topics(self) -> Result[None]:
+        """A batch of tombstones at a time. What could not be written is tried again with the next expiry."""
+        topics = self._around.topics
+        self._forgotten = {name for name in self._forgotten if topics.partition_count(name) == 0}  # it may be back
         out = Outcome()
-        if self._offsets.forget_topics(sorted(self._forgotten), out):
-            self._forgotten.clear()
-        else:
+        self._offsets.forget_topics(sorted(self._forgotten), out)
+        if out.records:
             out.set_timer((FORGET_TOPICS,), 0)
+        else:
+            self._forgotten.clear()
         return out.result()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -223,17 +228,21 @@ class GroupMachine:
                 self._classic.loaded(group, out, now_ms)
             elif isinstance(group, ConsumerGroup):
                 self._consumer.loaded(group, out)
-        out.set_timer((EXPIRE_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
+        out.set_timer((CHECK_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
         return out.result()
 
     def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]:
         assert isinstance(key, tuple)
         out = Outcome()
         what, *rest = key
-        if what == EXPIRE_OFFSETS:
-            is_done = self._offsets.expire(out, now_ms)
-            pause_ms = self._around.settings().offsets_retention_check_interval_ms if is_done else 0
-            out.set_timer((EXPIRE_OFFSETS,), pause_ms)
+        if what == CHECK_OFFSETS:
+            # Nothing is written here: whatever happens to what is, the next check will come.
+            out.set_timer((CHECK_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
+            out.set_timer((EXPIRE_OFFSETS,), 0)
+            out.set_timer((FORGET_TOPICS,), 0)
+        elif what == EXPIRE_OFFSETS:
+            if not self._offsets.expire(out, now_ms):
+                out.set_timer((EXPIRE_OFFSETS,), 0)
         elif what == FORGET_TOPICS:
             return self._forget_topics()
         else:

@@ -215,14 +215,13 @@ class Offsets:
         doomed.update(self._store.pending_of_group(group_id))
         out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
 
-    def forget_topics(self, topics: Iterable[str], out: Outcome) -> bool:
-        """The topics are gone, and so are their offsets. False: there is more to do than fits into one batch."""
+    def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
+        """The topics are gone, and so are their offsets: as many as fit into one batch."""
         for topic in topics:
             for group_id, partition in sorted(self._store.holding(topic)):
                 if len(out.records) >= TOMBSTONES_MAX:
-                    return False
+                    return
                 out.records.append(records.offset_tombstone(group_id, topic, partition))
-        return True
 
     # -- expiry --------------------------------------------------------------------------------------------------------
 

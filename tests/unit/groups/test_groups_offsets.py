@@ -352,6 +352,19 @@ def test_more_offsets_than_fit_into_a_batch_go_in_several(h: Harness) -> None:
     assert h.machine.store.count == 0
 
 
+def test_offsets_that_could_not_be_removed_are_removed_later_unless_the_topic_is_back(h: Harness) -> None:
+    commit(h, 1, topic="t")
+    h.machine.topics_deleted(["t"])  # the append is refused: nothing is replayed, no timer is set
+    assert all_fetched(h) == {("t", 0): 1}
+    h.advance(600_001)
+    assert all_fetched(h) == {}
+    commit(h, 2, topic="t")
+    h.machine.topics_deleted(["t"])
+    h.topics.set("t", 1)
+    h.advance(600_001)
+    assert all_fetched(h) == {("t", 0): 2}
+
+
 # -- expiry (KIP-211) --------------------------------------------------------------------------------------------------
 
 
