@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from barnabas.core.config.properties import format_properties
 from barnabas.core.errors import BarnabasError
@@ -147,6 +147,9 @@ class LocalCluster:
     #: Further options of the embedded coordinator.
     zookeeper_options: tuple[str, ...] = ()
 
+    #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
+    with_control: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         self._temporary: Path | None = None
         self._launcher: _Launcher | None = None
@@ -226,6 +229,9 @@ class LocalCluster:
     def log_dir(self, broker_id: int) -> Path:
         return self.folder / f"broker-{broker_id}"
 
+    def control_path(self, broker_id: int) -> Path:
+        return self.folder / f"broker-{broker_id}.control"
+
     def log(self, broker_id: int) -> str:
         """What the broker has logged so far."""
         return self.member(broker_id).log.read_text(errors="replace")
@@ -297,7 +303,11 @@ class LocalCluster:
         file = self.folder / f"broker-{broker_id}.properties"
         file.write_text(format_properties({**self._properties(broker_id), **(config or {})}))
         name = f"broker-{broker_id}"
-        member = Member(name, "broker", [str(file)], self.folder / f"{name}.log")
+        arguments = [str(file)]
+        if self.with_control:
+            self.control_path(broker_id).unlink(missing_ok=True)
+            arguments += ["--control", str(self.control_path(broker_id))]
+        member = Member(name, "broker", arguments, self.folder / f"{name}.log")
         self._members[name] = member
         self._launcher.start(member)
 

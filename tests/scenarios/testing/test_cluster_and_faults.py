@@ -1,0 +1,157 @@
+"""`barnabas.testing`: clusters and faults as a product, seen through a real client."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from barnabas.testing import Cluster, ClusterFailed, wait_until
+from barnabas.testing.plugin import Kafka
+
+pytest_plugins = ("pytester",)
+
+
+def produce(bootstrap: str, topic: str, count: int = 1, **config: Any) -> list[KafkaError | None]:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **config})
+    errors: list[KafkaError | None] = []
+    for number in range(count):
+        producer.produce(topic, str(number), partition=0, on_delivery=lambda error, message: errors.append(error))
+    producer.flush(30)
+    return errors
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + 20
+    while len(values) < count and time.monotonic() < deadline:
+        values += [message.value() or b"" for message in consumer.consume(count, 0.2)]
+    consumer.close()
+    return values
+
+
+def test_each_test_has_topics_of_its_own(kafka: Kafka) -> None:
+    topic = kafka.topic("orders", partitions=2)
+    assert kafka.cluster.partitions(topic).keys() == {0, 1}
+    assert produce(kafka.bootstrap, topic, 3) == [None] * 3
+    assert consume(kafka.bootstrap, topic, 3) == [b"0", b"1", b"2"]
+
+
+def test_request_fails_with_the_error_that_was_asked_for_then_goes_through(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", error="TOPIC_AUTHORIZATION_FAILED", times=1)
+    [error] = produce(kafka.bootstrap, topic)
+    assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert produce(kafka.bootstrap, topic) == [None]
+
+
+def test_retriable_error_is_retried_by_the_client(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", error="NOT_ENOUGH_REPLICAS", times=2)
+    assert produce(kafka.bootstrap, topic, **{"retry.backoff.ms": 10}) == [None]
+
+
+def test_only_the_nth_request_is_hit(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", error="TOPIC_AUTHORIZATION_FAILED", after=1, times=1)
+    assert produce(kafka.bootstrap, topic) == [None]
+    [error] = produce(kafka.bootstrap, topic)
+    assert error is not None
+
+
+def test_delayed_produce_arrives_whole(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", delay_ms=300, times=1)
+    began = time.monotonic()
+    assert produce(kafka.bootstrap, topic, 50, **{"linger.ms": 50}) == [None] * 50
+    assert time.monotonic() - began >= 0.3
+    assert consume(kafka.bootstrap, topic, 50) == [str(n).encode() for n in range(50)]
+
+
+def test_dropped_connection_is_made_again(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", drop=True, times=1)
+    assert produce(kafka.bootstrap, topic, **{"retry.backoff.ms": 10}) == [None]
+
+
+def test_unknown_fault_is_refused(kafka: Kafka) -> None:
+    with pytest.raises(ClusterFailed, match="KeyError"):
+        kafka.cluster.fail_api(1, "Produce", error="NO_SUCH_ERROR")
+
+
+def test_clock_that_jumps_ages_segments_out(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(
+        brokers=1, config={"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "0"}
+    )
+    cluster.create_topic("old", config={"retention.ms": "60000", "segment.ms": "1000"})
+    produce(cluster.bootstrap, "old", 5)
+    cluster.advance_clock(1, 3_600_000)
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
+    wait_until(lambda: consumer.get_watermark_offsets(TopicPartition("old", 0), timeout=10) == (5, 5))
+    consumer.close()
+
+
+def test_full_disk_takes_the_directory_offline_and_another_broker_leads(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(brokers=3)
+    cluster.create_topic("t", replication_factor=3)
+    first = cluster.leader_of("t")
+    cluster.fill_disk(first)
+    errors = produce(cluster.bootstrap, "t", 5, **{"retry.backoff.ms": 20})
+    assert errors == [None] * 5
+    assert cluster.leader_of("t") != first
+
+
+def test_broker_cut_off_from_the_others_leaves_the_isr_and_returns(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(brokers=3, config={"replica.lag.time.max.ms": "1000"})
+    cluster.create_topic("t", replication_factor=3)
+    # Whom the leader asks to shrink the ISR must be on its side.
+    needed = (cluster.leader_of("t"), cluster.controller())
+    alone = next(broker for broker in cluster.broker_ids if broker not in needed)
+    cluster.cut_off(alone)
+    produce(cluster.bootstrap, "t", 3)
+    wait_until(lambda: alone not in cluster.partitions("t")[0].isr, what="the shrink of the ISR")
+    cluster.heal()
+    cluster.wait_for_isr("t", 3)
+
+
+def test_killed_leader_is_replaced_and_comes_back(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(
+        brokers=3,
+        config={"zookeeper.session.timeout.ms": "2000"},
+        zookeeper_options=("--tick-time", "200", "--max-session-timeout", "60000"),
+    )
+    cluster.create_topic("t", replication_factor=3)
+    leader = cluster.leader_of("t")
+    cluster.kill(leader)
+    wait_until(lambda: cluster.leader_of("t") not in (leader, -1), what="an election")
+    assert produce(cluster.bootstrap, "t", 3) == [None] * 3
+    cluster.start_broker(leader)
+    cluster.wait_for_isr("t", 3)
+
+
+def test_cluster_works_as_an_async_context_manager() -> None:
+    async def main() -> None:
+        async with Cluster(brokers=1) as cluster:
+            await asyncio.to_thread(cluster.create_topic, "t")
+            assert await asyncio.to_thread(cluster.leader_of, "t") == 1
+
+    asyncio.run(main())
+
+
+def test_plugin_gives_a_project_its_fixtures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_topic(kafka):
+            topic = kafka.topic("orders", partitions=2)
+            assert len(kafka.cluster.partitions(topic)) == 2
+
+        def test_own_cluster(kafka_cluster):
+            assert kafka_cluster(brokers=1).bootstrap
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:xdist")
+    result.assert_outcomes(passed=2)
