@@ -24,7 +24,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
 from barnabas.replication.partition import FetchParams, PartitionRead
-from barnabas.security.authorizer import Operation
+from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -43,8 +43,7 @@ class FetchApi:
         if request.replica_state is not None:
             replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         is_follower = replica_id >= 0
-        if is_follower:
-            context.require_cluster(call, Operation.CLUSTER_ACTION)
+        may_follow = is_follower and context.allows(call, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         by_id = call.api_version >= 13
         fetched = context.fetch_sessions.begin(
             request.session_id,
@@ -59,7 +58,7 @@ class FetchApi:
             uses_topic_ids=by_id,
             now_s=context.clock.monotonic_s(),
         )
-        wanted = [(want, self._resolve(call, want.key, is_follower)) for want in fetched.partitions]
+        wanted = [(want, self._resolve(call, want.key, is_follower, may_follow)) for want in fetched.partitions]
         params = FetchParams(
             replica_id=replica_id,
             replica_epoch=replica_epoch,
@@ -77,7 +76,9 @@ class FetchApi:
             call.on_abandoned = waiting.cancel
         return None
 
-    def _resolve(self, call: Call, key: FetchKey, is_follower: bool) -> TopicPartition | ErrorCode:
+    def _resolve(self, call: Call, key: FetchKey, is_follower: bool, may_follow: bool) -> TopicPartition | ErrorCode:
+        if is_follower and not may_follow:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topic = key.topic
         if not isinstance(topic, str):
             name = self._context.metadata.topic_name(TopicId(topic))

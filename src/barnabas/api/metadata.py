@@ -114,6 +114,12 @@ class MetadataApi:
         image = self._context.metadata.topic(name)
         return image is not None and self._context.metadata.has_all_leaders(name, image.partitions)
 
+    def _cluster_operations(self, call: Call) -> int:
+        """Nothing for those who may not describe the cluster, whatever else they may do with it."""
+        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return 0
+        return self._context.authorized_operations(call, ResourceType.CLUSTER, CLUSTER_NAME)
+
     def _answer(self, call: Call, request: MetadataRequest, errors: dict[str, ErrorCode]) -> MetadataResponse:
         context = self._context
         listener = call.channel.listener_name
@@ -126,9 +132,7 @@ class MetadataApi:
             controller_id=context.metadata.controller_id if context.metadata.controller_id is not None else -1,
         )
         if request.include_cluster_authorized_operations:
-            response.cluster_authorized_operations = context.authorized_operations(
-                call, ResourceType.CLUSTER, CLUSTER_NAME
-            )
+            response.cluster_authorized_operations = self._cluster_operations(call)
         with_operations = request.include_topic_authorized_operations
         if request.topics is None or (call.api_version == 0 and not request.topics):
             response.topics = [
@@ -215,10 +219,7 @@ class MetadataApi:
             cluster_id=context.cluster_id, controller_id=controller_id if controller_id is not None else -1
         )
         if request.include_cluster_authorized_operations:
-            may_describe = context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-            response.cluster_authorized_operations = (
-                context.authorized_operations(call, ResourceType.CLUSTER, CLUSTER_NAME) if may_describe else 0
-            )
+            response.cluster_authorized_operations = self._cluster_operations(call)
         response.brokers = [
             DescribeClusterBroker(broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             for broker, endpoint in context.metadata.alive_endpoints(call.channel.listener_name)
