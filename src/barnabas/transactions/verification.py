@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 #: the markers are being written.
 RETRY_MAX_MS: Final = 100
 RETRY_BACKOFF_MS: Final = 20
+#: Confirmed offset commits whose append is still to come. One that is forgotten is refused, and the client asks again.
+GUARDS_MAX: Final = 10_000
 
 
 class Asked(Enum):
@@ -198,6 +200,8 @@ class Verifier:
         [verdict] = await self._verify(transactional_id, identity, [(offsets_log, NO_SEQUENCE)], asked, _offsets_error)
         if verdict.guard is not None and verdict.error is ErrorCode.NONE:
             self._guards[offsets_log.partition, identity.producer_id] = verdict.guard
+            if len(self._guards) > GUARDS_MAX:
+                del self._guards[next(iter(self._guards))]
         return verdict
 
     def take_guard(self, partition: TopicPartition, producer_id: int) -> object | None:

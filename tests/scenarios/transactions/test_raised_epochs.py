@@ -152,7 +152,11 @@ def test_transactions_and_producers_are_described(bootstrap: str, topic: str) ->
 def test_a_prepared_transaction_survives_its_client_and_its_coordinator(
     new_cluster: Callable[..., LocalCluster], topic: str
 ) -> None:
-    cluster = new_cluster(brokers=3, config={"transaction.two.phase.commit.enable": "true"})
+    cluster = new_cluster(
+        brokers=3,
+        config={"transaction.two.phase.commit.enable": "true", "zookeeper.session.timeout.ms": "2000"},
+        zookeeper_options=("--tick-time", "500"),
+    )
     create_topic(cluster.bootstrap, topic, 2)
 
     async def scenario() -> None:
@@ -175,3 +179,5 @@ def test_a_prepared_transaction_survives_its_client_and_its_coordinator(
     wait_until(
         lambda: values(read_all(cluster.bootstrap, topic)) == [b"prepared"] * 2, timeout_s=60, what="it to be committed"
     )
+    for broker_id in cluster.broker_ids:
+        cluster.kill(broker_id)
