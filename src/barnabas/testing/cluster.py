@@ -62,15 +62,15 @@ class Cluster(LocalCluster):
     def delete_topic(self, name: str) -> None:
         self._ask(lambda client: topic_admin.delete_topics(client, [name]))
 
-    def partitions(self, topic: str) -> dict[int, PartitionView]:
-        """Leader, replicas and ISR by partition, as a live broker knows them; nothing for an unknown topic."""
+    def partitions(self, topic: str, *, seen_by: int | None = None) -> dict[int, PartitionView]:
+        """Leader, replicas and ISR by partition, as a broker (any, if not said) knows them; nothing for an unknown topic."""
 
         async def look(client: Client) -> dict[int, PartitionView]:
             found = (await client.topics([topic])).get(topic)
             partitions = found.partitions if found is not None else ()
             return {each.index: PartitionView(each.leader, each.replicas, each.isr) for each in partitions}
 
-        return self._ask(look)
+        return self._ask(look, None if seen_by is None else self.address(seen_by))
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         return self.partitions(topic)[partition].leader
@@ -92,11 +92,11 @@ class Cluster(LocalCluster):
             what=f"{size} in-sync replicas of {topic}",
         )
 
-    def _ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
+    def _ask(self, question: Callable[[Client], Awaitable[T]], address: str | None = None) -> T:
         """On a loop of its own: a test may call this from a thread that has none, or from one beside its own loop."""
 
         async def ask() -> T:
-            async with Client(client_config(self.bootstrap)) as client:
+            async with Client(client_config(address or self.bootstrap)) as client:
                 return await question(client)
 
         return asyncio.run(ask())

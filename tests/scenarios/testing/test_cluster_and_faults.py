@@ -113,7 +113,8 @@ def test_broker_cut_off_from_the_others_leaves_the_isr_and_returns(kafka_cluster
     alone = next(broker for broker in cluster.broker_ids if broker not in needed)
     cluster.cut_off(alone)
     produce(cluster.bootstrap, "t", 3)
-    wait_until(lambda: alone not in cluster.partitions("t")[0].isr, what="the shrink of the ISR")
+    # The one that is cut off hears nothing of it: ask the leader.
+    wait_until(lambda: alone not in cluster.partitions("t", seen_by=needed[0])[0].isr, what="the shrink of the ISR")
     cluster.heal()
     cluster.wait_for_isr("t", 3)
 
