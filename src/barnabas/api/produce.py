@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from barnabas.api.leader_hint import MOVED, leader_hint
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.produce import (
@@ -108,9 +108,16 @@ class ProduceApi:
             partition = self._context.replicas.get(entry.tp)
             if partition is None or partition.log is None or len(entry.records) < HEADER_SIZE:
                 continue  # the append refuses it
-            header = read_header(entry.records)
+            try:
+                header = read_header(entry.records)
+            except Malformed:
+                continue  # the append says what is wrong with it
             if self._verifier.needs_verification(partition.log.producers, header):
                 found[index] = (partition.log, header)
+        if len({header.producer_id for _, header in found.values()}) > 1:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+            )
         return found
 
     async def _append_verified(
