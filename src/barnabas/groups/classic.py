@@ -32,6 +32,8 @@ from barnabas.runtime.coordinator import Result, Ticket
 
 #: A new member's JoinGroup is given up after this time: sockets of waiting requests are not watched for disconnects.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
+#: A member whose connection broke while its JoinGroup waited has this long to send another.
+ABANDONED_GRACE_MS: Final = 3_000
 #: From this version of JoinGroup on, a member must come with the id that it was given (KIP-394).
 KNOWN_MEMBER_ID_FROM: Final = 4
 #: From this version on, a leader can be told not to assign (KIP-814).
@@ -239,7 +241,7 @@ class ClassicProtocol:
         """A client disconnected while its JoinGroup waited. Kafka does not notice, and gives partitions to the ghost.
 
         A new member is forgotten: it has nothing, and nobody knows its id but a client that will ask again. One that was in a
-        generation keeps its place until its session is over, but does not count as joined.
+        generation does not count as joined, and has a little time to connect again: its partitions are still its own.
         """
         for member in group.members.values():
             if member.join_ticket is None or not is_it(member.join_ticket):
@@ -251,7 +253,8 @@ class ClassicProtocol:
                 if group.previous_state is not EMPTY:
                     self._complete_if_all_joined(group, out, now_ms)
             else:
-                self.heard_from(group, member, out)
+                grace_ms = min(ABANDONED_GRACE_MS, member.session_timeout_ms)
+                out.set_timer((HEARTBEAT, group.group_id, member.member_id), grace_ms)
             return
 
     # -- the rebalance -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 from group_harness import GROUP, Harness, subscription
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.groups.classic import NEW_MEMBER_JOIN_TIMEOUT_MS
+from barnabas.groups.classic import ABANDONED_GRACE_MS, NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.groups.classic_group import TRANSITIONS, ClassicGroup, GroupState, IllegalTransition
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol.messages.list_groups import ListGroupsRequest
@@ -560,7 +560,7 @@ def test_last_one_that_the_others_wait_for_disconnects_and_they_go_on_at_once(h:
     assert h.answers[ticket].generation_id == 2
 
 
-def test_member_that_disconnects_while_it_rejoins_keeps_its_place_for_a_session(h: Harness) -> None:
+def test_member_that_disconnects_while_it_rejoins_keeps_its_place_for_a_while(h: Harness) -> None:
     leader, follower = h.stable_group(session_timeout_ms=10_000, rebalance_timeout_ms=300_000)
     ticket = h.send_join(follower, protocols=[("range", subscription("u"))], rebalance_timeout_ms=300_000)
     abandon(h, ticket)
@@ -568,7 +568,9 @@ def test_member_that_disconnects_while_it_rejoins_keeps_its_place_for_a_session(
     waiting = h.send_join(leader, rebalance_timeout_ms=300_000)
     assert waiting in h.waiting, "a ghost does not count as joined"
     h.group().validate()
-    h.advance(10_000)
+    h.advance(ABANDONED_GRACE_MS - 1)
+    assert waiting in h.waiting
+    h.advance(1)
     assert h.answers[waiting].generation_id == 2
     assert list(h.group().members) == [leader]
 
