@@ -365,6 +365,8 @@ class ProducerStateManager:
         self._producers: dict[int, ProducerEntry] = {}
         #: Those that came from a snapshot, with one batch each.
         self._restored: set[int] = set()
+        #: Somebody was silent for so long that the state went, as far as this process knows.
+        self.has_forgotten = False
         self._verifications: dict[int, VerificationEntry] = {}
         #: first offset -> producer id, ascending: transactions begin in the order of the log.
         self._ongoing: dict[int, int] = {}
@@ -536,6 +538,7 @@ class ProducerStateManager:
         expired = [pid for pid, entry in self._producers.items() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
+            self.has_forgotten = True
             self._restored.discard(producer_id)
         for producer_id, verification in list(self._verifications.items()):
             if now_ms - verification.timestamp_ms >= self.producer_id_expiration_ms:
@@ -578,6 +581,7 @@ class ProducerStateManager:
         open_txns = []
         for entry in entries:
             if self.is_expired(entry, now_ms):
+                self.has_forgotten = True
                 continue
             self._producers[entry.producer_id] = entry
             self._restored.add(entry.producer_id)

@@ -324,6 +324,26 @@ def test_producers_are_remembered_over_a_restart(partition: Partition, clean: bo
     assert lead(partition, idempotent(30)).last_offset == 30
 
 
+def test_a_batch_does_not_overtake_those_that_a_new_leader_has_just_refused(partition: Partition) -> None:
+    assert refusal(partition, idempotent(5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    lead(partition, batch([b"someone else's"]))
+    assert refusal(partition, idempotent(5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert lead(partition, idempotent(0, *[b"value"] * 5)).first_offset == 1
+    assert lead(partition, idempotent(5)).first_offset == 6
+
+
+def test_an_unknown_producer_may_begin_anywhere_where_its_state_may_have_gone(partition: Partition) -> None:
+    assert lead(partition, idempotent(5), epoch=0).first_offset == 0, "the topic of that name may be a new one"
+    other = batch([b"value"], producer_id=43, producer_epoch=0, sequence=7)
+    a_day_later_ms = NOW_MS + 86_400_001
+    info = partition.log.append_as_leader(other, leader_epoch=1, now_ms=a_day_later_ms, origin=Origin.CLIENT)
+    assert info.first_offset == 1
+    partition.log.update_high_watermark(2)
+    partition.log.maybe_increment_log_start_offset(1)
+    third = batch([b"value"], producer_id=44, producer_epoch=0, sequence=9)
+    assert lead(partition, third).first_offset == 2
+
+
 def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(partition: Partition) -> None:
     for sequence in range(5):
         lead(partition, idempotent(sequence))
