@@ -1,0 +1,42 @@
+"""Tests against Apache Kafka, its clients and kcat. Everything is fetched by name: from Maven, or from Debian."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE)]
+
+import maven  # noqa: E402
+
+from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == _HERE:
+            item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skips where there is no Java."""
+    if not maven.is_available():
+        pytest.skip("needs mvn and java")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers of ours that tests must leave as they found them, but for topics."""
+    with LocalCluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
