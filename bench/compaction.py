@@ -201,4 +201,6 @@ def main(options: list[str]) -> None:
         who: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
         for who, found in (("ours", ours), ("theirs", theirs))
     }
-    write_report("compaction", "Compaction: thousand records a second", rows, rounds=arguments.rounds, raw=raw)
+    write_report(
+        "compaction", "Compaction: thousand records a second", rows, rounds=arguments.rounds, raw=raw, interleaved=False
+    )

@@ -22,10 +22,17 @@ class Row:
 
 
 def write_report(
-    name: str, title: str, rows: Sequence[Row], *, rounds: int, raw: Any = None, rival: str = "Apache Kafka"
+    name: str,
+    title: str,
+    rows: Sequence[Row],
+    *,
+    rounds: int,
+    raw: Any = None,
+    rival: str = "Apache Kafka",
+    interleaved: bool = True,
 ) -> None:
     RESULTS.mkdir(exist_ok=True)
-    text = _table(title, rows, rounds, rival)
+    text = _table(title, rows, f"{rounds} interleaved rounds" if interleaved else f"{rounds} rounds", rival)
     print(text)
     (RESULTS / f"{name}.txt").write_text(text + "\n")
     data = {
@@ -46,9 +53,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _table(title: str, rows: Sequence[Row], rounds: int, rival: str) -> str:
+def _table(title: str, rows: Sequence[Row], rounds: str, rival: str) -> str:
     width = max(len(row.name) for row in rows)
-    lines = [f"{title} (median of {rounds} interleaved rounds)", ""]
+    lines = [f"{title} (median of {rounds})", ""]
     lines.append(f"{'':{width}}  {'barnabas':>12}  {rival:>16}  {'ratio':>6}")
     lines += [f"{row.name:{width}}  {row.ours:>12.2f}  {row.theirs:>16.2f}  {row.ratio:>5.2f}x" for row in rows]
     return "\n".join(lines)
