@@ -686,6 +686,8 @@ class Broker:
         self.logs.stop()
         await self.cleaner.stop()
         await self._threads.drain()
+        for partition in self.replicas:
+            partition.log = None  # nobody who still runs may write while the logs are closed
         await self._loop.run_in_executor(self._pool, self.logs.shutdown, self.registrar.epoch)
         await self.session.stop()
         for task in list(self._running):

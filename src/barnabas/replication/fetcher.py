@@ -149,7 +149,9 @@ class ReplicaFetcher:
             self._endpoint.close()
 
     def stop(self) -> None:
+        """Nothing is appended any more once this returns, also not from an answer that has just arrived."""
         self._stopping = True
+        self._partitions.clear()
         self._changed.set()
         self._endpoint.close()
 

@@ -215,6 +215,20 @@ def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
     asyncio.run(run())
 
 
+def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+            await asyncio.sleep(0)
+            manager.stop()
+        assert replica.epochs_of == [1]
+
+    asyncio.run(run())
+
+
 def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
     async def run():
         leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
