@@ -19,7 +19,16 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
-from tests.soak.workload import QUIET, PromiseBroken, Reader, Writer, check_promises, create_topic, read_all
+from tests.soak.workload import (
+    QUIET,
+    PromiseBroken,
+    Reader,
+    Writer,
+    batches_of,
+    check_promises,
+    create_topic,
+    read_all,
+)
 
 TOPIC = "chaos"
 SESSION_TIMEOUT_MS = 2000
@@ -228,14 +237,17 @@ class Chaos:
         for partition in ends:
             if anew[partition] != self.reader.values[partition]:
                 raise PromiseBroken(f"partition {partition} is not what the consumer saw all along")
-        check_promises(self.clients, anew)
         self._everyone_runs()
-        self._note(f"promises kept; ends were asked for {self.reader.ends_asked} times")
         for broker in self.cluster.broker_ids:
             self._terminated(broker)
-        self._compare_replicas()
-        self._read_broker_logs()
+        logs = self._compare_replicas()
         self._note("replicas are the same bytes")
+        repeated = check_promises(self.clients, anew, {p: batches_of(log) for p, log in logs.items()})
+        self._read_broker_logs()
+        self._note(
+            f"promises kept; ends were asked for {self.reader.ends_asked} times; "
+            f"{repeated} times a client repeated itself under a new producer epoch"
+        )
 
     def _wait_in_sync(self) -> None:
         def in_sync() -> bool:
@@ -253,12 +265,15 @@ class Chaos:
             ends[partition] = max(offsets, default=-1) + 1
         return ends
 
-    def _compare_replicas(self) -> None:
+    def _compare_replicas(self) -> dict[int, bytes]:
+        compared = {}
         for partition in range(self.partitions):
             logs = {broker: self._log_bytes(broker, partition) for broker in self.cluster.broker_ids}
             if len(set(logs.values())) != 1:
                 sizes = {broker: len(data) for broker, data in logs.items()}
                 raise PromiseBroken(f"the replicas of partition {partition} differ: {sizes}")
+            compared[partition] = logs[1]
+        return compared
 
     def _log_bytes(self, broker: int, partition: int) -> bytes:
         folder = self.cluster.log_dir(broker) / f"{TOPIC}-{partition}"
