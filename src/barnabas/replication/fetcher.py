@@ -308,6 +308,7 @@ class FetcherManager:
         self._open_endpoint = open_endpoint
         self._throttle = throttle
         self._fetcher_count = settings.num_replica_fetchers
+        self._stopped = False
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         #: Which fetcher has a partition, with what `add` was told of it.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
@@ -325,6 +326,8 @@ class FetcherManager:
         topic_id: TopicId,
     ) -> None:
         """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
+        if self._stopped:
+            return  # the controller's last word to a broker that is closing its logs
         if self._is_stopped:
             return
         self.failed.pop(partition, None)

@@ -224,6 +224,8 @@ def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
             leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
             await asyncio.sleep(0)
             manager.stop()
+            add(manager, A, replica, leader_epoch=6)
+            assert manager.fetcher_count == 0
         assert replica.epochs_of == [1]
 
     asyncio.run(run())
