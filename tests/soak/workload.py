@@ -231,7 +231,7 @@ def batches_of(log: bytes) -> Batches:
     while position + HEADER.size <= len(log):
         header = BatchHeader._make(HEADER.unpack_from(log, position))
         found.append((header.base_offset, header.producer_id, header.producer_epoch))
-        position += header.length + LOG_OVERHEAD
+        position += header.batch_length + LOG_OVERHEAD
     return found
 
 
