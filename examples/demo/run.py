@@ -5,12 +5,14 @@ live view, elsewhere it prints plain lines.
 """
 
 import argparse
+import os
 import random
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,6 +23,8 @@ from rich.table import Table
 
 from barnabas.cli.local_cluster import LocalCluster
 
+#: Where the tools are: the demo runs without its environment being activated.
+BIN = Path(os.path.relpath(sys.executable)).parent
 TOPIC = "orders"
 PARTITIONS = 6
 PRODUCTS = ("coffee", "bread", "ink", "paper", "a map of the castle")
@@ -188,7 +192,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     with LocalCluster(brokers=3) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
         stream = Stream(cluster.bootstrap)
         view = View(console, cluster, stream)
@@ -212,8 +216,11 @@ def main() -> int:
         console.print(
             "[bold green]every acknowledged order arrived, once[/]" if good else "[bold red]records are missing[/]"
         )
-        console.print(f"look around: barnabas topics --bootstrap-server {cluster.bootstrap} --describe")
-        if options.keep:
+        if not options.keep:
+            console.print("make demo KEEP=1 leaves the cluster up, to look around in it")
+        else:
+            look = f"{BIN}/barnabas topics --bootstrap-server {cluster.bootstrap} --describe"
+            console.print(f"look around: {look}", soft_wrap=True)
             console.print("the cluster stays up; Ctrl-C ends it")
             try:
                 threading.Event().wait()
