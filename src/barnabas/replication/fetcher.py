@@ -196,8 +196,8 @@ class ReplicaFetcher:
             was_interrupted, self._was_interrupted = self._was_interrupted, False
             if was_interrupted:
                 self._machine.fetch_interrupted()
-        if was_interrupted:
-            return
+        if was_interrupted or self._stopping:
+            return  # the logs of a broker that stops are gone already, also for whoever only looks
         self.fetch_count += 1
         self.fetched_bytes += answer.size
         effects = self._machine.fetched(
@@ -215,10 +215,10 @@ class ReplicaFetcher:
             self._machine.set_truncates_on_fetch(await self._endpoint.prepare())
             if isinstance(step, AskEpochEnds):
                 ends = await self._endpoint.epoch_ends(step.questions)
-                effects = self._machine.epoch_ends(step, ends, self._now_ms())
+                effects = [] if self._stopping else self._machine.epoch_ends(step, ends, self._now_ms())
             else:
                 offsets = await self._endpoint.list_offsets(step.current_leader_epochs)
-                effects = self._machine.offsets_listed(step, offsets, self._now_ms())
+                effects = [] if self._stopping else self._machine.offsets_listed(step, offsets, self._now_ms())
         except _WIRE_FAILURES as error:
             self._wire_failed("ask", error)
             return
@@ -308,7 +308,6 @@ class FetcherManager:
         self._open_endpoint = open_endpoint
         self._throttle = throttle
         self._fetcher_count = settings.num_replica_fetchers
-        self._stopped = False
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         #: Which fetcher has a partition, with what `add` was told of it.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
@@ -326,10 +325,8 @@ class FetcherManager:
         topic_id: TopicId,
     ) -> None:
         """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
-        if self._stopped:
-            return  # the controller's last word to a broker that is closing its logs
         if self._is_stopped:
-            return
+            return  # the controller's last word to a broker that is closing its logs
         self.failed.pop(partition, None)
         fetcher = self._fetcher(leader, partition)
         home = self._homes.get(partition)

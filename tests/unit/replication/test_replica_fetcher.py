@@ -7,7 +7,7 @@ from fetch_fakes import FakeReplica, records
 
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.clock import SystemClock
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol import codec
 from barnabas.protocol.messages.fetch import EpochEndOffset as Diverging
@@ -227,6 +227,35 @@ def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
             add(manager, A, replica, leader_epoch=6)
             assert manager.fetcher_count == 0
         assert replica.epochs_of == [1]
+
+    asyncio.run(run())
+
+
+def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_closed_logs():
+    class ClosedReplica(FakeReplica):
+        is_closed = False
+
+        @property
+        def log_end(self):
+            if self.is_closed:
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no log of orders-0 here")
+            return super().log_end
+
+        @property
+        def latest_epoch(self):
+            if self.is_closed:
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no log of orders-0 here")
+            return super().latest_epoch
+
+    async def run():
+        leader, replica = ScriptedLeader(), ClosedReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 2, 0, EpochEnd(0, 0), None))
+            await asyncio.sleep(0)
+            manager.stop()
+            replica.is_closed = True
 
     asyncio.run(run())
 
