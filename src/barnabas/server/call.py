@@ -1,5 +1,6 @@
 """One request on its way through the broker: who sent it, when it went where, and how it is answered."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,6 +10,8 @@ from barnabas.server.ranges import Part
 
 if TYPE_CHECKING:
     from barnabas.server.pipeline import ApiHandler
+
+log = logging.getLogger(__name__)
 
 
 class Channel(Protocol):
@@ -82,7 +85,14 @@ class Call:
         self.parts: Sequence[Part] | None = None
 
     def reply(self, response: ApiMessage) -> None:
-        self.reply_parts(self.api.encode(self, response))
+        try:
+            parts = self.api.encode(self, response)
+        except Exception as error:
+            # A field that this version cannot carry. Its peer may have provoked it: nobody else is to suffer.
+            log.exception("cannot encode %s v%s for %s", self.api.name, self.api_version, self.client_id)
+            self.channel.fail(f"{self.api.name} v{self.api_version} has no answer that can be encoded: {error}")
+            return
+        self.reply_parts(parts)
 
     def reply_parts(self, parts: Sequence[Part]) -> None:
         """Answer with a whole frame, size and header included."""

@@ -155,8 +155,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._keep(view[at:])
                 return
             self._start(view[at + 4 : at + 4 + size])
-            if self._transport is None:
-                return
+            if self._transport is None or self._transport.is_closing():
+                return  # nothing behind a request that ended the connection is carried out
             at += 4 + size
 
     def _offer(self, frame: memoryview) -> None:

@@ -188,7 +188,8 @@ class Pipeline:
             call.reply(response)
         finally:
             self._running -= 1
-            if self._waiting_for_room:
+            # Who is woken may have gone, or may start what takes no room: then it is the next one's turn.
+            while self._waiting_for_room and self._running < self._queued_requests_max:
                 self._waiting_for_room.popleft().resume()
 
     def _refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:

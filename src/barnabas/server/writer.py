@@ -249,6 +249,11 @@ class TransportWriter:
                 future.add_done_callback(partial(self._read, progress))
 
     def _sent_step(self, progress: "_Progress", data: bytes) -> None:
+        if not data:
+            # The log was truncated behind the reader's back: what was promised cannot be sent any more.
+            self.close()
+            self._on_error(OSError("file shorter than the range that was to be sent"))
+            return
         self._transport.write(data)
         progress.advance(len(data))
         if not progress.size_bytes:

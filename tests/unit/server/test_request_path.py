@@ -1,0 +1,115 @@
+"""The request path where something goes wrong half-way: waiters must be woken, and what is broken must stay with its peer."""
+
+import asyncio
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from barnabas.protocol import frame
+from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.server.call import Call
+from barnabas.server.writer import TransportWriter
+from tests.unit.server.harness import Harness, PinnedRange, eventually, heartbeat
+from tests.unit.server.test_connection import on_loop
+
+
+@on_loop
+async def test_room_that_the_next_connection_does_not_take_goes_to_the_one_after() -> None:
+    release = asyncio.Event()
+    started: list[int] = []
+
+    async def takes_room(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        started.append(call.correlation_id)
+        await release.wait()
+        return HeartbeatResponse()
+
+    def takes_none(call: Call, request: FetchRequest) -> FetchResponse:
+        return FetchResponse()
+
+    async with Harness({"Heartbeat": takes_room, "Fetch": takes_none}, queued_requests_max=1) as server:
+        first, second, third = [await server.client() for _ in range(3)]
+        first.send(heartbeat(), 3, 1)
+        await eventually(lambda: started == [1])
+        second.send(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 2)
+        await eventually(lambda: len(server.pipeline._waiting_for_room) == 1)
+        third.send(heartbeat(), 3, 3)
+        await eventually(lambda: len(server.pipeline._waiting_for_room) == 2)
+        release.set()
+        assert [await client.correlation_id() for client in (first, second, third)] == [1, 2, 3]
+        for client in (first, second, third):
+            await client.close()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_answer_that_cannot_be_encoded_closes_its_connection_and_no_other(later: bool) -> None:
+    async def bad_later(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=1_000_000 if call.correlation_id == 1 else 0)
+
+    def bad(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=1_000_000 if call.correlation_id == 1 else 0)
+
+    @on_loop
+    async def run() -> None:
+        failed: list[BaseException | None] = []
+        async with Harness({"Heartbeat": bad_later if later else bad}) as server:
+            client, other = await server.client(), await server.client()
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
+            client.send(heartbeat(), 3, 1)
+            assert await client.is_closed()
+            other.send(heartbeat(), 3, 2)
+            assert await other.correlation_id() == 2
+            await client.close()
+            await other.close()
+            assert server.tasks == set() and failed == []
+
+    run()
+
+
+@on_loop
+async def test_nothing_behind_a_malformed_request_is_carried_out() -> None:
+    executed: list[int] = []
+
+    def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        executed.append(call.correlation_id)
+        return HeartbeatResponse()
+
+    async with Harness({"Heartbeat": handle}) as server:
+        client = await server.client()
+        unknown = struct.pack(">ihhih", 10, 12_345, 0, 7, -1)
+        client.writer.write(unknown + frame.encode_request(heartbeat(), 3, 8, "test"))
+        assert await client.is_closed()
+        await client.close()
+    assert executed == []
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        assert len(self.written) < 1_000_000 and data, "nothing, again and again"
+
+
+@on_loop
+async def test_file_cut_short_while_it_is_sent_by_tls_ends_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"x" * 100)
+    pinned = PinnedRange(str(path), 0, 1000)  # truncated after the read that found 1000 bytes
+    errors: list[OSError] = []
+    with ThreadPoolExecutor(1) as pool:
+        transport = Transport()
+        writer = TransportWriter(
+            asyncio.get_running_loop(),
+            cast(asyncio.Transport, transport),
+            pool,
+            on_drained=lambda: None,
+            on_error=errors.append,
+        )
+        writer.write([pinned])
+        await eventually(lambda: bool(errors))
+    assert pinned.released == 1 and bytes(transport.written) == b"x" * 100
