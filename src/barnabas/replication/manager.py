@@ -203,6 +203,9 @@ class ReplicaManager:
             if required_acks == -1:
                 waiting[index] = (partition, info.last_offset + 1)
             if info.duplicate:
+                if info.first_offset < 0:
+                    # From before a restart: it is here, but nobody knows where. Clients take this for success.
+                    outcome.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
                 continue
             if info.flush_due:
                 to_flush.append((outcome, partition.local_log))

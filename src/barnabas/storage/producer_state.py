@@ -131,7 +131,7 @@ class ProducerEntry:
         is_below = header.base_sequence <= last < oldest.first_sequence
         if not is_below or oldest.first_sequence - last > MAX_SEQUENCE // 2:  # else it wrapped, and is ahead
             return None
-        # The answer has no offset (-1); it waits until all that is below the known batch is replicated.
+        # No offset (-1), but what is below the known batch can be waited for.
         end = oldest.first_offset
         return BatchMetadata(last, Offset(end - 1), offset_delta=end, timestamp=-1)
 
