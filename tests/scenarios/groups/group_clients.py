@@ -19,6 +19,9 @@ FAST_GROUPS = {
     "offsets.topic.num.partitions": "6",
 }
 
+#: The group has moved on, or is about to: the member learns of it with its next poll, and can commit then.
+NOT_NOW = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.STALE_MEMBER_EPOCH)
+
 CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
 #: Ways to be in a group, as librdkafka knows them.
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -28,7 +31,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30, what: str = "") -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60, what: str = "") -> None:
     """The tests' one way to wait: for something that happens in another process."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
@@ -67,6 +70,8 @@ class Member:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            # The broker that is asked first may hear of a new topic a moment later than the client: look again soon.
+            "topic.metadata.refresh.interval.ms": 1000,
             **config,
         }
         self._topics = topics
@@ -118,7 +123,7 @@ class Member:
             consumer.commit(asynchronous=False)
         except KafkaException as error:
             code = error.args[0].code()
-            if code == KafkaError.REBALANCE_IN_PROGRESS:
+            if code in NOT_NOW:
                 return False
             if code != KafkaError._NO_OFFSET:
                 raise
@@ -178,10 +183,10 @@ class Crew:
         loads = [len(member.owned) for member in self.members]
         return len(owned) == len(set(owned)) == self.partitions and max(loads) - min(loads) <= 1
 
-    def wait_balanced(self, timeout_s: float = 30) -> None:
+    def wait_balanced(self, timeout_s: float = 60) -> None:
         wait_until(self.is_balanced, timeout_s, f"balance: {[sorted(m.owned) for m in self.members]}")
 
-    def wait_for(self, count: int, timeout_s: float = 30) -> None:
+    def wait_for(self, count: int, timeout_s: float = 60) -> None:
         wait_until(lambda: len(self.values) >= count, timeout_s, f"{count} records, got {len(self.values)}")
 
 

@@ -157,7 +157,7 @@ def test_running_group_moves_from_the_classic_to_the_consumer_protocol_and_back(
 # -- coordinators fail -------------------------------------------------------------------------------------------------
 
 
-@every_protocol
+@pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
 def test_no_commit_is_lost_when_the_coordinator_is_killed(
     new_cluster: Callable[..., LocalCluster], topic: str, protocol: str
 ) -> None:
@@ -178,7 +178,7 @@ def test_no_commit_is_lost_when_the_coordinator_is_killed(
         assert sorted(group.values) == list(range(900))
 
 
-@every_protocol
+@pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
 def test_group_lives_on_when_its_coordinator_stops_cleanly(
     new_cluster: Callable[..., LocalCluster], topic: str, protocol: str
 ) -> None:
