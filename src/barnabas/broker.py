@@ -27,10 +27,13 @@ from barnabas.api import (
     offsets,
     produce,
     registry,
+    sasl,
+    scram,
     topics,
     transaction_parts,
 )
 from barnabas.api.find_coordinator import KeyType
+from barnabas.api.secured_listeners import link_opener, secured
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError, ConnectionLost
 from barnabas.controller.driver import Controller, ControllerConfig
@@ -84,13 +87,13 @@ from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
+from barnabas.security.credentials import ScramCredentials
 from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
 from barnabas.server.coordinator_log import InternalTopicLog
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import ConnectionLimits, SocketServer
-from barnabas.server.listener import Endpoint as ListenEndpoint
 from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
 from barnabas.storage import meta_properties, names
@@ -232,13 +235,10 @@ class Broker:
             send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
             receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
         )
+        self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
+        self.scram_credentials = ScramCredentials()
         for listener in config.listeners:
-            if listener.security_protocol.uses_tls or listener.security_protocol.uses_sasl:
-                raise ConfigError(
-                    f"listener {listener.name} wants {listener.security_protocol.name}, which is not supported yet; "
-                    "use PLAINTEXT"
-                )
-            endpoint = ListenEndpoint(name=listener.name, host=listener.host, port=listener.port)
+            endpoint = secured(config, listener, self.sasl, self.scram_credentials)
             self.ports[listener.name] = self.server.bind(endpoint)
 
     async def _find_broker_id(self) -> BrokerId:
@@ -295,7 +295,7 @@ class Broker:
         self.metadata = MetadataCache()
         self.features = ClusterFeatures(self.session)
         self.metadata.subscribe(self._metadata_changed)
-        self.links = BrokerLinks(self.broker_id, endpoint_of=self._inter_broker_endpoint)
+        self.links = BrokerLinks(self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=link_opener(config))
         self.registrar = BrokerRegistrar(
             self.session,
             BrokerRegistration(
@@ -373,6 +373,8 @@ class Broker:
                     configs.handlers(self.context, self.config_store, self._write_config),
                     control.handlers(self.context, self.control),
                     acls.handlers(self.context, self.acl_store),
+                    sasl.handlers(self.sasl),
+                    scram.handlers(self.context, self.config_store, self._write_config),
                     *self.groups.families,
                     *self.transactions.families,
                     find_coordinator.handlers(
@@ -531,6 +533,8 @@ class Broker:
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
             ignored = self.dynamic.set_topic(name, settings)
+        elif entity_type == paths.USERS:
+            self.scram_credentials.user_changed(paths.desanitize(name), settings)
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)

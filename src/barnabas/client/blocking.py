@@ -5,6 +5,7 @@ straight into a buffer of its own, and its records are views of that buffer.
 """
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from barnabas.client.connection import (
 )
 from barnabas.client.consumer import Fetched
 from barnabas.client.errors import (
+    AuthenticationFailed,
     BrokerRefused,
     ClientError,
     ConnectionLost,
@@ -31,6 +33,7 @@ from barnabas.client.errors import (
     check,
 )
 from barnabas.client.image import ClusterImage, image_of
+from barnabas.client.security import ClientSecurity
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec, frame
@@ -44,6 +47,8 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")
@@ -56,7 +61,7 @@ class BlockingConnection:
     """One connection to one broker. Any failure ends it."""
 
     def __init__(self, host: str, port: int, config: ClientConfig) -> None:
-        config.require_plaintext()
+        security = ClientSecurity.of(config.security_protocol, config.security)
         self.address = f"{host}:{port}"
         self._config = config
         self._correlation_id = 0
@@ -68,7 +73,10 @@ class BlockingConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         try:
+            if security.tls is not None:
+                self._socket = self._wrap(security.tls, host)
             self.versions = self._negotiate()
+            self._authenticate(security)
         except BaseException:
             self.close()
             raise
@@ -126,6 +134,25 @@ class BlockingConnection:
         ):
             version = 0  # KIP-511
         return codec.decode(response_type, data, version, offset)
+
+    def _wrap(self, tls: ssl.SSLContext, host: str) -> socket.socket:
+        try:
+            return tls.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationFailed(
+                f"the certificate of {self.address} is not trusted: {error.verify_message}"
+            ) from error
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {self.address}: TLS: {error}") from error
+
+    def _authenticate(self, security: ClientSecurity) -> None:
+        conversation = security.exchange(self.address)
+        if conversation is None:
+            return
+        request: SaslAuthenticateRequest | None
+        request = conversation.begin(self.request(conversation.handshake, SaslHandshakeResponse))
+        while request is not None:
+            request = conversation.proceed(self.request(request, SaslAuthenticateResponse))
 
     def _read_exactly(self, size: int, deadline_s: float) -> memoryview:
         view = memoryview(bytearray(size))

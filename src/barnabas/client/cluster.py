@@ -6,6 +6,7 @@ Owner: the event loop. `Cluster` is an async context manager; leaving it closes 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -20,6 +21,7 @@ from barnabas.client.errors import (
     check,
 )
 from barnabas.client.image import Broker, ClusterImage, TopicInfo, image_of
+from barnabas.client.security import ClientSecurity, authenticate
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.base import ApiMessage
@@ -66,8 +68,8 @@ class Cluster:
     def __init__(self, config: ClientConfig, *, chance: random.Random | None = None) -> None:
         if not config.bootstrap:
             raise NotSupportedYet("a cluster needs at least one bootstrap server")
-        config.require_plaintext()
         self.config = config
+        self._security = ClientSecurity.of(config.security_protocol, config.security)
         self.image = ClusterImage()
         self._chance = chance or random.Random()
         self._image_at_s = float("-inf")
@@ -139,6 +141,8 @@ class Cluster:
             host,
             port,
             client_id=config.client_id,
+            ssl_context=self._security.tls,
+            authenticate=partial(authenticate, security=self._security, timeout_ms=config.request_timeout_ms),
             connect_timeout_ms=config.connect_timeout_ms,
             request_timeout_ms=config.request_timeout_ms,
             max_in_flight=config.max_in_flight,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from barnabas.client.errors import NotSupportedYet
 from barnabas.core.config import properties
 from barnabas.core.errors import ConfigError
 
@@ -33,7 +32,7 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     max_in_flight: int = 5
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
-    #: `ssl.*` and `sasl.*`, as written: the auth hook reads them.
+    #: `ssl.*` and `sasl.*`, as written: `client.security` reads them.
     security: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -41,14 +40,6 @@ class ClientConfig:
         if self.security_protocol not in SECURITY_PROTOCOLS:
             known = ", ".join(SECURITY_PROTOCOLS)
             raise ConfigError(f"security.protocol={self.security_protocol!r} is none of {known}")
-
-    def require_plaintext(self) -> None:
-        """The only protocol that needs no auth hook."""
-        if self.security_protocol != "PLAINTEXT":
-            raise NotSupportedYet(
-                f"security.protocol={self.security_protocol} is not supported yet by this client; "
-                "use a PLAINTEXT listener of the cluster"
-            )
 
 
 _INT_SETTINGS: Final = {

@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast, overload
 
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
-from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, UnsupportedVersion, check
+from barnabas.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedVersion,
+    check,
+)
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.protocol import codec, frame
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -403,6 +410,8 @@ async def open_connection(
             )
     except TimeoutError:
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout_ms} ms") from None
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationFailed(f"the certificate of {address} is not trusted: {error.verify_message}") from error
     except OSError as error:
         raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
     try:

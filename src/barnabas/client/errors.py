@@ -34,6 +34,10 @@ class NotSupportedYet(ClientError):
     """A setting that this client knows but cannot honour. It is refused rather than ignored."""
 
 
+class AuthenticationFailed(ClientError):
+    """One side does not trust the other: wrong credentials, or a certificate that cannot be checked."""
+
+
 class BrokerRefused(ClientError):
     """The broker answered with one of Kafka's error codes."""
 

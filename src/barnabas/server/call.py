@@ -14,10 +14,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Gate(Protocol):
+    """Stands before the handlers of a connection that must say who it is."""
+
+    #: The largest frame while it is closed.
+    frame_bytes_max: int
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def raw(self) -> "ApiHandler | None":
+        """Takes the next frame whole, as a SASL token, where that is due."""
+        ...
+
+    def admit(self, api_key: int) -> None:
+        """Raises `Malformed` for a request that may not come now."""
+        ...
+
+
 class Channel(Protocol):
     """What a call knows of the connection that it came on."""
 
     principal: Principal
+    gate: Gate | None
     listener_name: str
     peer_host: str
     #: The client id of the last request; kept only where faults are injected.
@@ -35,6 +55,14 @@ class Channel(Protocol):
 
     def fail(self, why: str) -> None:
         """Close the connection: the peer broke the protocol."""
+        ...
+
+    def authenticated(self, principal: Principal) -> None:
+        """The peer has proved who it is."""
+        ...
+
+    def finish(self) -> None:
+        """Close the connection when what is being answered has gone out; start nothing more."""
         ...
 
 

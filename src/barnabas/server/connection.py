@@ -15,9 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, cast
 
+from barnabas.auth.distinguished_name import Subject
 from barnabas.core.errors import Malformed
 from barnabas.security.principal import ANONYMOUS, Principal
-from barnabas.server.call import Call
+from barnabas.server.call import Call, Gate
 from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         listener_name: str,
         principal: Principal = ANONYMOUS,
+        gate: Gate | None = None,
         on_open: Callable[["Connection"], str | None],
         on_close: Callable[["Connection"], None],
     ) -> None:
@@ -75,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_close = on_close
         self.listener_name = listener_name
         self.principal = principal
+        self.gate = gate
+        self._frame_bytes_max = pipeline.request_bytes_max if gate is None else gate.frame_bytes_max
         self.client_software = ("unknown", "unknown")
         self.client_id = ""
         self.peer_host = ""
@@ -91,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: deque[Call] = deque()
         self._starting = False
         self._muted_until_s = 0.0
+        self._finishing = False
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -142,8 +147,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._prefix = bytes(view[at:])
                 return
             size = int.from_bytes(view[at : at + 4], "big", signed=True)
-            if not 0 < size <= self._pipeline.request_bytes_max:
-                self.fail(f"frame of {size} bytes, the limit is socket.request.max.bytes={self._limit_bytes()}")
+            if not 0 < size <= self._frame_bytes_max:
+                self.fail(f"frame of {size} bytes, the limit is {self._frame_bytes_max}")
                 return
             have = end - at - 4
             if have < size:
@@ -165,9 +170,6 @@ class Connection(asyncio.BufferedProtocol):
             self._start(frame)
         else:
             self._keep(memoryview(len(frame).to_bytes(4, "big") + bytes(frame)))
-
-    def _limit_bytes(self) -> int:
-        return self._pipeline.request_bytes_max
 
     def _may_start(self, view: memoryview, at: int) -> bool:
         if self._muted_until_s or self._writer is None or not self._writer.idle:
@@ -204,6 +206,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Start what came meanwhile, then read on."""
+        if self._finishing:
+            if not self.busy and self._transport is not None:
+                self._transport.close()
+            return
         if self._backlog is None or self._transport is None:
             return
         backlog, self._backlog = self._backlog, None
@@ -271,6 +277,23 @@ class Connection(asyncio.BufferedProtocol):
         """The peer broke the protocol: close it, with a line in the log. Nobody else notices."""
         log.warning("closing connection from %s:%s on %s: %s", self.peer_host, self.peer_port, self.listener_name, why)
         self.close()
+
+    def authenticated(self, principal: Principal) -> None:
+        self.principal = principal
+        self._frame_bytes_max = self._pipeline.request_bytes_max
+
+    @property
+    def peer_subject(self) -> Subject | None:
+        """The subject of the peer's certificate, which TLS has checked; None where there is none."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        certificate = tls.getpeercert() if tls is not None else None
+        return certificate["subject"] if certificate else None
+
+    def finish(self) -> None:
+        """Close when what is being answered has gone out; start nothing more."""
+        self._finishing = True
+        self._muted_until_s = float("inf")
+        self.resume()
 
     def _write_failed(self, error: OSError) -> None:
         log.debug("connection to %s:%s lost: %s", self.peer_host, self.peer_port, error)

@@ -12,16 +12,22 @@ from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from barnabas.auth.distinguished_name import Subject
 from barnabas.core.errors import ConfigError
 from barnabas.metrics.registry import Registry
+from barnabas.security.principal import Principal
+from barnabas.server.call import Gate
 from barnabas.server.connection import Connection, Executes, SharedBuffer
 
 log = logging.getLogger(__name__)
 
 #: Connections taken from one listener before others get their turn on the loop.
 ACCEPT_BURST = 64
+#: How long a peer may take to say who it is, in TLS and in SASL.
+AUTHENTICATION_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,10 @@ class Endpoint:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    #: Makes the gate of a connection that must authenticate by SASL.
+    gate: Callable[[], Gate] | None = None
+    #: Makes the principal of the subject of a client's certificate. Raises `ValueError` for one that it refuses.
+    principal_of: Callable[[Subject], Principal] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,7 @@ class SocketServer:
         self._listening: dict[socket.socket, Endpoint] = {}
         self._connections: set[Connection] = set()
         self._per_ip: Tally[str] = Tally()
+        self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._rejected = registry.counter("kafka_server_connections_rejected", "Connections closed at the door.")
@@ -108,7 +119,7 @@ class SocketServer:
     def _accept(self, sock: socket.socket) -> None:
         endpoint = self._listening[sock]
         for _ in range(ACCEPT_BURST):
-            if len(self._connections) >= self.limits.max_connections:
+            if len(self._connections) + self._opening >= self.limits.max_connections:
                 self._pause_accepting()
                 return
             try:
@@ -129,6 +140,7 @@ class SocketServer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        self._opening += 1
         self._spawn(self._open(peer, endpoint), f"accept {endpoint.name}")
 
     async def _open(self, peer: socket.socket, endpoint: Endpoint) -> None:
@@ -140,25 +152,42 @@ class SocketServer:
                     self._shared,
                     self._pool,
                     listener_name=endpoint.name,
-                    on_open=self._opened,
+                    gate=endpoint.gate() if endpoint.gate is not None else None,
+                    on_open=partial(self._opened, endpoint),
                     on_close=self._closed,
                 ),
                 peer,
                 ssl=endpoint.tls,
+                ssl_handshake_timeout=AUTHENTICATION_TIMEOUT_S if endpoint.tls is not None else None,
             )
         except OSError as error:  # includes ssl.SSLError: a handshake that failed
             log.info("connection on %s failed before its first request: %s", endpoint.name, error)
             peer.close()
+        finally:
+            self._opening -= 1
+            if not self._accepting:
+                self._resume_accepting()
 
-    def _opened(self, connection: Connection) -> str | None:
+    def _opened(self, endpoint: Endpoint, connection: Connection) -> str | None:
         """None, or why the connection may not stay."""
         host = connection.peer_host
         if self._per_ip[host] >= self.limits.for_ip(host):
             self._rejected.add()
             return f"max.connections.per.ip={self.limits.for_ip(host)} reached"
+        if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
+            try:
+                connection.principal = endpoint.principal_of(subject)
+            except ValueError as error:
+                return str(error)
         self._per_ip[host] += 1
         self._connections.add(connection)
+        if connection.gate is not None:
+            self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
         return None
+
+    def _close_unauthenticated(self, connection: Connection) -> None:
+        if connection in self._connections and connection.gate is not None and not connection.gate.is_open:
+            connection.fail(f"not authenticated within {AUTHENTICATION_TIMEOUT_S:.0f} s")
 
     def _closed(self, connection: Connection) -> None:
         if connection not in self._connections:
@@ -176,7 +205,8 @@ class SocketServer:
             self._loop.remove_reader(sock.fileno())
 
     def _resume_accepting(self) -> None:
-        if self._listening and not self._accepting and len(self._connections) < self.limits.max_connections:
+        taken = len(self._connections) + self._opening
+        if self._listening and not self._accepting and taken < self.limits.max_connections:
             self._accepting = True
             for sock in self._listening:
                 self._loop.add_reader(sock.fileno(), self._accept, sock)

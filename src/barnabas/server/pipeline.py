@@ -16,6 +16,7 @@ from barnabas.protocol import codec
 from barnabas.protocol.codec import RecordsRef
 from barnabas.protocol.frame import encode_response, encode_response_parts, parse_request_header
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
@@ -128,7 +129,12 @@ class Pipeline:
 
     def start(self, connection: Connection, frame: memoryview) -> Call:
         now_s = self._now_s()
+        gate = connection.gate
+        if gate is not None and (raw := gate.raw) is not None:
+            return self._start_raw(connection, frame, raw)
         header = parse_request_header(frame)
+        if gate is not None:
+            gate.admit(header.api_key)
         api = self.handlers.get(header.api_key)
         if api is None:
             raise Malformed(f"request for unknown API key {header.api_key}")
@@ -152,6 +158,13 @@ class Pipeline:
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
             )
         self._execute(call, request)
+        call.local_done_s = self._now_s()
+        return call
+
+    def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
+        """A SASL token without a header."""
+        call = Call(connection, api, api_version=0, correlation_id=0, client_id=None, received_s=connection.active_s)
+        self._execute(call, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
         call.local_done_s = self._now_s()
         return call
 

@@ -40,10 +40,11 @@ def test_unknown_security_protocol_is_refused() -> None:
         client_config("h:1", {"security.protocol": "magic"})
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_protocol_that_is_not_supported_yet_says_so_instead_of_pretending(protocol: str) -> None:
-    with pytest.raises(NotSupportedYet, match=f"security.protocol={protocol} is not supported yet"):
-        Cluster(client_config("h:1", {"security.protocol": protocol}))
+def test_sasl_without_a_usable_mechanism_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"GSSAPI is the default: set sasl\.mechanism"):
+        Cluster(client_config("h:1", {"security.protocol": "SASL_PLAINTEXT"}))
+    with pytest.raises(ConfigError, match=r"sasl\.mechanism=PLAIN needs sasl\.jaas\.config"):
+        Cluster(client_config("h:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}))
 
 
 def test_cluster_without_bootstrap_servers_is_refused() -> None:

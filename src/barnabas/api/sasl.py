@@ -1,0 +1,207 @@
+"""SASL on the wire: SaslHandshake v0 to v1 and SaslAuthenticate v0 to v2 (KIP-43, KIP-152), re-authentication (KIP-368).
+
+On a listener with SASL a `SaslGate` stands before all handlers of a connection; on any other listener both APIs are answered
+ILLEGAL_SASL_STATE, as in Kafka. After a handshake of version 0 tokens travel without headers, as old clients send them.
+A failure is answered, and the connection closed, after `connection.failed.authentication.delay.ms`.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from barnabas.auth.jaas import JaasEntry, parse_jaas
+from barnabas.auth.machine import IllegalState, Mechanism, NotAdmitted, RequestKind, SaslSession
+from barnabas.auth.mechanism import SaslFailed, ServerExchange
+from barnabas.auth.plain import MECHANISM as PLAIN
+from barnabas.auth.plain import PlainServer
+from barnabas.auth.scram import BY_NAME, ScramMechanism, ScramServer
+from barnabas.core.clock import Clock
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.definition import Password
+from barnabas.core.config.listeners import Listener
+from barnabas.core.errors import ConfigError, ErrorCode, Malformed
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from barnabas.protocol.versions import api_named
+from barnabas.security.credentials import ScramCredentials
+from barnabas.security.principal import Principal
+from barnabas.server.call import Call
+from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.server.ranges import Part
+
+log = logging.getLogger(__name__)
+
+_KINDS = {
+    api_named("ApiVersions").key: RequestKind.VERSIONS,
+    api_named("SaslHandshake").key: RequestKind.HANDSHAKE,
+    api_named("SaslAuthenticate").key: RequestKind.AUTHENTICATE,
+}
+
+
+class SaslGate:
+    """One connection's. Owner: the event loop."""
+
+    def __init__(self, session: SaslSession, api: "SaslApi", *, frame_bytes_max: int) -> None:
+        self.session = session
+        self.frame_bytes_max = frame_bytes_max
+        self._api = api
+
+    @property
+    def is_open(self) -> bool:
+        return self.session.is_complete
+
+    @property
+    def raw(self) -> ApiHandler | None:
+        return self._api.raw if self.session.takes_raw_tokens else None
+
+    def admit(self, api_key: int) -> None:
+        try:
+            self.session.admit(_KINDS.get(api_key, RequestKind.OTHER), now_ms=self._api.now_ms())
+        except NotAdmitted as error:
+            raise Malformed(f"{error} (API key {api_key})") from error
+
+
+class SaslApi:
+    """The handlers of all connections; each connection's state is in its gate."""
+
+    def __init__(self, clock: Clock, *, failure_delay_ms: int) -> None:
+        self._clock = clock
+        self._failure_delay_ms = failure_delay_ms
+        self.raw: ApiHandler = _RawTokens(api_named("SaslAuthenticate"), self.authenticate, _refuse_authenticate)
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    def handshake(self, call: Call, request: SaslHandshakeRequest) -> HandlerResult:
+        session = _session_of(call)
+        if session is None:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        try:
+            session.handshake(request.mechanism, with_headers=call.api_version >= 1, now_ms=self.now_ms())
+        except IllegalState:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        except SaslFailed as failure:
+            response = SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=session.mechanisms
+            )
+            self._fail(call, response, failure)
+            return None
+        return SaslHandshakeResponse(mechanisms=session.mechanisms)
+
+    def authenticate(self, call: Call, request: SaslAuthenticateRequest) -> HandlerResult:
+        session = _session_of(call)
+        illegal = SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+        )
+        if session is None:
+            return illegal
+        try:
+            accepted = session.authenticate(
+                bytes(request.auth_bytes), now_ms=self.now_ms(), wall_ms=self._clock.now_ms()
+            )
+        except IllegalState:
+            return illegal
+        except SaslFailed as failure:
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(failure)
+            )
+            self._fail(call, response, failure)
+            return None
+        if accepted.user is not None:
+            call.channel.authenticated(Principal("User", accepted.user))
+        return SaslAuthenticateResponse(
+            error_message=None, auth_bytes=accepted.token, session_lifetime_ms=accepted.session_lifetime_ms
+        )
+
+    def _fail(self, call: Call, response: ApiMessage, failure: SaslFailed) -> None:
+        """Whoever guesses passwords waits for each answer."""
+        log.info("authentication from %s on %s failed: %s", call.channel.peer_host, call.channel.listener_name, failure)
+        timer = asyncio.get_running_loop().call_later(self._failure_delay_ms / 1000, _answer_and_close, call, response)
+        call.on_abandoned = timer.cancel
+
+
+def _answer_and_close(call: Call, response: ApiMessage) -> None:
+    call.channel.finish()
+    call.reply(response)
+
+
+def _session_of(call: Call) -> SaslSession | None:
+    gate = call.channel.gate
+    return cast(SaslGate, gate).session if gate is not None else None
+
+
+class _RawTokens(ApiHandler):
+    """Tokens without headers: the frame is the token, and so is the answer. A refusal is a closed connection."""
+
+    def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
+        assert isinstance(response, SaslAuthenticateResponse)
+        if response.error_code:
+            return ()
+        token = bytes(response.auth_bytes)
+        return (len(token).to_bytes(4, "big") + token,)
+
+
+def _refuse_handshake(request: SaslHandshakeRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return SaslHandshakeResponse(error_code=code)
+
+
+def _refuse_authenticate(request: SaslAuthenticateRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return SaslAuthenticateResponse(error_code=code, error_message=message)
+
+
+def handlers(api: SaslApi) -> list[ApiHandler]:
+    return [
+        ApiHandler(api_named("SaslHandshake"), api.handshake, _refuse_handshake),
+        ApiHandler(api_named("SaslAuthenticate"), api.authenticate, _refuse_authenticate),
+    ]
+
+
+# -- from settings ----------------------------------------------------------------------------------------------------
+
+
+def mechanisms_of(config: BrokerConfig, listener: Listener, credentials: ScramCredentials) -> dict[str, Mechanism]:
+    """What a listener offers. :raises ConfigError: for a mechanism that is not served, or lacks its settings."""
+    names = config.for_listener(listener.name, "sasl.enabled.mechanisms")
+    assert isinstance(names, tuple)
+    offered = {name: _mechanism(config, listener, name, credentials) for name in names}
+    if not offered:
+        raise ConfigError(f"listener {listener.name} asks for SASL, but sasl.enabled.mechanisms is empty")
+    return offered
+
+
+def _mechanism(config: BrokerConfig, listener: Listener, name: str, credentials: ScramCredentials) -> Mechanism:
+    reauth_ms = config.for_listener(listener.name, "connections.max.reauth.ms", name)
+    assert isinstance(reauth_ms, int)
+    if name == PLAIN:
+        passwords: Mapping[str, str] = _jaas(config, listener, name).users
+        return Mechanism(lambda: PlainServer(passwords), reauth_ms)
+    if name in BY_NAME:
+        return Mechanism(_scram(BY_NAME[name], credentials), reauth_ms)
+    if name == "GSSAPI":
+        raise ConfigError(
+            f"listener {listener.name}: GSSAPI (Kerberos) is not supported; set sasl.enabled.mechanisms to PLAIN, "
+            f"{', '.join(BY_NAME)} (GSSAPI is Kafka's default)"
+        )
+    raise ConfigError(
+        f"listener {listener.name}: SASL mechanism {name} is not supported; use PLAIN or {' or '.join(BY_NAME)}"
+    )
+
+
+def _scram(mechanism: ScramMechanism, credentials: ScramCredentials) -> Callable[[], ServerExchange]:
+    return lambda: ScramServer(
+        mechanism, lambda user: credentials.get(mechanism, user), nonce=secrets.token_urlsafe(24)
+    )
+
+
+def _jaas(config: BrokerConfig, listener: Listener, mechanism: str) -> JaasEntry:
+    text = config.for_listener(listener.name, "sasl.jaas.config", mechanism)
+    if not isinstance(text, Password):
+        raise ConfigError(
+            f"{mechanism} on listener {listener.name} needs "
+            f"{listener.config_prefix}{mechanism.lower()}.sasl.jaas.config"
+        )
+    return parse_jaas(text.value)

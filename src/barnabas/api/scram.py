@@ -1,0 +1,182 @@
+"""SCRAM credentials: DescribeUserScramCredentials v0 and AlterUserScramCredentials v0 (KIP-554).
+
+Changes are made by the controller; any other broker answers NOT_CONTROLLER, as Kafka does in ZooKeeper mode. A password
+never comes here: the client sends it salted and hashed.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+from barnabas.auth.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import Operation
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+
+_EMPTY_NAME = "Username must not be empty"
+_NO_SUCH_USER = "Attempt to describe a user credential that does not exist"
+
+
+class ScramApi:
+    def __init__(self, context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> None:
+        self._context = context
+        self._store = store
+        self._write_config = write_config
+
+    # -- DescribeUserScramCredentials ---------------------------------------------------------------------------------
+
+    async def describe(self, call: Call, request: DescribeUserScramCredentialsRequest) -> ApiMessage:
+        self._context.require_cluster(call, Operation.DESCRIBE)
+        if not request.users:
+            users = await self._store.read_all(paths.USERS)
+            named = {paths.desanitize(name): settings for name, settings in users.items()}
+            results = [_described(name, settings) for name, settings in sorted(named.items()) if _has_any(settings)]
+            return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+        times = Counter(user.name for user in request.users)
+        results = []
+        for name, count in times.items():
+            if not name:
+                results.append(_undescribed(name, ErrorCode.RESOURCE_NOT_FOUND, _EMPTY_NAME))
+            elif count > 1:
+                words = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+                results.append(_undescribed(name, ErrorCode.DUPLICATE_RESOURCE, words))
+            else:
+                settings = await self._store.read(paths.USERS, paths.sanitize(name))
+                if _has_any(settings):
+                    results.append(_described(name, settings))
+                else:
+                    results.append(_undescribed(name, ErrorCode.RESOURCE_NOT_FOUND, f"{_NO_SUCH_USER}: {name}"))
+        return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+    # -- AlterUserScramCredentials ------------------------------------------------------------------------------------
+
+    async def alter(self, call: Call, request: AlterUserScramCredentialsRequest) -> ApiMessage:
+        if not self._context.controller.is_active:
+            raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+        self._context.require_cluster(call, Operation.ALTER)
+        results = _check(request)
+        users = dict.fromkeys(name for name, _ in _pairs(request))
+        for user in users:
+            if user not in results:
+                results[user] = await self._alter_user(user, request)
+        return AlterUserScramCredentialsResponse(results=[results[user] for user in users])
+
+    async def _alter_user(
+        self, user: str, request: AlterUserScramCredentialsRequest
+    ) -> AlterUserScramCredentialsResult:
+        entity = paths.sanitize(user)
+        settings = await self._store.read(paths.USERS, entity)
+        for deletion in request.deletions:
+            if deletion.name == user:
+                name = ScramMechanism(deletion.mechanism).sasl_name
+                if settings.pop(name, None) is None:
+                    return _altered(
+                        user,
+                        ErrorCode.RESOURCE_NOT_FOUND,
+                        "Attempt to delete a user credential that does not exist",
+                    )
+        for upsertion in request.upsertions:
+            if upsertion.name == user:
+                mechanism = ScramMechanism(upsertion.mechanism)
+                settings[mechanism.sasl_name] = ScramCredential.of_salted(
+                    mechanism,
+                    bytes(upsertion.salted_password),
+                    salt=bytes(upsertion.salt),
+                    iterations=upsertion.iterations,
+                ).encode()
+        await self._write_config(paths.USERS, entity, settings)
+        return _altered(user)
+
+
+def _check(request: AlterUserScramCredentialsRequest) -> dict[str, AlterUserScramCredentialsResult]:
+    """What is wrong with users, by name: one mistake refuses all that is asked about a user."""
+    known = frozenset(ScramMechanism)
+    wrong: dict[str, AlterUserScramCredentialsResult] = {}
+    pairs = _pairs(request)
+    for name, mechanism in pairs:
+        if not name:
+            wrong[name] = _altered(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, _EMPTY_NAME)
+        elif mechanism not in known:
+            wrong[name] = _altered(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    for upsertion in request.upsertions:
+        if upsertion.name in wrong:
+            continue
+        if upsertion.iterations < ITERATIONS_MIN:
+            wrong[upsertion.name] = _altered(upsertion.name, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        elif upsertion.iterations > ITERATIONS_MAX:
+            wrong[upsertion.name] = _altered(upsertion.name, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    for (name, _), count in Counter(pairs).items():
+        if count > 1 and name not in wrong:
+            words = "A user credential cannot be altered twice in the same request"
+            wrong[name] = _altered(name, ErrorCode.DUPLICATE_RESOURCE, words)
+    return wrong
+
+
+def _pairs(request: AlterUserScramCredentialsRequest) -> list[tuple[str, int]]:
+    """(user, mechanism) of everything that is asked."""
+    return [(each.name, each.mechanism) for each in request.upsertions] + [
+        (each.name, each.mechanism) for each in request.deletions
+    ]
+
+
+def _has_any(settings: Mapping[str, str]) -> bool:
+    return any(name in settings for name in BY_NAME)
+
+
+def _described(user: str, settings: Mapping[str, str]) -> DescribeUserScramCredentialsResult:
+    result = DescribeUserScramCredentialsResult(user=user, error_message=None)
+    for name, mechanism in BY_NAME.items():
+        if (text := settings.get(name)) is not None:
+            try:
+                iterations = ScramCredential.decode(text).iterations
+            except ValueError:
+                return _undescribed(
+                    user, ErrorCode.UNKNOWN_SERVER_ERROR, "Error processing describe user SCRAM credential"
+                )
+            result.credential_infos.append(CredentialInfo(mechanism=mechanism, iterations=iterations))
+    return result
+
+
+def _undescribed(user: str, code: ErrorCode, message: str) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(user=user, error_code=code, error_message=message)
+
+
+def _altered(
+    user: str, code: ErrorCode = ErrorCode.NONE, message: str | None = None
+) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
+
+
+def _refuse_describe(request: DescribeUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message)
+
+
+def _refuse_alter(request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    users = dict.fromkeys(name for name, _ in _pairs(request))
+    return AlterUserScramCredentialsResponse(results=[_altered(user, code, message) for user in users])
+
+
+def handlers(context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> list[ApiHandler]:
+    api = ScramApi(context, store, write_config)
+    return [
+        ApiHandler(api_named("DescribeUserScramCredentials"), api.describe, _refuse_describe),
+        ApiHandler(api_named("AlterUserScramCredentials"), api.alter, _refuse_alter),
+    ]

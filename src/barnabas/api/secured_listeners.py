@@ -1,0 +1,76 @@
+"""A listener with the security that its settings ask for, and the links of brokers that use it."""
+
+from barnabas.api.sasl import SaslApi, SaslGate, mechanisms_of
+from barnabas.auth.machine import SaslSession
+from barnabas.client.connection import Connection, open_connection
+from barnabas.client.security import ClientSecurity, authenticate
+from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.listeners import Listener
+from barnabas.security.credentials import ScramCredentials
+from barnabas.security.tls import certificate_principals, listener_context, setting_text
+from barnabas.server.links import Opener, open_plaintext
+from barnabas.server.listener import Endpoint
+
+#: What a client's settings hold that a broker's links need.
+_LINK_SETTINGS = (
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.enabled.protocols",
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+)
+#: How long a broker waits for each answer while it authenticates to another.
+_AUTHENTICATION_TIMEOUT_MS = 10_000
+
+
+def secured(config: BrokerConfig, listener: Listener, api: SaslApi, credentials: ScramCredentials) -> Endpoint:
+    """:raises ConfigError: for a listener whose settings cannot work."""
+    protocol = listener.security_protocol
+    tls = listener_context(config, listener) if protocol.uses_tls else None
+    if not protocol.uses_sasl:
+        principal_of = certificate_principals(config, listener) if protocol.uses_tls else None
+        return Endpoint(name=listener.name, host=listener.host, port=listener.port, tls=tls, principal_of=principal_of)
+    mechanisms = mechanisms_of(config, listener, credentials)
+    frame_bytes_max = config.sasl_server_max_receive_size
+    return Endpoint(
+        name=listener.name,
+        host=listener.host,
+        port=listener.port,
+        tls=tls,
+        gate=lambda: SaslGate(SaslSession(mechanisms), api, frame_bytes_max=frame_bytes_max),
+    )
+
+
+def link_opener(config: BrokerConfig) -> Opener:
+    """Opens connections to other brokers with what the inter-broker listener asks for."""
+    protocol = config.security_inter_broker_protocol
+    if not protocol.uses_tls and not protocol.uses_sasl:
+        return open_plaintext
+    listener = config.inter_broker_listener_name
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
+    settings["sasl.mechanism"] = mechanism
+    settings["sasl.jaas.config"] = setting_text(config, listener, "sasl.jaas.config", mechanism)
+    security = ClientSecurity.of(protocol.name, {name: text for name, text in settings.items() if text is not None})
+
+    async def prove(connection: Connection) -> None:
+        await authenticate(connection, security, timeout_ms=_AUTHENTICATION_TIMEOUT_MS)
+
+    async def open_link(endpoint: BrokerEndpoint, client_id: str) -> Connection:
+        return await open_connection(
+            endpoint.host,
+            endpoint.port,
+            client_id=client_id,
+            ssl_context=security.tls,
+            authenticate=prove,
+            max_in_flight=64,
+        )
+
+    return open_link

@@ -1,0 +1,42 @@
+"""What every SASL mechanism is to those who carry its tokens."""
+
+from typing import Protocol
+
+from barnabas.core.errors import BarnabasError
+
+
+class SaslFailed(BarnabasError):
+    """The exchange is over without success. The message goes to the peer: it must not tell what the peer may not know."""
+
+
+class ServerExchange(Protocol):
+    """One authentication as the server sees it."""
+
+    @property
+    def user(self) -> str | None:
+        """Who it is, once that is proved."""
+        ...
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """When the credential itself ends, if it does: a token's end."""
+        ...
+
+    def evaluate(self, token: bytes) -> bytes:
+        """The answer to a client's token. Raises `SaslFailed`."""
+        ...
+
+
+class ClientExchange(Protocol):
+    """One authentication as the client sees it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing more is to be sent, and the server has proved what the mechanism lets it prove."""
+        ...
+
+    def first(self) -> bytes: ...
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """The next token; None where the challenge was the last. Raises `SaslFailed`."""
+        ...

@@ -1,0 +1,85 @@
+"""How a client proves who it is and checks whom it speaks to, from `security.protocol`, `ssl.*` and `sasl.*`."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from barnabas.auth.client import exchange_factory
+from barnabas.auth.mechanism import ClientExchange, SaslFailed
+from barnabas.auth.tls import TlsSettings, client_context
+from barnabas.client.connection import Connection
+from barnabas.client.errors import AuthenticationFailed
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """Made once from settings, used for every connection."""
+
+    tls: ssl.SSLContext | None = None
+    mechanism: str | None = None
+    begin: Callable[[], ClientExchange] | None = None
+
+    @staticmethod
+    def of(security_protocol: str, settings: Mapping[str, str]) -> "ClientSecurity":
+        """:raises ConfigError: for settings that cannot work."""
+        tls = None
+        if security_protocol in ("SSL", "SASL_SSL"):
+            tls = client_context(TlsSettings.read(settings.get))
+        if security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
+            return ClientSecurity(tls=tls)
+        mechanism, begin = exchange_factory(settings)
+        return ClientSecurity(tls=tls, mechanism=mechanism, begin=begin)
+
+    def exchange(self, address: str) -> "SaslConversation | None":
+        """The conversation to hold on a fresh connection; None where there is no SASL."""
+        if self.begin is None or self.mechanism is None:
+            return None
+        return SaslConversation(address, self.mechanism, self.begin())
+
+
+async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
+    """The whole exchange on a fresh connection: the hook of `open_connection`."""
+    conversation = security.exchange(connection.address)
+    if conversation is None:
+        return
+    answer = await connection.request(conversation.handshake, SaslHandshakeResponse, timeout_ms=timeout_ms)
+    request: SaslAuthenticateRequest | None = conversation.begin(answer)
+    while request is not None:
+        response = await connection.request(request, SaslAuthenticateResponse, timeout_ms=timeout_ms)
+        request = conversation.proceed(response)
+
+
+class SaslConversation:
+    """What to send next and what to make of the answer, for any kind of connection. Pure."""
+
+    def __init__(self, address: str, mechanism: str, exchange: ClientExchange) -> None:
+        self._address = address
+        self._mechanism = mechanism
+        self._exchange = exchange
+
+    @property
+    def handshake(self) -> SaslHandshakeRequest:
+        return SaslHandshakeRequest(mechanism=self._mechanism)
+
+    def begin(self, response: SaslHandshakeResponse) -> SaslAuthenticateRequest:
+        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(response.mechanisms) or "none"
+            raise AuthenticationFailed(f"{self._address} does not offer {self._mechanism}; it offers {offered}")
+        if response.error_code:
+            code = ErrorCode(response.error_code)
+            raise AuthenticationFailed(f"{self._address} does not take a SASL handshake: {code.name}")
+        return SaslAuthenticateRequest(auth_bytes=self._exchange.first())
+
+    def proceed(self, response: SaslAuthenticateResponse) -> SaslAuthenticateRequest | None:
+        """The next request; None when both sides are satisfied."""
+        if response.error_code:
+            reason = response.error_message or ErrorCode(response.error_code).name
+            raise AuthenticationFailed(f"{self._address}: {reason}")
+        try:
+            token = self._exchange.respond(bytes(response.auth_bytes))
+        except SaslFailed as failure:
+            raise AuthenticationFailed(f"{self._address}: {failure}") from failure
+        return None if token is None else SaslAuthenticateRequest(auth_bytes=token)

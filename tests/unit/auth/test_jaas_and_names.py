@@ -1,0 +1,95 @@
+"""JAAS lines, subjects of certificates, and the rules that map them."""
+
+import pytest
+
+from barnabas.auth.client import exchange_factory
+from barnabas.auth.distinguished_name import format_subject, principal_mapper
+from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from barnabas.core.errors import ConfigError
+
+
+def test_line_as_kafka_users_write_it() -> None:
+    entry = parse_jaas(
+        f"""{PLAIN_MODULE} required
+            username="admin" password='a "quoted" \\\\ secret'
+            user_admin="x" user_alice=plain ;"""
+    )
+    assert entry.module == PLAIN_MODULE
+    assert entry.require("username") == "admin"
+    assert entry.require("password") == 'a "quoted" \\ secret'
+    assert entry.users == {"admin": "x", "alice": "plain"}
+    assert "secret" not in repr(entry)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Module required",
+        'Module required password="hush"',
+        'Module perhaps password="hush";',
+        'Module required password "hush";',
+        'Module required password="hush;',
+        "Module required password=;",
+        'Module required a="hush"; Other required b="hush";',
+    ],
+)
+def test_line_that_cannot_be_read_is_refused_without_its_secret(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config") as refused:
+        parse_jaas(text)
+    assert "hush" not in str(refused.value)
+
+
+def test_missing_option_is_named() -> None:
+    with pytest.raises(ConfigError, match="needs password"):
+        exchange_factory(
+            {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f'{SCRAM_MODULE} required username="u";'}
+        )
+
+
+def test_client_exchange_of_each_mechanism() -> None:
+    line = f'{SCRAM_MODULE} required username="u" password="p";'
+    for mechanism, first in (("PLAIN", b"\0u\0p"), ("SCRAM-SHA-256", b"n,,n=u,r="), ("SCRAM-SHA-512", b"n,,n=u,r=")):
+        name, begin = exchange_factory({"sasl.mechanism": mechanism, "sasl.jaas.config": line})
+        assert name == mechanism and begin().first().startswith(first)
+    _, begin = exchange_factory({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line})
+    assert begin().first() != begin().first()  # a nonce is used once
+
+
+def test_subject_is_written_as_java_writes_it() -> None:
+    subject = (
+        (("countryName", "DE"),),
+        (("organizationName", "A, B"),),
+        (("commonName", "alice"), ("userId", "7")),
+    )
+    assert format_subject(subject) == "CN=alice+UID=7,O=A\\, B,C=DE"
+    assert format_subject(((("commonName", " #x "),),)) == "CN=\\ #x\\ "
+    assert format_subject(((("commonName", "#x"),),)) == "CN=\\#x"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "mapped"),
+    [
+        ("DEFAULT", "CN=alice,O=x", "CN=alice,O=x"),
+        ("", "CN=alice,O=x", "CN=alice,O=x"),
+        ("RULE:^CN=(.*?),O=.*$/$1/", "CN=alice,O=x", "alice"),
+        ("RULE:^CN=(.*?),O=.*$/$1/U", "CN=alice,O=x", "ALICE"),
+        ("RULE:^CN=(.*?),O=.*$/$1@x/L", "CN=Alice,O=x", "alice@x"),
+        ("RULE:^CN=(.*?),OU=(.*?)$/$2-$1/,RULE:^CN=(.*?)$/$1/,DEFAULT", "CN=a,OU=b", "b-a"),
+        ("RULE:^CN=(.*?),OU=(.*?)$/$2-$1/, RULE:^UID=(.*?)$/$1/, DEFAULT", "CN=a,O=b", "CN=a,O=b"),
+        (r"RULE:^CN=(\w+)\/(.*)$/$2/", "CN=a/b", "b"),
+    ],
+)
+def test_rules(rules: str, name: str, mapped: str) -> None:
+    assert principal_mapper(rules)(name) == mapped
+
+
+def test_name_that_no_rule_maps_is_refused() -> None:
+    with pytest.raises(ValueError, match="no rule"):
+        principal_mapper("RULE:^CN=(.*?),O=.*$/$1/")("UID=7")
+
+
+@pytest.mark.parametrize("rules", ["RULE:abc", "SOMETHING", "RULE:(/x/", "DEFAULT;RULE:a/b/"])
+def test_rules_that_cannot_be_read_are_named(rules: str) -> None:
+    with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
+        principal_mapper(rules)
