@@ -23,7 +23,7 @@ class _Thread:
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._guarded, name=type(self).__name__)
+        self._thread = threading.Thread(target=self._guarded, name=type(self).__name__, daemon=True)
 
     def start(self) -> Self:
         self._thread.start()
@@ -53,7 +53,13 @@ class Writer(_Thread):
         super().__init__()
         self.topic = topic
         self._pause_s = pause_s
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5}
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 5,
+            "log_level": 0,
+        }
         self._producer = Producer({**settings, "message.timeout.ms": 120_000, **config})
         self.acked: dict[tuple[int, int], bytes] = {}
         self.refused: list[str] = []
@@ -79,7 +85,7 @@ class GroupReader(_Thread):
 
     def __init__(self, bootstrap: str, topic: str, group: str, **config: Any) -> None:
         super().__init__()
-        settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
         self._consumer = Consumer({**settings, "enable.auto.commit": False, "session.timeout.ms": 10_000, **config})
         self._consumer.subscribe([topic])
         self.seen: Counter[bytes] = Counter()
@@ -117,6 +123,7 @@ class Transactor(_Thread):
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 60_000,
                 "linger.ms": 0,
+                "log_level": 0,
             }
         )
         self.committed: set[bytes] = set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,8 @@ from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 
 T = TypeVar("T")
+_SILENT = logging.getLogger("steering.kazoo")
+_SILENT.setLevel(logging.CRITICAL)
 
 
 class Steering:
@@ -27,7 +30,7 @@ class Steering:
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        self.zk = KazooClient(cluster.zookeeper)
+        self.zk = KazooClient(cluster.zookeeper, logger=_SILENT)
         self.zk.start()
 
     def close(self) -> None:
