@@ -98,6 +98,7 @@ from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
 from barnabas.storage import meta_properties, names
 from barnabas.storage.cleaner.cleaner import Cleaner
+from barnabas.storage.cleaner.gauges import add_gauges
 from barnabas.storage.cleaner.process import ProcessWorker
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.disk import Disk
@@ -287,6 +288,7 @@ class Broker:
         self.logs.start()
         self.cleaner = Cleaner(self.logs, env, CleanerSettings.of(config), lambda: ProcessWorker(self._loop, env))
         self.cleaner.start()
+        add_gauges(self.registry, self.cleaner)
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
