@@ -1,0 +1,86 @@
+"""Secured clusters for tests: listeners, users, certificates."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from barnabas.cli.local_cluster import LocalCluster
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+ADMIN, ALICE = ("admin", "admin-secret"), ("alice", "alice-secret")
+
+#: One listener of each kind that needs no certificate; brokers speak PLAIN with each other.
+SASL_CONFIG = {
+    "listeners": "INTERNAL://127.0.0.1:0,CLIENT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+    "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT,CLIENT:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "inter.broker.listener.name": "INTERNAL",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.internal.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.internal.plain.sasl.jaas.config": (
+        f'{PLAIN_MODULE} required username="broker" password="broker-secret" user_broker="broker-secret";'
+    ),
+    "listener.name.client.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.client.plain.sasl.jaas.config": (
+        f'{PLAIN_MODULE} required user_{ADMIN[0]}="{ADMIN[1]}" user_{ALICE[0]}="{ALICE[1]}";'
+    ),
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    # The plain listener is there for tests that set the stage.
+    "super.users": "User:broker;User:admin;User:ANONYMOUS",
+}
+
+
+def bootstrap_of(cluster: LocalCluster, listener: str) -> str:
+    """Addresses of one listener, from what the brokers said when they were ready."""
+    found = []
+    for broker_id in cluster.broker_ids:
+        line = cluster.member(broker_id).ready_line or ""
+        listeners = dict(part.split("=", 1) for part in line.split()[1:])["listeners"]
+        for endpoint in listeners.split(","):
+            name, _, address = endpoint.partition("://")
+            if name == listener:
+                found.append(address)
+    return ",".join(found)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority of the test's own, made with the openssl command."""
+
+    folder: Path
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @staticmethod
+    def create(folder: Path, name: str = "Test CA") -> "Authority":
+        folder.mkdir(parents=True, exist_ok=True)
+        made = Authority(folder)
+        _openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-keyout", str(folder / "ca.key"), "-out", str(made.certificate),
+        )  # fmt: skip
+        return made
+
+    def issue(self, name: str, *, subject: str, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Path:
+        """A file with key and certificate. `days` may be negative: it has expired then."""
+        key, request, certificate = (self.folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
+        _openssl(
+            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject,
+            "-addext", f"subjectAltName={hosts}", "-keyout", str(key), "-out", str(request),
+        )  # fmt: skip
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={hosts}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        span = ["-days", str(days)] if days > 0 else ["-not_before", "20200101000000Z", "-not_after", "20200102000000Z"]
+        _openssl(
+            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.folder / "ca.key"),
+            "-CAcreateserial", "-extfile", str(extensions), *span, "-out", str(certificate),
+        )  # fmt: skip
+        both = self.folder / f"{name}.pem"
+        both.write_text(key.read_text() + certificate.read_text())
+        return both
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

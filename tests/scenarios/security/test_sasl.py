@@ -1,0 +1,278 @@
+"""SASL_PLAINTEXT on a real cluster, through the clients that people use: right and wrong credentials, and what they may do."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import kafka
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
+
+from barnabas.cli.local_cluster import LocalCluster
+from barnabas.client.blocking import BlockingConnection
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import client_config
+from barnabas.client.errors import AuthenticationFailed, ConnectionLost
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture(scope="module")
+def sasl_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, config=SASL_CONFIG) as cluster:
+        admin = AdminClient({"bootstrap.servers": bootstrap_of(cluster, "PLAINTEXT")})
+        users = [
+            UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+            for user, password in (ADMIN, ALICE)
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        ]
+        for future in admin.alter_user_scram_credentials(users).values():
+            future.result(30)
+        eventually(lambda: all(can_connect(cluster, address) for address in client_bootstrap(cluster).split(",")))
+        yield cluster
+
+
+def can_connect(cluster: LocalCluster, address: str) -> bool:
+    """Whether the broker at the address has heard of the users."""
+    host, port = address.split(":")
+    try:
+        with BlockingConnection(host, int(port), client_config(address, own_settings("SCRAM-SHA-512", ALICE))):
+            return True
+    except AuthenticationFailed:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never became true"
+
+
+def client_bootstrap(cluster: LocalCluster) -> str:
+    return bootstrap_of(cluster, "CLIENT")
+
+
+def settings(cluster: LocalCluster, mechanism: str, who: tuple[str, str], **more: object) -> dict[str, object]:
+    """confluent-kafka's."""
+    return {
+        "bootstrap.servers": client_bootstrap(cluster),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": who[0],
+        "sasl.password": who[1],
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
+def own_settings(mechanism: str, who: tuple[str, str]) -> dict[str, str]:
+    """barnabas' and Java's."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="{who[0]}" password="{who[1]}";',
+    }
+
+
+def allow(cluster: LocalCluster, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+    admin = AdminClient(settings(cluster, "PLAIN", ADMIN))
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+        for operation in operations
+    ]
+    for future in admin.create_acls(bindings).values():
+        future.result(30)
+
+
+def open_topic(cluster: LocalCluster, topic: str) -> None:
+    """A topic and a group of one name that alice may use, known to every broker."""
+    admin = AdminClient(settings(cluster, "PLAIN", ADMIN))
+    admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(30)
+    allow(cluster, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
+    allow(cluster, ResourceType.GROUP, topic, AclOperation.READ)
+    for broker in client_bootstrap(cluster).split(","):
+        alice = AdminClient({**settings(cluster, "PLAIN", ALICE), "bootstrap.servers": broker})
+        eventually(lambda alice=alice: topic in alice.list_topics(timeout=30).topics)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+    open_topic(sasl_cluster, topic)
+    outcome: list[KafkaError | None] = []
+    producer = Producer(settings(sasl_cluster, mechanism, ALICE))
+    producer.produce(topic, b"hello", on_delivery=lambda error, _: outcome.append(error))
+    producer.flush(30)
+    assert outcome == [None]
+    consumer = Consumer(settings(sasl_cluster, mechanism, ALICE, group_id=topic, auto_offset_reset="earliest"))
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(30)
+        assert message is not None and message.error() is None and message.value() == b"hello"
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+    open_topic(sasl_cluster, topic)
+    secure = {
+        "bootstrap_servers": client_bootstrap(sasl_cluster),
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": ALICE[0],
+        "sasl_plain_password": ALICE[1],
+    }
+
+    async def story() -> None:
+        async with asyncio.timeout(60):
+            async with AIOKafkaProducer(**secure) as producer:
+                await producer.send_and_wait(topic, b"hello")
+            async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **secure) as consumer:
+                assert (await consumer.getone()).value == b"hello"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+    open_topic(sasl_cluster, topic)
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=client_bootstrap(sasl_cluster),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username=ALICE[0],
+        sasl_plain_password=ALICE[1],
+        enable_idempotence=False,
+    )
+    try:
+        assert producer.send(topic, b"hello").get(30).offset == 0
+    finally:
+        producer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("who", [("alice", "wrong"), ("nobody", "alice-secret")])
+def test_wrong_credentials_are_refused_in_words(
+    sasl_cluster: LocalCluster, mechanism: str, who: tuple[str, str]
+) -> None:
+    told: list[KafkaError] = []
+    admin = AdminClient({**settings(sasl_cluster, mechanism, who), "error_cb": told.append})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=2)
+    admin.poll(0)
+    assert any(error.code() == KafkaError._AUTHENTICATION for error in told)
+
+    async def with_our_own_client() -> None:
+        async with Cluster(client_config(client_bootstrap(sasl_cluster), own_settings(mechanism, who))) as cluster:
+            await cluster.refresh(())
+
+    words = "Invalid username or password" if mechanism == "PLAIN" else "invalid credentials with SASL mechanism SCRAM"
+    with pytest.raises(AuthenticationFailed, match=words):
+        asyncio.run(with_our_own_client())
+
+
+def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -> None:
+    async def story() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=client_bootstrap(sasl_cluster),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_plain_username="alice",
+            sasl_plain_password="wrong",
+        )
+        async with asyncio.timeout(30):
+            with pytest.raises(AioKafkaError):
+                await producer.start()
+            await producer.stop()
+
+    asyncio.run(story())
+
+
+def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: LocalCluster, topic: str) -> None:
+    open_topic(sasl_cluster, topic)
+    outcome: list[KafkaError | None] = []
+    producer = Producer(settings(sasl_cluster, "SCRAM-SHA-256", ALICE))
+
+    def send() -> KafkaError | None:
+        producer.produce(topic, b"v", on_delivery=lambda error, _: outcome.append(error))
+        producer.flush(30)
+        return outcome.pop()
+
+    assert send() is None
+    admin = AdminClient(settings(sasl_cluster, "PLAIN", ADMIN))
+    everything = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    [removed] = admin.delete_acls([everything]).values()
+    assert len(removed.result(30)) == 2
+
+    def is_refused() -> bool:
+        error = send()
+        return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+    eventually(is_refused)
+
+
+def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_of(sasl_cluster, "PLAINTEXT")})
+    gone = ("gone", "pw")
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)
+    admin.alter_user_scram_credentials([UserScramCredentialUpsertion("gone", info, b"pw")])["gone"].result(30)
+    described = admin.describe_user_scram_credentials(["gone"])["gone"].result(30)
+    assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [
+        (ScramMechanism.SCRAM_SHA_512, 8192)
+    ]
+    address = client_bootstrap(sasl_cluster).split(",")[0]
+    host, port = address.split(":")
+
+    def comes_in() -> bool:
+        try:
+            with BlockingConnection(host, int(port), client_config(address, own_settings("SCRAM-SHA-512", gone))):
+                return True
+        except AuthenticationFailed:
+            return False
+
+    eventually(comes_in)
+    deletion = UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_512)
+    admin.alter_user_scram_credentials([deletion])["gone"].result(30)
+    eventually(lambda: not comes_in())
+    with pytest.raises(KafkaException, match="does not exist"):
+        admin.alter_user_scram_credentials([deletion])["gone"].result(30)
+
+
+def test_nothing_is_served_before_authentication(sasl_cluster: LocalCluster) -> None:
+    """A client that thinks the listener is plain gets nothing, and is closed."""
+    address = client_bootstrap(sasl_cluster).split(",")[0]
+    host, port = address.split(":")
+    with BlockingConnection(host, int(port), client_config(address)) as connection, pytest.raises(ConnectionLost):
+        connection.request(MetadataRequest(topics=None), MetadataResponse)
+
+
+def test_secrets_are_in_no_log(sasl_cluster: LocalCluster) -> None:
+    for broker_id in sasl_cluster.broker_ids:
+        text = sasl_cluster.log(broker_id)
+        for secret in ("broker-secret", ADMIN[1], ALICE[1], "stored_key"):
+            assert secret not in text
