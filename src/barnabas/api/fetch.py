@@ -63,7 +63,8 @@ class FetchApi:
             replica_id=replica_id,
             replica_epoch=replica_epoch,
             max_wait_ms=request.max_wait_ms,
-            min_bytes=request.min_bytes,
+            # More than a response may hold cannot be waited for.
+            min_bytes=min(request.min_bytes, request.max_bytes, context.replicas.fetch_bytes_max),
             max_bytes=request.max_bytes,
             isolation_level=request.isolation_level,
             client_rack=request.rack_id,

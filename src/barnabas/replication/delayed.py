@@ -7,6 +7,7 @@ wait for its high watermark, and under `partition.log_end_key` by followers, who
 from collections.abc import Callable, Sequence
 
 from barnabas.core.errors import ErrorCode
+from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.partition import Partition
 from barnabas.runtime.purgatory import DelayedOperation
 
@@ -51,13 +52,13 @@ class DelayedFetch(DelayedOperation):
 
     def __init__(
         self,
-        positions: Sequence[tuple[Partition, int, int]],
+        positions: Sequence[tuple[Partition, int, FetchedPartition]],
         *,
         min_bytes: int,
-        bytes_ready: Callable[[Partition, int], int | None],
+        bytes_ready: Callable[[Partition, FetchedPartition], int | None],
         on_done: Callable[[], None],
     ) -> None:
-        """`positions`: partition, the leader epoch that the read believed in, the fetch offset.
+        """`positions`: partition, the leader epoch that the read believed in, what is wanted of it.
 
         `bytes_ready` says how much could be read, or None when the fetch must be answered at once, whatever it gets.
         """
@@ -69,10 +70,10 @@ class DelayedFetch(DelayedOperation):
 
     def is_satisfied(self) -> bool:
         total = 0
-        for partition, leader_epoch, offset in self._positions:
+        for partition, leader_epoch, want in self._positions:
             if partition.machine.leader_epoch != leader_epoch:
                 return True
-            ready = self._bytes_ready(partition, offset)
+            ready = self._bytes_ready(partition, want)
             if ready is None:
                 return True
             total += ready

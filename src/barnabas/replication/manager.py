@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
-from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.core.ids import NO_EPOCH, BrokerId, TopicPartition
 from barnabas.metrics.registry import Counter, Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from barnabas.replication.fetch_session_cache import FetchedPartition
@@ -288,19 +288,19 @@ class ReplicaManager:
         on_done: Callable[[list[PartitionRead]], None],
     ) -> WaitingFetch | None:
         """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it."""
-        reads, total_bytes, has_news = self._read_all(params, wanted)
-        if has_news or params.max_wait_ms <= 0 or not wanted or total_bytes >= params.min_bytes:
+        reads, readable_bytes, has_news = self._read_all(params, wanted)
+        if has_news or params.max_wait_ms <= 0 or not wanted or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None
-        positions: list[tuple[Partition, int, int]] = []
+        positions: list[tuple[Partition, int, FetchedPartition]] = []
         for (want, tp), read in zip(wanted, reads, strict=True):
             read.release()
             assert not isinstance(tp, ErrorCode)  # an error would have been news
             partition = self._partitions[tp]
-            positions.append((partition, partition.machine.leader_epoch, want.fetch_offset))
+            positions.append((partition, partition.machine.leader_epoch, want))
 
-        def ready(partition: Partition, offset: int) -> int | None:
-            return self._bytes_ready(partition, params, offset)
+        def ready(partition: Partition, want: FetchedPartition) -> int | None:
+            return self._bytes_ready(partition, params, want)
 
         operation = DelayedFetch(
             positions,
@@ -316,10 +316,10 @@ class ReplicaManager:
     def _read_all(
         self, params: FetchParams, wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
     ) -> tuple[list[PartitionRead], int, bool]:
-        """All reads, their bytes, and whether one of them must be told at once."""
+        """All reads, the bytes that count for `min.bytes`, and whether one of them must be told at once."""
         now_ms = self._clock.now_ms()
         left_bytes = min(params.max_bytes, self.fetch_bytes_max)
-        total_bytes = 0
+        total_bytes = readable_bytes = 0
         has_news = False
         reads: list[PartitionRead] = []
         for want, tp in wanted:
@@ -329,10 +329,16 @@ class ReplicaManager:
                 read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
             reads.append(read)
             total_bytes += read.size_bytes
+            readable_bytes += read.readable_bytes
             left_bytes = max(0, left_bytes - read.size_bytes)
-            if read.error or read.diverging_epoch is not None or read.preferred_read_replica >= 0:
+            if (
+                read.error
+                or read.diverging_epoch is not None
+                or read.preferred_read_replica >= 0
+                or read.has_more_segments
+            ):
                 has_news = True
-        return reads, total_bytes, has_news
+        return reads, readable_bytes, has_news
 
     def _read_one(
         self,
@@ -343,6 +349,7 @@ class ReplicaManager:
         min_one_batch: bool,
         now_ms: int,
     ) -> PartitionRead:
+        read: PartitionRead | None = None
         try:
             partition = self.require(tp)
             preferred = self._prefers_replica(partition, params, want.fetch_offset)
@@ -359,10 +366,10 @@ class ReplicaManager:
             )
             if params.replica_id >= 0 and not read.error and read.diverging_epoch is None:
                 self._note_follower(partition, params, want, log_end, now_ms)
-        except Refused as refusal:
-            return PartitionRead(refusal.code)
-        except LogDirFault:
-            return PartitionRead(ErrorCode.KAFKA_STORAGE_ERROR)
+        except (Refused, LogDirFault) as error:
+            if read is not None:
+                read.release()
+            return PartitionRead(error.code if isinstance(error, Refused) else ErrorCode.KAFKA_STORAGE_ERROR)
         return read
 
     def _note_follower(
@@ -391,20 +398,23 @@ class ReplicaManager:
         read.preferred_read_replica = preferred
         return read
 
-    def _bytes_ready(self, partition: Partition, params: FetchParams, offset: int) -> int | None:
-        if partition.log is None:
-            return None
+    def _bytes_ready(self, partition: Partition, params: FetchParams, want: FetchedPartition) -> int | None:
+        offset = want.fetch_offset
+        if partition.log is None or partition.machine.check_leader_epoch(NO_EPOCH, require_leader=False):
+            return None  # failed, deleted or stopped
         bound = partition.read_bound(params)
         if bound <= offset:
             return None if offset > partition.log.log_end_offset else 0
         if params.min_bytes <= 1:
             return 1
         try:
-            found = partition.log.read(offset, max_bytes=params.min_bytes, max_offset=bound, min_one_batch=True)
+            found = partition.log.read(offset, max_bytes=want.max_bytes, max_offset=bound, min_one_batch=True)
         except (Refused, LogDirFault):
             return None
         found.release()
-        return found.size_bytes
+        if found.is_cut:
+            return max(found.size_bytes, want.max_bytes)
+        return None if found.size_bytes and found.upper_offset < bound else found.size_bytes
 
     # -- delete records -----------------------------------------------------------------------------------------------
 

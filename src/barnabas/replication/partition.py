@@ -58,11 +58,13 @@ class PartitionRead:
         "aborted_transactions",
         "diverging_epoch",
         "error",
+        "has_more_segments",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "preferred_read_replica",
         "ranges",
+        "readable_bytes",
         "size_bytes",
     )
 
@@ -73,6 +75,10 @@ class PartitionRead:
         self.log_start_offset = -1
         self.ranges: list[FileRange] = []
         self.size_bytes = 0
+        #: What counts for `min.bytes`: a limit counts whole, though only whole batches below it leave.
+        self.readable_bytes = 0
+        #: The read ended with its segment, and the next has more: waiting would bring nothing.
+        self.has_more_segments = False
         self.aborted_transactions: list[AbortedTxn] | None = None
         self.diverging_epoch: DivergingEpoch | None = None
         self.preferred_read_replica = -1
@@ -292,9 +298,17 @@ class Partition:
         bound = self.read_bound(params)
         found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
         result.ranges = found.ranges
-        result.size_bytes = found.size_bytes
+        result.size_bytes = result.readable_bytes = found.size_bytes
+        if found.is_cut:
+            result.readable_bytes = max(found.size_bytes, max_bytes)
+        else:
+            result.has_more_segments = found.size_bytes > 0 and found.upper_offset < bound
         if params.isolation_level == READ_COMMITTED and not from_follower:
-            result.aborted_transactions = log.aborted_transactions(Offset(fetch_offset), found.upper_offset)
+            try:
+                result.aborted_transactions = log.aborted_transactions(Offset(fetch_offset), found.upper_offset)
+            except BaseException:
+                found.release()
+                raise
         return result
 
     def read_bound(self, params: FetchParams) -> Offset:

@@ -76,7 +76,7 @@ def _take(
         size = end - position
     start = OffsetMetadata(Offset(offset), Offset(segment.base_offset), position)
     ranges = [FileRange(segment.file, position, size)] if size else []
-    return ReadResult(ranges, size, start, Offset(upper))
+    return ReadResult(ranges, size, start, Offset(upper), is_cut=available > max_bytes)
 
 
 def aborted_transactions(segments: SegmentList, from_offset: int, upper_offset: int) -> list[AbortedTxn]:

@@ -76,6 +76,8 @@ class ReadResult(NamedTuple):
     start: OffsetMetadata
     #: No record of the ranges is at or above it: the upper bound for `aborted_transactions`.
     upper_offset: Offset
+    #: `max_bytes` ended the read, in the middle of a segment: the next batch did not fit.
+    is_cut: bool = False
 
     def release(self) -> None:
         for file_range in self.ranges:

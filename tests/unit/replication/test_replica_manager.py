@@ -1,0 +1,148 @@
+"""The replica manager on real logs: long polls that end when they should, pins that are given back."""
+
+from pathlib import Path
+
+from barnabas.core.clock import ManualClock
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.metrics.registry import Registry
+from barnabas.protocol.records import BatchBuilder
+from barnabas.replication.fetch_session_cache import FetchedPartition, FetchKey
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.manager import AppendEntry, ReplicaManager
+from barnabas.replication.partition import FetchParams, Partition, PartitionRead
+from barnabas.replication.state import PartitionState
+from barnabas.runtime.timers import ManualTimers
+from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.log_types import Origin
+from barnabas.storage.recovery import open_log
+
+ME, FOLLOWER = BrokerId(1), BrokerId(2)
+TP = TopicPartition("t", 0)
+CONSUMER = FetchParams(
+    replica_id=-1,
+    replica_epoch=-1,
+    max_wait_ms=500,
+    min_bytes=1,
+    max_bytes=1 << 20,
+    isolation_level=0,
+    client_rack="",
+    may_read_from_follower=True,
+)
+
+
+class World:
+    def __init__(self, folder: Path, *, segment_bytes: int = 1 << 20, replicas: tuple[BrokerId, ...] = (ME,)) -> None:
+        self.clock = ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.manager = ReplicaManager(
+            ME,
+            clock=self.clock,
+            timers=self.timers,
+            threads=InlineThreads(),
+            registry=Registry(),
+            is_known=lambda tp: False,
+            submit_isr_change=lambda partition, proposal: None,
+            prefers_replica=lambda partition, params, offset: None,
+            fetch_bytes_max=1 << 20,
+        )
+        machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
+        self.partition = Partition(TP, machine, self.clock, on_high_watermark=lambda partition: None)
+        config = LogConfig(segment_bytes=segment_bytes)
+        self.log = open_log(str(folder / "t-0"), config=config, env=LogEnvironment(clock=self.clock), partition=TP)
+        self.partition.log = self.log
+        state = PartitionState(
+            leader=ME, leader_epoch=LeaderEpoch(0), isr=replicas[:1], partition_epoch=0, replicas=replicas
+        )
+        self.partition.become_leader(state, now_ms=self.clock.now_ms())
+        self.manager.add(self.partition)
+
+    def append(self, size_bytes: int = 100) -> None:
+        """One batch of about `size_bytes`."""
+        builder = BatchBuilder()
+        builder.append(None, b"v" * (size_bytes - 70), timestamp=self.clock.now_ms())
+        self.manager.append(
+            [AppendEntry(TP, bytearray(builder.build()))],
+            required_acks=1,
+            timeout_ms=0,
+            origin=Origin.CLIENT,
+            on_done=lambda outcomes: None,
+        )
+
+    def fetch(self, params: FetchParams, offset: int, *, max_bytes: int = 1 << 20) -> list[list[PartitionRead]]:
+        """What has been answered: nothing yet, or once."""
+        answers: list[list[PartitionRead]] = []
+        want = FetchedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
+        self.manager.fetch(params, [(want, TP)], answers.append)
+        return answers
+
+    @property
+    def pins(self) -> int:
+        return sum(segment.file.pins for segment in self.log.segments)
+
+
+def test_long_poll_ends_when_min_bytes_have_come_though_no_whole_batch_ends_there(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.append(100)
+    answers = world.fetch(CONSUMER._replace(min_bytes=150), 0)
+    assert answers == []
+    world.append(100)
+    [[read]] = answers
+    assert read.size_bytes == world.log.size_bytes > 150
+    read.release()
+
+
+def test_limit_that_cuts_a_fetch_counts_as_reached(tmp_path: Path) -> None:
+    """Kafka sends the torn batch and has its bytes; here only whole batches leave."""
+    world = World(tmp_path)
+    for _ in range(5):
+        world.append(100)
+    [[read]] = world.fetch(CONSUMER._replace(min_bytes=150), 0, max_bytes=150)
+    assert 0 < read.size_bytes < 150
+    read.release()
+    [[read]] = world.fetch(CONSUMER._replace(min_bytes=250, max_bytes=250), 0)
+    assert 0 < read.size_bytes < 250
+    read.release()
+
+
+def test_end_of_an_older_segment_is_not_waited_at(tmp_path: Path) -> None:
+    world = World(tmp_path, segment_bytes=250)
+    for _ in range(5):
+        world.append(100)
+    assert len(world.log.segments) > 1
+    [[read]] = world.fetch(CONSUMER._replace(min_bytes=400), 0)
+    assert read.size_bytes > 0
+    read.release()
+
+
+def test_long_poll_still_waits_for_min_bytes_in_the_last_segment(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for _ in range(3):
+        world.append(100)
+    answers = world.fetch(CONSUMER._replace(min_bytes=1000), 0)
+    assert answers == [] and world.pins == 0
+    world.timers.advance_ms(500)
+    [[read]] = answers
+    assert read.size_bytes == world.log.size_bytes
+    read.release()
+
+
+def test_long_poll_ends_when_the_replica_is_stopped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    answers = world.fetch(CONSUMER, 0)
+    world.partition.machine.stop()
+    world.manager.wake_all(world.partition)
+    [[read]] = answers
+    assert read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_fetch_of_a_followers_former_life_leaves_no_pin(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    world.append(100)
+    follower = CONSUMER._replace(replica_id=FOLLOWER, replica_epoch=8)
+    [[read]] = world.fetch(follower, 0)
+    read.release()
+    [[read]] = world.fetch(follower._replace(replica_epoch=7), 0)
+    assert read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.pins == 0
