@@ -72,10 +72,9 @@ class Authority:
         )  # fmt: skip
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={hosts}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        span = ["-days", str(days)] if days > 0 else ["-not_before", "20200101000000Z", "-not_after", "20200102000000Z"]
         _openssl(
             "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.folder / "ca.key"),
-            "-CAcreateserial", "-extfile", str(extensions), *span, "-out", str(certificate),
+            "-CAcreateserial", "-extfile", str(extensions), "-days", str(days), "-out", str(certificate),
         )  # fmt: skip
         both = self.folder / f"{name}.pem"
         both.write_text(key.read_text() + certificate.read_text())
