@@ -128,13 +128,16 @@ class ControlRequests:
             errors: dict[TopicPartition, ErrorCode] = {}
             led: list[Partition] = []
             followed: list[Partition] = []
-            for count, order in enumerate(orders, start=1):
-                errors[order.tp] = self._carry_out(order, led, followed)
-                if count % SLICE == 0:
-                    await asyncio.sleep(0)
-                    if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
-                        return ErrorCode.STALE_CONTROLLER_EPOCH, errors
-            self._tell(led, followed)
+            try:
+                for count, order in enumerate(orders, start=1):
+                    errors[order.tp] = self._carry_out(order, led, followed)
+                    if count % SLICE == 0:
+                        await asyncio.sleep(0)
+                        if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
+                            return ErrorCode.STALE_CONTROLLER_EPOCH, errors
+            finally:
+                # Also of a part: the newer controller repeats the same leader epochs, and that changes nothing.
+                self._tell(led, followed)
             return ErrorCode.NONE, errors
 
     def _carry_out(self, order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:

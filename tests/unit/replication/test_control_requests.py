@@ -1,0 +1,101 @@
+"""Control requests that are overtaken: what was carried out is told to those who must know."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from barnabas.core.clock import ManualClock
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from barnabas.metrics.registry import Registry
+from barnabas.replication.control_requests import SLICE, ControlRequests, PartitionOrder
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.state import PartitionState
+from barnabas.runtime.timers import ManualTimers
+from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.log import Log
+from barnabas.storage.recovery import open_log
+
+ME = BrokerId(1)
+
+
+class Logs:
+    def __init__(self, folder: Path, clock: ManualClock) -> None:
+        self._folder = folder
+        self._env = LogEnvironment(clock=clock)
+        self.logs: dict[TopicPartition, Log] = {}
+
+    def get(self, partition: TopicPartition) -> Log | None:
+        return self.logs.get(partition)
+
+    def get_or_create(self, partition: TopicPartition, **kwargs: object) -> Log:
+        path = str(self._folder / str(partition))
+        self.logs[partition] = open_log(path, config=LogConfig(), env=self._env, partition=partition)
+        return self.logs[partition]
+
+    def delete(self, partition: TopicPartition) -> None:
+        self.logs.pop(partition).abandon()
+
+    def has_offline_dirs(self) -> bool:
+        return False
+
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> int:
+        return 0
+
+
+def make(folder: Path) -> ControlRequests:
+    clock = ManualClock()
+    replicas = ReplicaManager(
+        ME,
+        clock=clock,
+        timers=ManualTimers(clock),
+        threads=InlineThreads(),
+        registry=Registry(),
+        is_known=lambda tp: False,
+        submit_isr_change=lambda partition, proposal: None,
+        prefers_replica=lambda partition, params, offset: None,
+        fetch_bytes_max=1 << 20,
+    )
+    fetchers: Any = SimpleNamespace(remove=lambda partitions: None)
+
+    async def load_settings(topics: object) -> None:
+        return None
+
+    return ControlRequests(
+        ME,
+        replicas,
+        fetchers,
+        Logs(folder, clock),
+        clock,
+        broker_epoch=lambda: BrokerEpoch(1),
+        make_machine=lambda tp: PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000),
+        is_alive=lambda broker: True,
+        load_settings=load_settings,
+    )
+
+
+def lead(number: int) -> PartitionOrder:
+    state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(3), isr=(ME,), partition_epoch=0, replicas=(ME,))
+    return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
+
+
+def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
+    """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        told: list[TopicPartition] = []
+        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+        orders = [lead(number) for number in range(SLICE + 4)]
+        request = asyncio.create_task(control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1))
+        await asyncio.sleep(0)
+        # UpdateMetadata of the newer controller
+        assert control.check_epochs(controller_epoch=2, broker_epoch=1) is ErrorCode.NONE
+        error, errors = await request
+        assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == SLICE
+        assert told == list(errors)
+
+    asyncio.run(run())
