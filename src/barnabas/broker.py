@@ -428,6 +428,7 @@ class Broker:
         )
         self.control.subscribe(self.groups.leadership_changed)
         self.control.subscribe(self._transaction_leadership_changed)
+        self.control.subscribe(self.moves.leadership_changed)
 
     def _transaction_leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
         coordinator = self.transactions.coordinator

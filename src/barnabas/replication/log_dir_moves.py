@@ -30,6 +30,7 @@ class MovableLogs(Protocol):
     def get_or_create_future(self, partition: TopicPartition) -> Log: ...
     def delete_future(self, partition: TopicPartition) -> None: ...
     def swap_future(self, partition: TopicPartition) -> Log: ...
+    def fail_dir(self, path: str, error: OSError) -> None: ...
 
 
 class LogDirMoves:
@@ -64,20 +65,25 @@ class LogDirMoves:
                     self._logs.delete_future(tp)
                 return ErrorCode.NONE
             if future is None:
-                partition.future_log = self._logs.get_or_create_future(tp)
-                self._spawn(self._move(partition, partition.future_log), f"move {tp} to {path}")
+                self._start(partition, self._logs.get_or_create_future(tp))
+            elif partition.future_log is None:  # it failed before
+                self._start(partition, future)
         except Refused as refusal:
             return refusal.code
         except LogDirFault:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
-    def resume(self, partition: Partition) -> None:
-        """A future log was found at start: go on with the move."""
-        future = self._logs.get_future(partition.tp)
-        if future is not None and partition.future_log is None:
-            partition.future_log = future
-            self._spawn(self._move(partition, future), f"move {partition.tp}")
+    def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
+        """Partitions have a role: those whose future log was found at start go on with their move."""
+        for partition in (*led, *followed):
+            future = self._logs.get_future(partition.tp)
+            if future is not None and partition.log is not None and partition.future_log is None:
+                self._start(partition, future)
+
+    def _start(self, partition: Partition, future: Log) -> None:
+        partition.future_log = future
+        self._spawn(self._move(partition, future), f"move {partition.tp} to {future.log_dir}")
 
     async def _move(self, partition: Partition, future: Log) -> None:
         log.info("moving %s to %s", partition.tp, future.log_dir)
@@ -85,15 +91,22 @@ class LogDirMoves:
             while self._is_current(partition, future):
                 assert partition.log is not None
                 if self._align(partition.log, future):
-                    partition.log = self._logs.swap_future(partition.tp)
-                    partition.future_log = None
-                    self._replicas.wake_all(partition)
+                    self._swap(partition)
                     return
                 await self._copy_chunk(partition.log, future)
         except (Refused, LogDirFault) as error:
             log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
+        finally:
             if partition.future_log is future:
                 partition.future_log = None
+
+    def _swap(self, partition: Partition) -> None:
+        try:
+            self._logs.swap_future(partition.tp)
+        finally:
+            # Also where the old directory failed at the very end: the new log is in its place, and the old one is closed.
+            partition.log = self._logs.get(partition.tp)
+            self._replicas.wake_all(partition)
 
     def _is_current(self, partition: Partition, future: Log) -> bool:
         """The move was not overtaken by another one, by a deletion, or by a disk that failed."""
@@ -118,6 +131,9 @@ class LogDirMoves:
         )
         try:
             data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
+        except OSError as error:
+            self._logs.fail_dir(current.log_dir, error)
+            raise LogDirFault(current.log_dir, error) from error
         finally:
             found.release()
         if not future.is_closed:

@@ -403,6 +403,8 @@ class LogManager:
         source_dir, target_dir = self._dir_of(current), self._dir_of(future)
         self._rename(future, names.partition_dir(partition))
         future.update_high_watermark(current.high_watermark)
+        # What DeleteRecords or retention took away meanwhile must not come back.
+        future.maybe_increment_log_start_offset(current.log_start_offset, "the log that moves starts there")
         self._release(self._future, partition)
         self._release(self._logs, partition)
         self._adopt(future)
@@ -425,8 +427,8 @@ class LogManager:
             logs = self._future if log.is_future else self._logs
             self._release(logs, log.partition)
             log.abandon()
-            partitions.append(log.partition)
-            if not log.is_future:
+            if not log.is_future:  # where only the future log is lost, the partition goes on as it is
+                partitions.append(log.partition)
                 self.on_removed(log.partition)
         logger.error("%s is offline, and with it %d logs", log_dir.path, len(gone))
         self._on_dir_failed(log_dir.path, partitions)

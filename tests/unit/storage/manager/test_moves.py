@@ -1,0 +1,146 @@
+"""Moves between log directories: what they must not bring back, what must not end with them, how they go on."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.unit.storage.manager.manager_support import Broker, append, tp, values
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId, LeaderEpoch
+from barnabas.metrics.registry import Registry
+from barnabas.replication.log_dir_moves import LogDirMoves
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import Partition
+from barnabas.replication.state import PartitionState
+
+ME = BrokerId(1)
+
+
+class Mover:
+    """A broker that leads t-0 in directory a, and moves it to b."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.a, self.b = str(tmp_path / "a"), str(tmp_path / "b")
+        self.broker = Broker(tmp_path / "a", tmp_path / "b")
+        logs = self.broker.manager
+        if logs.get(tp("t")) is None:
+            logs.prefer_dir(tp("t"), self.a)
+            logs.get_or_create(tp("t"), topic_id=None)
+        machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
+        self.partition = Partition(tp("t"), machine, self.broker.clock, on_high_watermark=lambda partition: None)
+        self.partition.log = logs.get(tp("t"))
+        state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,))
+        self.partition.become_leader(state, now_ms=0)
+        self.replicas = ReplicaManager(
+            ME,
+            clock=self.broker.clock,
+            timers=self.broker.timers,
+            threads=self.broker.threads,
+            registry=Registry(),
+            is_known=lambda tp: False,
+            submit_isr_change=lambda partition, proposal: None,
+            prefers_replica=lambda partition, params, offset: None,
+            fetch_bytes_max=1 << 20,
+        )
+        self.replicas.add(self.partition)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.before_chunk: Callable[[], None] = lambda: None
+        self.moves = LogDirMoves(
+            self.replicas,
+            logs,
+            self.broker.clock,
+            on_thread=self._on_thread,
+            spawn=lambda work, name: self.tasks.add(asyncio.get_running_loop().create_task(work)),
+        )
+
+    async def _on_thread(self, work: Callable[[], bytes]) -> bytes:
+        self.before_chunk()
+        return work()
+
+    async def done(self) -> None:
+        await asyncio.gather(*self.tasks)
+
+
+def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        log = mover.partition.local_log
+        append(log, b"deleted", b"kept")
+        log.update_high_watermark(2)
+        mover.before_chunk = lambda: log.maybe_increment_log_start_offset(1, "DeleteRecords") and None
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.b
+        assert mover.partition.local_log.log_start_offset == 1
+        assert values(mover.partition.local_log) == [b"kept"]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_move_that_a_restart_interrupted_goes_on_when_the_partition_has_a_role_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = Mover(tmp_path)
+        append(before.partition.local_log, b"x")
+        before.broker.manager.prefer_dir(tp("t"), before.b)
+        before.broker.manager.get_or_create_future(tp("t"))
+        before.broker.kill()
+        mover = Mover(tmp_path)
+        mover.moves.leadership_changed([mover.partition], [])
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.b
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_move_that_failed_can_be_asked_for_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        append(mover.partition.local_log, b"x")
+
+        def fail() -> None:
+            mover.before_chunk = lambda: None
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+
+        mover.before_chunk = fail
+        mover.moves.begin(tp("t"), mover.b)
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.a
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.b
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_directory_that_cannot_be_read_during_a_move_goes_offline_and_the_broker_stays(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        append(mover.partition.local_log, b"x")
+
+        def fail() -> None:
+            raise OSError(5, "a page that cannot be read")
+
+        mover.before_chunk = fail
+        mover.moves.begin(tp("t"), mover.b)
+        await mover.done()
+        assert mover.broker.failed == [(mover.a, [tp("t")])]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_directory_that_fails_under_a_future_log_leaves_the_partition_alone(tmp_path: Path) -> None:
+    mover = Broker(tmp_path / "a", tmp_path / "b")
+    mover.manager.prefer_dir(tp("t"), mover.roots[0])
+    mover.manager.get_or_create(tp("t"), topic_id=None)
+    mover.manager.prefer_dir(tp("t"), mover.roots[1])
+    mover.manager.get_or_create_future(tp("t"))
+    mover.manager.fail_dir(mover.roots[1], OSError(5, "pulled out"))
+    assert mover.failed == [(mover.roots[1], [])]
+    assert mover.manager.get(tp("t")) is not None and mover.manager.get_future(tp("t")) is None
+    mover.manager.shutdown()
