@@ -49,7 +49,7 @@ from barnabas.coordination.registration import (
     create_top_level_paths,
     generate_broker_id,
 )
-from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, encode_log_dir_event
 from barnabas.core.clock import Clock, SystemClock
@@ -115,6 +115,8 @@ CONTROLLER_GONE_BACKOFF_S = 0.3
 NEVER_MS = 2**31 - 1
 #: News of the cluster comes in flocks: ask for the hand-over again after the flock, not after each.
 HAND_OVER_PAUSE_S = 0.1
+#: The pause before a failed directory is reported again, by the session that follows an expired one.
+REPORT_RETRY_S = 1.0
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
 
@@ -676,7 +678,14 @@ class Broker:
 
     async def _report_log_dir_failure(self) -> None:
         """The controller sees the notification, asks which replicas are offline, and elects others."""
-        await self.session.create(paths.log_dir_event(), encode_log_dir_event(self.broker_id), sequence=True)
+        while True:
+            try:
+                await self.session.create(paths.log_dir_event(), encode_log_dir_event(self.broker_id), sequence=True)
+            except SessionExpired as error:
+                log.warning("a failed log directory is not reported yet: %s", error)
+                await asyncio.sleep(REPORT_RETRY_S)
+            else:
+                return
 
     async def _shut_down(self) -> None:
         log.info("stopping")

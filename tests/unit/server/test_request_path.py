@@ -8,6 +8,9 @@ from typing import cast
 
 import pytest
 
+from barnabas.broker import Broker
+from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.core.ids import BrokerId
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -113,3 +116,24 @@ async def test_file_cut_short_while_it_is_sent_by_tls_ends_the_connection(tmp_pa
         writer.write([pinned])
         await eventually(lambda: bool(errors))
     assert pinned.released == 1 and bytes(transport.written) == b"x" * 100
+
+
+def test_failed_directory_is_reported_by_the_next_session_where_this_one_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Session:
+        attempts = 0
+
+        async def create(self, path: str, data: bytes, *, sequence: bool) -> str:
+            self.attempts += 1
+            if self.attempts == 1:
+                raise SessionExpired("the session has expired and there is no new one yet")
+            return path
+
+    monkeypatch.setattr("barnabas.broker.REPORT_RETRY_S", 0.0)
+    broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
+    session = Session()
+    broker.session = cast(ZooKeeperSession, session)
+    broker.broker_id = BrokerId(1)
+    asyncio.run(broker._report_log_dir_failure())
+    assert session.attempts == 2
