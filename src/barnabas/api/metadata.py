@@ -27,6 +27,7 @@ from barnabas.protocol.messages.describe_topic_partitions import (
 )
 from barnabas.protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -39,6 +40,11 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 AUTO_CREATION_WAIT_S = 2.0
+
+
+def _is_by_id(wanted: MetadataRequestTopic) -> bool:
+    """The id decides, as in Kafka: the Java client asks with an id and an empty name."""
+    return wanted.topic_id != ZERO_TOPIC_ID
 
 
 class MetadataApi:
@@ -64,6 +70,7 @@ class MetadataApi:
             topic.name
             for topic in request.topics
             if topic.name is not None
+            and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
             and self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
         ]
@@ -142,7 +149,7 @@ class MetadataApi:
             ]
             return response
         for wanted in request.topics:
-            if wanted.name is None:
+            if wanted.name is None or _is_by_id(wanted):
                 response.topics.append(self._topic_by_id(call, TopicId(wanted.topic_id), with_operations))
             else:
                 error = errors.get(wanted.name, ErrorCode.NONE)
