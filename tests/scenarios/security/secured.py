@@ -1,8 +1,4 @@
-"""Secured clusters for tests: listeners, users, certificates."""
-
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
+"""Secured clusters for tests: listeners and users."""
 
 from barnabas.cli.local_cluster import LocalCluster
 
@@ -41,45 +37,3 @@ def bootstrap_of(cluster: LocalCluster, listener: str) -> str:
             if name == listener:
                 found.append(address)
     return ",".join(found)
-
-
-@dataclass(frozen=True)
-class Authority:
-    """A certificate authority of the test's own, made with the openssl command."""
-
-    folder: Path
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "ca.pem"
-
-    @staticmethod
-    def create(folder: Path, name: str = "Test CA") -> "Authority":
-        folder.mkdir(parents=True, exist_ok=True)
-        made = Authority(folder)
-        _openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-keyout", str(folder / "ca.key"), "-out", str(made.certificate),
-        )  # fmt: skip
-        return made
-
-    def issue(self, name: str, *, subject: str, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Path:
-        """A file with key and certificate. `days` may be negative: it has expired then."""
-        key, request, certificate = (self.folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
-        _openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject,
-            "-addext", f"subjectAltName={hosts}", "-keyout", str(key), "-out", str(request),
-        )  # fmt: skip
-        extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={hosts}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        _openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.folder / "ca.key"),
-            "-CAcreateserial", "-extfile", str(extensions), "-days", str(days), "-out", str(certificate),
-        )  # fmt: skip
-        both = self.folder / f"{name}.pem"
-        both.write_text(key.read_text() + certificate.read_text())
-        return both
-
-
-def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -11,7 +11,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from secured import ALICE, PLAIN_MODULE, Authority, bootstrap_of
+from secured import ALICE, PLAIN_MODULE, bootstrap_of
+from tests.pki import Authority
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 from barnabas.client.blocking import BlockingConnection

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +58,12 @@ class Harness:
         request_bytes_max: int = 1_000_000,
         queued_requests_max: int = 500,
         held_apis: Iterable[int] = (),
+        endpoint: Endpoint | None = None,
+        more: Iterable[ApiHandler] = (),
     ) -> None:
+        """`more` are handlers that come with their API; `endpoint` is a listener with security."""
+        self._endpoint = endpoint or Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
+        self._more = more
         self._handlers = {"Heartbeat": lambda call, request: HeartbeatResponse(), **(handlers or {})}
         self._limits = limits or ConnectionLimits()
         self._request_bytes_max = request_bytes_max
@@ -81,7 +87,7 @@ class Harness:
             for name, execute in self._handlers.items()
         ]
         self.pipeline = Pipeline(
-            {api.api_key: api for api in apis},
+            {api.api_key: api for api in (*apis, *self._more)},
             self.registry,
             now_s=loop.time,
             spawn=lambda work, *, name: spawn(work, name),
@@ -91,7 +97,7 @@ class Harness:
             held_apis=self._held_apis,
         )
         self.server = SocketServer(loop, self.pipeline, self.pool, self.registry, limits=self._limits, spawn=spawn)
-        self.port = self.server.bind(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0))
+        self.port = self.server.bind(self._endpoint)
         self.server.start_accepting()
         return self
 
@@ -105,8 +111,8 @@ class Harness:
         await eventually(lambda: not self.server.connections)
         self.pool.shutdown()
 
-    async def client(self) -> "RawClient":
-        return RawClient(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def client(self, tls: ssl.SSLContext | None = None) -> "RawClient":
+        return RawClient(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls))
 
 
 def _refusal(name: str) -> Callable[[Any, ErrorCode, str | None], ApiMessage]:
