@@ -149,10 +149,11 @@ class ConsumerProtocol:
                 raise Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
             if request.topic_partitions is None or request.topic_partitions:
                 raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
-            if not request.subscribed_topic_names and not request.subscribed_topic_regex:
+            # Kafka 4 takes members without a topic: the Java client joins so while its pattern matches nothing yet.
+            if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
                 raise Refused(
                     ErrorCode.INVALID_REQUEST,
-                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-empty when (re-)joining.",
+                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
                 )
         if request.subscribed_topic_regex:
             check_regex(request.subscribed_topic_regex)
@@ -276,7 +277,9 @@ class ConsumerProtocol:
         topics = self._around.topics
         epoch = group.group_epoch
         has_changed = (
-            updated.subscribed_topics != member.subscribed_topics or updated.subscribed_regex != member.subscribed_regex
+            epoch == 0  # a new group begins with epoch 1, also where its first member wants no topic yet
+            or updated.subscribed_topics != member.subscribed_topics
+            or updated.subscribed_regex != member.subscribed_regex
         )
         if updated != member:
             out.records.append(updated.metadata_record(group.group_id))

@@ -56,7 +56,6 @@ JOIN: dict[str, Any] = {
         {"rebalance_timeout_ms": -1},
         {"topic_partitions": None},
         {"topic_partitions": [RequestTopicPartitions(topic_id=FakeTopics.id_of("t"), partitions=[0])]},
-        {"subscribed_topic_names": []},
         {"subscribed_topic_names": None},
         {"member_id": ""},
         {"member_id": "", "member_epoch": 3},
@@ -69,6 +68,12 @@ def test_malformed_heartbeat_is_an_invalid_request(h: Harness, change: dict[str,
 
 def test_version_0_lets_the_coordinator_choose_the_member_id(h: Harness) -> None:
     assert send(h, version=0, **{**JOIN, "member_id": ""}).member_id == "uuid1"
+
+
+def test_member_may_join_without_a_topic(h: Harness) -> None:
+    response = send(h, **{**JOIN, "subscribed_topic_names": []})
+    assert response.member_epoch > 0
+    assert response.assignment is None or response.assignment.topic_partitions == []
 
 
 def test_unknown_assignor_is_refused(h: Harness) -> None:
