@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import maven
+from kazoo.client import KazooClient
 
 KAFKA: Final = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
 APACHE, OURS = "apache", "ours"
@@ -115,8 +116,9 @@ class MixedCluster:
     # -- life of brokers ----------------------------------------------------------------------------------------------
 
     def start(self, broker_id: int, kind: str) -> None:
-        """A broker that was stopped, again, as `kind`."""
+        """A broker that was stopped, again, as `kind`. Kafka refuses to start while its former session lives."""
         self.kinds[broker_id] = kind
+        self._wait_unregistered(broker_id)
         self._launch(broker_id)
         self.wait_ready(broker_id)
 
@@ -150,6 +152,17 @@ class MixedCluster:
             return False
 
         wait_until(is_up, START_TIMEOUT_S, what=f"broker {broker_id} listens")
+
+    def _wait_unregistered(self, broker_id: int) -> None:
+        zk = KazooClient(self.zookeeper)
+        zk.start()
+        try:
+            wait_until(
+                lambda: not zk.exists(f"/brokers/ids/{broker_id}"), what=f"the session of broker {broker_id} ends"
+            )
+        finally:
+            zk.stop()
+            zk.close()
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -178,11 +178,14 @@ def read_all(
         {**settings, "isolation.level": isolation, "enable.partition.eof": True, "enable.auto.commit": False}
     )
     try:
-        partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        deadline_s = time.monotonic() + timeout_s
+        # A broker that has just started knows of no topic until the controller tells it.
+        while not (partitions := reader.list_topics(topic, timeout=30).topics[topic].partitions):
+            assert time.monotonic() < deadline_s, f"{topic} is not there"
+            time.sleep(0.05)
         reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         found: list[Message] = []
         at_end: set[int] = set()
-        deadline_s = time.monotonic() + timeout_s
         while len(at_end) < len(partitions):
             assert time.monotonic() < deadline_s, f"{len(at_end)} of {len(partitions)} partitions read to their end"
             message = reader.poll(0.5)
