@@ -20,12 +20,29 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.replication.partition import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 CONSUMER_REPLICA_ID = -1
+#: From which version on a timestamp that is no timestamp is understood.
+SPECIAL_FROM_VERSION = {
+    EARLIEST_TIMESTAMP: 1,
+    LATEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+#: Before this version clients do not know OFFSET_NOT_AVAILABLE (KIP-207).
+NOT_AVAILABLE_FROM_VERSION = 5
 #: A tool that wants an answer from whichever replica it asked.
 DEBUGGING_REPLICA_ID = -2
 
@@ -54,8 +71,17 @@ class OffsetsApi:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif tp in twice:
                     answer.error_code = ErrorCode.INVALID_REQUEST
+                elif partition.timestamp < 0 and call.api_version < SPECIAL_FROM_VERSION.get(
+                    partition.timestamp, 2**15
+                ):
+                    answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 else:
                     self._find(request, partition, tp, answer)
+                    if (
+                        answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+                        and call.api_version < NOT_AVAILABLE_FROM_VERSION
+                    ):
+                        answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return response
 
     def _find(

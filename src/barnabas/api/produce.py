@@ -10,6 +10,7 @@ from collections.abc import Callable
 from barnabas.api.leader_hint import MOVED, leader_hint
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -21,7 +22,15 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from barnabas.protocol.record_batch import HEADER_SIZE, BatchHeader, read_header
+from barnabas.protocol.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
+    BatchHeader,
+    read_header,
+)
 from barnabas.protocol.versions import PRODUCE, api_named
 from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
@@ -35,6 +44,8 @@ from barnabas.transactions.verification import Asked, Verifier
 
 #: A Produce that only waits for its replicas does not hold back the next one.
 OVERLAPS = frozenset({PRODUCE})
+#: KIP-110: consumers behind older producers may not know zstd.
+ZSTD_FROM_VERSION = 7
 
 
 class ProduceApi:
@@ -43,6 +54,14 @@ class ProduceApi:
         self._verifier = verifier
 
     def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
+        try:
+            return self._handle(call, request)
+        except Refused as refusal:
+            if request.acks != 0:
+                raise
+            raise Malformed(f"acks=0 produce refused with {refusal.code.name}, and has no response to say so") from None
+
+    def _handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         if request.acks not in (0, 1, -1):
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; 0, 1 and -1 (all) are possible")
         context = self._context
@@ -65,6 +84,9 @@ class ProduceApi:
                 elif not isinstance(data.records, memoryview):
                     answer.error_code = ErrorCode.INVALID_RECORD
                     answer.error_message = "the request has no records for this partition"
+                elif (code := _not_of_version(data.records, call.api_version)) is not ErrorCode.NONE:
+                    answer.error_code = code
+                    answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
                 else:
                     entries.append(AppendEntry(TopicPartition(topic, data.index), data.records))
                     answers.append(answer)
@@ -77,6 +99,8 @@ class ProduceApi:
         if request.transactional_id is not None:
             unverified = self._unverified(entries)
             if unverified:
+                if request.acks == 0:
+                    raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
                 # The frame is gone when this returns: the records wait for the coordinator's word in a copy.
                 entries = [entry._replace(records=bytearray(entry.records)) for entry in entries]
                 return self._append_verified(call, request, response, entries, answers, unverified)
@@ -212,6 +236,19 @@ class ProduceApi:
         if failed:
             call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")
         call.reply_nothing()
+
+
+def _not_of_version(records: memoryview, version: int) -> ErrorCode:
+    """What a batch may not be in this version of the request; everything else about it is the append's to judge."""
+    if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
+        return ErrorCode.INVALID_RECORD
+    if (
+        version < ZSTD_FROM_VERSION
+        and len(records) >= HEADER_SIZE
+        and records[ATTRIBUTES_AT + 1] & CODEC_MASK == Codec.ZSTD
+    ):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.NONE
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:

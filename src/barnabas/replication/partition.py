@@ -347,25 +347,27 @@ class Partition:
     def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
         """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
         log = self.local_log
-        if is_from_client and self.machine.high_watermark_lags and timestamp != EARLIEST_TIMESTAMP:
-            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.tp}: the new leader does not know the end offset yet")
+        limit = log.log_end_offset
+        if is_from_client:
+            limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
         if timestamp == LATEST_TIMESTAMP:
-            end = log.log_end_offset
-            if is_from_client:
-                end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
-            return TimestampedOffset(-1, end, self.machine.leader_epoch)
-        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            found: TimestampedOffset | None = TimestampedOffset(-1, limit, self.machine.leader_epoch)
+            is_below = not self.machine.high_watermark_lags
+        elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             return log.earliest_offset()
-        if timestamp == LATEST_TIERED_TIMESTAMP:
+        elif timestamp == LATEST_TIERED_TIMESTAMP:
             return None
-        if timestamp == MAX_TIMESTAMP:
-            found = log.offset_of_max_timestamp()
         else:
-            found = log.offset_for_timestamp(timestamp)
-        if found is None:
+            is_max = timestamp == MAX_TIMESTAMP
+            found = log.offset_of_max_timestamp() if is_max else log.offset_for_timestamp(timestamp)
+            is_below = found is not None and found.offset < limit
+        if is_from_client and not is_below:
+            if self.machine.high_watermark_lags:
+                raise Refused(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.tp}: the new leader does not know the end offset yet"
+                )
             return None
-        limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
-        return found if not is_from_client or found.offset < limit else None
+        return found
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 

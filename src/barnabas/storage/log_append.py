@@ -13,6 +13,7 @@ from crc32c import crc32c
 from barnabas.core.config.log_config import COMPRESSION_PRODUCER, LONG_MAX, LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
+from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -35,6 +36,7 @@ _MAGIC_END: Final = 17
 _LENGTH: Final = struct.Struct(">i")
 _unpack = HEADER.unpack_from
 _new_header = tuple.__new__
+_CODEC_MAX: Final = max(Codec)
 #: What a v0 message takes at least; a batch that claims less has no meaning in any format.
 _LEGACY_OVERHEAD: Final = 14
 
@@ -83,6 +85,7 @@ def check_leader_batch(
         or last_delta + 1 != count
         or count <= 0
         or attributes & CONTROL_FLAG
+        or attributes & CODEC_MASK > _CODEC_MAX
         or (producer_id >= 0 > sequence)
     ):
         raise _refuse_client_batch(header, partition)
@@ -170,6 +173,8 @@ def _refuse_client_batch(header: BatchHeader, partition: TopicPartition) -> Refu
         why = f"Inconsistent batch offset range {span} and count of records {header.record_count} {where}"
     elif header.is_control:
         why = f"Clients are not allowed to write control records {where}"
+    elif header.codec > _CODEC_MAX:
+        return Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {header.codec} {where}")
     else:
         why = f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} {where}"
     return Refused(ErrorCode.INVALID_RECORD, why)

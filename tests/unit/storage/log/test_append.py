@@ -158,6 +158,14 @@ def test_what_only_clients_must_not_send_is_refused(partition: Partition, data: 
     assert words in str(error)
 
 
+def test_an_unknown_codec_is_refused(partition: Partition) -> None:
+    """No consumer could read past it."""
+    assert (
+        refusal(partition, patched(batch([b"a"]), ATTRIBUTES_AT, ">h", 5)).code
+        is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    )
+
+
 def test_a_coordinator_may_write_control_batches(partition: Partition) -> None:
     marker = end_txn_marker(commit=True, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=NOW_MS)
     assert lead(partition, bytearray(marker), origin=Origin.COORDINATOR).last_offset == 0

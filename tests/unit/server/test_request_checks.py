@@ -1,0 +1,147 @@
+"""Checks that Kafka makes of Produce and ListOffsets requests before, or instead of, carrying them out."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.api.offsets import OffsetsApi
+from barnabas.api.produce import ProduceApi
+from barnabas.core.clock import ManualClock
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.compression import Codec
+from barnabas.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from barnabas.protocol.record_batch import MAGIC_AT
+from barnabas.protocol.records import BatchBuilder
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.partition import Partition
+from barnabas.replication.state import PartitionState
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.recovery import open_log
+
+TP = TopicPartition("t", 0)
+ME, OTHER = BrokerId(1), BrokerId(2)
+
+
+class Replies:
+    """A call that keeps its answer."""
+
+    def __init__(self, version: int) -> None:
+        self.api_version = version
+        self.response: Any = None
+        self.overlaps: frozenset[int] = frozenset()
+
+    def reply(self, response: Any) -> None:
+        self.response = response
+
+
+def batch(codec: Codec = Codec.NONE) -> bytearray:
+    builder = BatchBuilder(codec=codec)
+    builder.append(b"k", b"v" * 100, timestamp=1_000)
+    return bytearray(builder.build())
+
+
+def produce(
+    version: int, records: bytearray, *, acks: int = 1, allowed: bool = True, transaction: str | None = None
+) -> Any:
+    """The answer for the one partition; `None` where the records went on to the log."""
+    call: Any = Replies(version)
+    appended: list[object] = []
+    context: Any = SimpleNamespace(
+        allows=lambda *args: allowed,
+        allows_topic=lambda *args: allowed,
+        replicas=SimpleNamespace(append=lambda entries, **rest: appended.extend(entries) or rest["on_done"]([])),
+    )
+    data = PartitionProduceData(index=0, records=memoryview(records))
+    request = ProduceRequest(
+        acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+    api: Any = ProduceApi(context, SimpleNamespace())  # type: ignore[arg-type]
+    if appended:
+        return None
+    try:
+        api.handle(call, request)
+    except ValueError:
+        assert len(appended) == 1  # strict zip: the fake has no outcome for it
+        return None
+    assert isinstance(call.response, ProduceResponse)
+    return call.response.responses[0].partition_responses[0]
+
+
+def test_zstd_is_refused_in_versions_whose_consumers_may_not_know_it() -> None:
+    assert produce(6, batch(Codec.ZSTD)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert produce(7, batch(Codec.ZSTD)) is None
+    assert produce(6, batch(Codec.GZIP)) is None
+
+
+def test_old_message_formats_are_invalid_records_in_a_produce_request() -> None:
+    old = batch()
+    old[MAGIC_AT] = 1
+    assert produce(9, old).error_code == ErrorCode.INVALID_RECORD
+
+
+def test_refused_produce_without_acks_ends_the_connection_instead_of_answering() -> None:
+    """A response that nobody waits for would be taken for the answer to the next request."""
+    with pytest.raises(Malformed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        produce(9, batch(), acks=0, allowed=False, transaction="txn")
+
+
+class Lagging:
+    """A leader elected a moment ago: two records of the old epoch, of which one is known to be committed."""
+
+    def __init__(self, folder: Path) -> None:
+        clock = ManualClock()
+        machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
+        partition = Partition(TP, machine, clock, on_high_watermark=lambda partition: None)
+        partition.log = open_log(str(folder / "t-0"), config=LogConfig(), env=LogEnvironment(clock=clock), partition=TP)
+        for timestamp in (1_000, 2_000):
+            builder = BatchBuilder()
+            builder.append(None, b"v", timestamp=timestamp)
+            partition.log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=timestamp)
+        partition.log.update_high_watermark(1)
+        machine.high_watermark = partition.log.high_watermark
+        partition.become_leader(
+            PartitionState(
+                leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME, OTHER), partition_epoch=1, replicas=(ME, OTHER)
+            ),
+            now_ms=3_000,
+        )
+        context: Any = SimpleNamespace(
+            replicas=SimpleNamespace(require=lambda tp: partition), allows_topic=lambda *args: True
+        )
+        self.api = OffsetsApi(context)
+
+    def list(self, timestamp: int, *, version: int = 9) -> tuple[ErrorCode, int]:
+        asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
+        )
+        call: Any = Replies(version)
+        response: Any = self.api.list_offsets(call, request)
+        [answer] = response.topics[0].partitions
+        return ErrorCode(answer.error_code), answer.offset
+
+
+def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> None:
+    lagging = Lagging(tmp_path)
+    assert lagging.list(-1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert lagging.list(2_000) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert lagging.list(-3) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert lagging.list(1_000) == (ErrorCode.NONE, 0)
+    assert lagging.list(-2) == (ErrorCode.NONE, 0)
+    assert lagging.list(-4) == (ErrorCode.NONE, 0)
+
+
+def test_clients_that_do_not_know_offset_not_available_hear_that_there_is_no_leader(tmp_path: Path) -> None:
+    assert Lagging(tmp_path).list(-1, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 11), (-1_000, 11)])
+def test_special_timestamps_that_a_version_does_not_have_are_refused(
+    tmp_path: Path, timestamp: int, version: int
+) -> None:
+    assert Lagging(tmp_path).list(timestamp, version=version) == (ErrorCode.UNSUPPORTED_VERSION, -1)
