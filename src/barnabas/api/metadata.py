@@ -40,6 +40,8 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 AUTO_CREATION_WAIT_S = 2.0
+#: v10 and v11 have topic ids in their requests, but their answers need names.
+BY_ID_FROM_VERSION = 12
 
 
 def _is_by_id(wanted: MetadataRequestTopic) -> bool:
@@ -54,6 +56,8 @@ class MetadataApi:
     # -- Metadata -----------------------------------------------------------------------------------------------------
 
     def handle(self, call: Call, request: MetadataRequest) -> HandlerResult:
+        if call.api_version < BY_ID_FROM_VERSION and any(map(_is_by_id, request.topics or ())):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Metadata v{call.api_version} cannot ask for topic ids")
         missing = self._to_create(call, request)
         if missing:
             return self._create_then_answer(call, request, missing)
@@ -311,7 +315,7 @@ def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | No
     return MetadataResponse(
         error_code=code,
         topics=[
-            MetadataResponseTopic(error_code=code, name=topic.name, topic_id=topic.topic_id)
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
             for topic in request.topics or ()
         ],
     )

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
+from barnabas.api.metadata import MetadataApi, refuse_metadata
 from barnabas.api.offsets import OffsetsApi
 from barnabas.api.produce import ProduceApi
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.compression import Codec
+from barnabas.protocol.frame import encode_response
 from barnabas.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.protocol.records import BatchBuilder
@@ -145,3 +148,16 @@ def test_special_timestamps_that_a_version_does_not_have_are_refused(
     tmp_path: Path, timestamp: int, version: int
 ) -> None:
     assert Lagging(tmp_path).list(timestamp, version=version) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+
+@pytest.mark.parametrize("topic", [MetadataRequestTopic(name=None), MetadataRequestTopic(name="t", topic_id=b"i" * 16)])
+@pytest.mark.parametrize("version", [10, 11])
+def test_topic_ids_are_refused_in_metadata_versions_that_cannot_answer_them(
+    version: int, topic: MetadataRequestTopic
+) -> None:
+    request = MetadataRequest(topics=[topic])
+    api: Any = MetadataApi(SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(Refused) as caught:
+        api.handle(Replies(version), request)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    encode_response(refuse_metadata(request, caught.value.code, caught.value.message), version, 1)
