@@ -56,8 +56,8 @@ class MetadataApi:
     # -- Metadata -----------------------------------------------------------------------------------------------------
 
     def handle(self, call: Call, request: MetadataRequest) -> HandlerResult:
-        if call.api_version < BY_ID_FROM_VERSION and any(map(_is_by_id, request.topics or ())):
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Metadata v{call.api_version} cannot ask for topic ids")
+        if call.api_version < BY_ID_FROM_VERSION and any(t.name is None or _is_by_id(t) for t in request.topics or ()):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Metadata v{call.api_version} asks for topics by name only")
         missing = self._to_create(call, request)
         if missing:
             return self._create_then_answer(call, request, missing)
