@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.record_batch import HEADER_SIZE, read_header
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
 from barnabas.storage.epoch_cache import EpochEnd
@@ -222,18 +223,29 @@ class Partition:
         """Copy what the leader sent, then take over its high watermark and log start."""
         log = self.local_log
         if len(records):
+            if log.log_end_offset == log.log_start_offset:
+                self._begin_with(records, log)
             log.append_as_follower(records, now_ms=self._clock.now_ms())
         moved = self.machine.record_follower_append(
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
             leader_high_watermark=leader_high_watermark,
         )
-        if moved:
+        if log.high_watermark != self.machine.high_watermark:
             log.update_high_watermark(self.machine.high_watermark)
         if log.log_start_offset < leader_log_start <= log.high_watermark:
             log.maybe_increment_log_start_offset(leader_log_start, "the leader's log starts there")
         if moved:
             self._on_high_watermark(self)
+
+    def _begin_with(self, records: memoryview, log: Log) -> None:
+        """DeleteRecords may leave a leader's log start inside a batch. A replica that begins there gets the whole batch:
+        its empty log begins with the batch, too, and hides what is deleted."""
+        if len(records) < HEADER_SIZE:
+            return
+        header, start = read_header(records), log.log_start_offset
+        if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+            log.truncate_fully_and_start_at(header.base_offset, log_start_offset=start)
 
     def truncate_to(self, offset: int) -> None:
         log = self.local_log
