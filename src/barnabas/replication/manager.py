@@ -352,9 +352,12 @@ class ReplicaManager:
         read: PartitionRead | None = None
         try:
             partition = self.require(tp)
+            if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
+                # A topic of the same name was made anew; its LeaderAndIsr or StopReplica is under way.
+                return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
             preferred = self._prefers_replica(partition, params, want.fetch_offset)
             if preferred is not None:
-                return self._redirect(partition, preferred)
+                return self._redirect(partition, preferred, want.current_leader_epoch)
             log_end = partition.log.log_end_offset if partition.log is not None else 0
             read = partition.read(
                 params,
@@ -390,7 +393,10 @@ class ReplicaManager:
             self.delete_records_purgatory.check(partition)
 
     @staticmethod
-    def _redirect(partition: Partition, preferred: int) -> PartitionRead:
+    def _redirect(partition: Partition, preferred: int, current_leader_epoch: int) -> PartitionRead:
+        error = partition.machine.check_leader_epoch(current_leader_epoch, require_leader=False)
+        if error is not ErrorCode.NONE:
+            return PartitionRead(error)
         read = PartitionRead()
         log = partition.local_log
         read.high_watermark, read.last_stable_offset = log.high_watermark, log.last_stable_offset

@@ -5,7 +5,7 @@ from pathlib import Path
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.fetch_session_cache import FetchedPartition, FetchKey
@@ -33,7 +33,14 @@ CONSUMER = FetchParams(
 
 
 class World:
-    def __init__(self, folder: Path, *, segment_bytes: int = 1 << 20, replicas: tuple[BrokerId, ...] = (ME,)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = 1 << 20,
+        replicas: tuple[BrokerId, ...] = (ME,),
+        prefers: BrokerId | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
         self.manager = ReplicaManager(
@@ -44,7 +51,7 @@ class World:
             registry=Registry(),
             is_known=lambda tp: False,
             submit_isr_change=lambda partition, proposal: None,
-            prefers_replica=lambda partition, params, offset: None,
+            prefers_replica=lambda partition, params, offset: prefers,
             fetch_bytes_max=1 << 20,
         )
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
@@ -146,3 +153,28 @@ def test_fetch_of_a_followers_former_life_leaves_no_pin(tmp_path: Path) -> None:
     [[read]] = world.fetch(follower._replace(replica_epoch=7), 0)
     assert read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert world.pins == 0
+
+
+def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.append(100)
+    world.partition.topic_id = TopicId(b"o" * 16)
+    for topic_id, error in ((b"o" * 16, ErrorCode.NONE), (b"n" * 16, ErrorCode.INCONSISTENT_TOPIC_ID)):
+        answers: list[list[PartitionRead]] = []
+        want = FetchedPartition(FetchKey(topic_id, 0), 0, 1 << 20, -1, -1, 0)
+        world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
+        [[read]] = answers
+        assert read.error is error
+        read.release()
+
+
+def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere(tmp_path: Path) -> None:
+    world = World(tmp_path, prefers=FOLLOWER)
+    world.append(100)
+    for epoch, error in ((-1, ErrorCode.NONE), (0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        answers: list[list[PartitionRead]] = []
+        want = FetchedPartition(FetchKey("t", 0), 0, 1 << 20, epoch, -1, 0)
+        world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
+        [[read]] = answers
+        assert read.error is error
+        assert read.preferred_read_replica == (FOLLOWER if error is ErrorCode.NONE else -1)
