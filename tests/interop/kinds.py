@@ -59,6 +59,7 @@ class MixedCluster:
     #: Whose ZooKeeper.
     zookeeper_kind: str = OURS
     config: Mapping[str, str] = field(default_factory=dict)
+    broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     heap: str = "384m"
 
     def __post_init__(self) -> None:
@@ -200,6 +201,7 @@ class MixedCluster:
             "log.segment.delete.delay.ms": "500",
             "replica.lag.time.max.ms": "10000",
             **self.config,
+            **self.broker_config.get(broker_id, {}),
         }
 
     def _java(self, main: str, *arguments: str, heap: str = "") -> list[str]:

@@ -114,13 +114,18 @@ def test_settings_of_topics_brokers_clients_and_users(tools: Tools, made: str) -
     assert "broker.id=1" in tools(config, "--describe", "--all", *broker)
 
 
-@pytest.mark.xfail(reason="DescribeClientQuotas and SCRAM credentials are not served yet")
-def test_quotas_and_scram_credentials(tools: Tools, topic: str) -> None:
+@pytest.mark.xfail(reason="client quotas are not served yet")
+def test_quotas(tools: Tools, topic: str) -> None:
     config = "kafka.admin.ConfigCommand"
     client = ("--entity-type", "clients", "--entity-name", f"c-{topic}")
     tools(config, "--alter", *client, "--add-config", "producer_byte_rate=1000000")
     assert "producer_byte_rate=1000000.0" in tools(config, "--describe", *client)
     tools(config, "--alter", *client, "--delete-config", "producer_byte_rate")
+
+
+@pytest.mark.xfail(reason="the tool asks for a user's quotas first, and they are not served yet")
+def test_scram_credentials(tools: Tools, topic: str) -> None:
+    config = "kafka.admin.ConfigCommand"
     user = ("--entity-type", "users", "--entity-name", f"u-{topic}")
     tools(config, "--alter", *user, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=secret]")
     assert "SCRAM-SHA-256=iterations=8192" in tools(config, "--describe", *user)
