@@ -58,7 +58,7 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
-from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
@@ -159,6 +159,7 @@ class Broker:
     async def run(self, on_ready: Callable[["Broker"], None] = lambda broker: None) -> None:
         """Until `stop` is called. Raises what ended it, if it was not that."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.callback_failed)
         self._warn_about_settings()
         pool = ThreadPoolExecutor(self.config.background_threads, thread_name_prefix="file-work")
         try:
@@ -184,6 +185,13 @@ class Broker:
             log.critical("stopping because of %s: %s", type(error).__name__, error)
             self._fatal = error
         self._stop.set()
+
+    def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler: timers and connections have no parent that would hear of a bug."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, BrokenInvariant | AssertionError):
+            self.fail(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         assert self._tasks is not None

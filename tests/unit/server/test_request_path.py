@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.broker import Broker
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.core.errors import BrokenInvariant
 from barnabas.core.ids import BrokerId
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -137,3 +138,16 @@ def test_failed_directory_is_reported_by_the_next_session_where_this_one_expires
     broker.broker_id = BrokerId(1)
     asyncio.run(broker._report_log_dir_failure())
     assert session.attempts == 2
+
+
+def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a_lost_peer_does_not() -> None:
+    async def run() -> None:
+        broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
+        loop = asyncio.get_running_loop()
+        broker.callback_failed(loop, {"message": "lost", "exception": ConnectionResetError()})
+        assert not broker._stop.is_set()
+        broken = BrokenInvariant("released twice")
+        broker.callback_failed(loop, {"message": "a timer", "exception": broken})
+        assert broker._stop.is_set() and broker._fatal is broken
+
+    asyncio.run(run())
