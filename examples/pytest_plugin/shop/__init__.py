@@ -1,0 +1,1 @@
+"""Orders come in at the desk, and the kitchen makes them."""
