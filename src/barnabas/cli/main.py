@@ -46,6 +46,7 @@ COMMANDS: dict[str, _Entry] = {
     "consumer-perf-test": _Entry("barnabas.cli.consumer_perf_test", "Measure consuming."),
     "broker-api-versions": _Entry("barnabas.cli.broker_api_versions", "Print which API versions each broker serves."),
     "cluster": _Entry("barnabas.cli.cluster", "Print the cluster's id; unregister a broker."),
+    "migrate": _Entry("barnabas.cli.migrate", "Say what of a Kafka cluster would carry over."),
     "dump-log": _Entry("barnabas.cli.dump_log", "Print what log segments and their indexes hold."),
     "doctor": _Entry("barnabas.cli.doctor", "Check settings or a cluster, and say what to do."),
 }

@@ -1,0 +1,137 @@
+"""`barnabas migrate check`: would a running Apache Kafka cluster carry over, broker by broker, and back?
+
+Asks the brokers only; changes nothing. Ends with 1 where something stands in the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.client.admin.configs import ConfigEntry, ConfigSource, ResourceType, describe_configs
+from barnabas.client.cluster import Cluster
+from barnabas.client.connection import BrokerVersions
+from barnabas.client.image import TopicInfo
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.catalog import TOPIC_SETTINGS, broker_setting
+from barnabas.core.errors import BarnabasError
+from barnabas.protocol.versions import api_named
+from barnabas.security.setup import ACL_AUTHORIZER
+
+#: Fetch of Kafka 3.9, whose controller requests and records ours are written for.
+FETCH_OF_3_9: Final = 17
+#: Given to a broker that will run here, or nothing at all: not what the cluster's other brokers have to fit.
+_NEVER_CHECKED: Final = frozenset({"log.dirs", "log.dir"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    #: `blocks`: mend it before the first broker moves. `note`: know it.
+    level: str
+    about: str
+    text: str
+
+
+def command(
+    action: Annotated[str, typer.Argument(metavar="check", help="What to do.")],
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Look at a running Kafka cluster, and say what would and would not carry over to brokers of ours."""
+    if action != "check":
+        raise UsageError(f"{action!r} is not known; migrate check")
+    findings = run(options(bootstrap_server, command_config), check_cluster)
+    blocked = any(finding.level == "blocks" for finding in findings)
+    if json:
+        rows = [{"level": each.level, "about": each.about, "text": each.text} for each in findings]
+        say_json({"ready": not blocked, "findings": rows})
+    else:
+        for each in findings:
+            say(f"{each.level}: {each.about}: {each.text}")
+        say("Something stands in the way of a migration." if blocked else "Nothing stands in the way of a migration.")
+    if blocked:
+        raise typer.Exit(1)
+
+
+async def check_cluster(cluster: Cluster) -> list[Finding]:
+    found: list[Finding] = []
+    brokers = sorted(await cluster.brokers())
+    for broker_id in brokers:
+        versions = (await cluster.connection(broker_id)).versions
+        resource = (ResourceType.BROKER, str(broker_id))
+        entries = (await describe_configs(cluster, [resource], synonyms=True))[resource]
+        found += check_versions(f"broker {broker_id}", versions)
+        found += check_broker_settings(f"broker {broker_id}", entries)
+    topics = dict((await cluster.refresh(None)).topics)
+    resources = [(ResourceType.TOPIC, name) for name in topics]
+    configs = await describe_configs(cluster, resources) if resources else {}
+    for name, info in sorted(topics.items()):
+        found += check_topic(info, configs.get((ResourceType.TOPIC, name), []), broker_count=len(brokers))
+    return found
+
+
+def check_versions(about: str, versions: BrokerVersions) -> list[Finding]:
+    if api_named("LeaderAndIsr").key not in versions.apis:
+        return [Finding("blocks", about, "runs in KRaft mode; only clusters with ZooKeeper can be moved")]
+    fetch = versions.apis.get(api_named("Fetch").key)
+    if fetch is None or fetch.max_version < FETCH_OF_3_9:
+        return [Finding("blocks", about, "is older than Kafka 3.9: upgrade it to 3.9 first")]
+    return []
+
+
+def check_broker_settings(about: str, entries: Sequence[ConfigEntry]) -> list[Finding]:
+    """What was set, by file or by command, as a broker of ours would take it."""
+    own = [entry for entry in entries if _is_set(entry)]
+    found = []
+    for entry in own:
+        setting = broker_setting(entry.name)
+        if setting is None:
+            found.append(Finding("note", about, f"{entry.name} is not known here, and would be left aside"))
+        elif setting.no_effect:
+            found.append(Finding("note", about, f"{entry.name} has no effect here: {setting.no_effect}"))
+    values = {entry.name: entry.value for entry in own if entry.value is not None}
+    found += _check_special(about, values)
+    try:
+        BrokerConfig.parse({name: value for name, value in values.items() if broker_setting(name) is not None})
+    except BarnabasError as error:
+        found.append(Finding("blocks", about, f"its settings are refused here: {error}"))
+    return found
+
+
+def _is_set(entry: ConfigEntry) -> bool:
+    return entry.source not in (ConfigSource.DEFAULT_CONFIG, ConfigSource.UNKNOWN) and entry.name not in _NEVER_CHECKED
+
+
+def _check_special(about: str, values: Mapping[str, str]) -> list[Finding]:
+    found = []
+    authorizer = values.get("authorizer.class.name", "")
+    if authorizer and authorizer != ACL_AUTHORIZER:
+        found.append(
+            Finding("blocks", about, f"authorizer.class.name={authorizer} is not built here; {ACL_AUTHORIZER} is")
+        )
+    if values.get("remote.log.storage.system.enable") == "true":
+        found.append(Finding("blocks", about, "tiered storage is on, and is not built here"))
+    for name, value in values.items():
+        if name.endswith("sasl.enabled.mechanisms") and "GSSAPI" in value.split(","):
+            found.append(Finding("blocks", about, f"{name}={value}: GSSAPI (Kerberos) is not built here"))
+    return found
+
+
+def check_topic(info: TopicInfo, entries: Sequence[ConfigEntry], *, broker_count: int) -> list[Finding]:
+    about = f"topic {info.name}"
+    found = []
+    for entry in entries:
+        if entry.name == "remote.storage.enable" and entry.value == "true":
+            found.append(Finding("blocks", about, "is in tiered storage, which is not built here"))
+        elif entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.name not in TOPIC_SETTINGS:
+            found.append(Finding("note", about, f"{entry.name} is not known here, and would be left aside"))
+    if any(part.leader < 0 for part in info.partitions):
+        found.append(Finding("blocks", about, "has partitions without a leader"))
+    if any(set(part.isr) != set(part.replicas) for part in info.partitions):
+        found.append(Finding("blocks", about, "has replicas that are not in sync: wait until they are"))
+    if broker_count > 1 and any(len(part.replicas) == 1 for part in info.partitions):
+        found.append(Finding("note", about, "has partitions with one replica: they are away while its broker changes"))
+    return found
