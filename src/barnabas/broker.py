@@ -673,12 +673,13 @@ class Broker:
     def _dir_failed(self, directory: str, gone: list[TopicPartition]) -> None:
         """The disk under some partitions failed: they go offline here, and the controller elects others."""
         self.fetchers.remove(gone)
-        for tp in gone:
-            partition = self.replicas.get(tp)
-            if partition is not None:
-                partition.machine.go_offline()
-                partition.log = None
-                self.replicas.wake_all(partition)
+        offline = [partition for tp in gone if (partition := self.replicas.get(tp)) is not None]
+        for partition in offline:
+            partition.machine.go_offline()
+            partition.log = None
+            self.replicas.wake_all(partition)
+        # Not from within the append that found it out: a coordinator may be at it.
+        self._loop.call_soon(self.control.went_offline, offline)
         if not self.logs.live_dirs:
             self.fail(BarnabasError("every log directory has failed"))
         else:

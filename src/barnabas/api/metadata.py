@@ -40,6 +40,8 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 AUTO_CREATION_WAIT_S = 2.0
+#: Before this version clients do not know LISTENER_NOT_FOUND.
+LISTENER_NOT_FOUND_FROM_VERSION = 6
 #: v10 and v11 have topic ids in their requests, but their answers need names.
 BY_ID_FROM_VERSION = 12
 
@@ -192,6 +194,8 @@ class MetadataApi:
         topic = MetadataResponseTopic(name=image.name, topic_id=image.id, is_internal=is_internal(image.name))
         for number, state in image.partitions.items():
             error = metadata.leader_error(state, listener)
+            if error is ErrorCode.LISTENER_NOT_FOUND and call.api_version < LISTENER_NOT_FOUND_FROM_VERSION:
+                error = ErrorCode.LEADER_NOT_AVAILABLE
             topic.partitions.append(
                 MetadataResponsePartition(
                     error_code=error,

@@ -275,6 +275,10 @@ class ControlRequests:
                     topic_id=partition.topic_id or ZERO_TOPIC_ID,
                 )
 
+    def went_offline(self, gone: list[Partition]) -> None:
+        """Their disk failed. No request of the controller will say so here, and others lead them soon."""
+        self._tell([], gone)
+
     def _tell(self, led: list[Partition], followed: list[Partition]) -> None:
         if led or followed:
             for listener in self._listeners:

@@ -441,6 +441,8 @@ class ReplicaManager:
                 answers.append((ErrorCode.NONE, -1))
             except Refused as refusal:
                 answers.append((refusal.code, -1))
+            except LogDirFault:
+                answers.append((ErrorCode.KAFKA_STORAGE_ERROR, -1))
 
         def done(errors: dict[int, ErrorCode]) -> None:
             for index, (partition, _) in waiting.items():

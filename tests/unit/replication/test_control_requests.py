@@ -3,20 +3,23 @@
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+from barnabas.broker import Broker
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, LogDirFault
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.replication.control_requests import SLICE, ControlRequests, PartitionOrder
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import InlineThreads, LogEnvironment
 from barnabas.storage.log import Log
+from barnabas.storage.manager import LogManager
 from barnabas.storage.recovery import open_log
 
 ME = BrokerId(1)
@@ -97,5 +100,43 @@ def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_p
         error, errors = await request
         assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == SLICE
         assert told == list(errors)
+
+    asyncio.run(run())
+
+
+def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
+    """Else a group would go on here while its next coordinator counts its members out."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        told: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
+        control.subscribe(lambda led, followed: told.append(([p.tp for p in led], [p.tp for p in followed])))
+        broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
+        broker.control, broker.replicas = control, control._replicas
+        broker.fetchers = control._fetchers
+        broker.logs = cast(LogManager, SimpleNamespace(live_dirs=[]))
+        broker._loop = asyncio.get_running_loop()
+        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+        broker._dir_failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
+        await asyncio.sleep(0)
+        assert told == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
+
+    asyncio.run(run())
+
+
+def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -> None:
+    async def run() -> None:
+        control = make(tmp_path)
+        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+        replicas = control._replicas
+        partition = replicas.require(TopicPartition("t", 0))
+
+        def fail(offset: int) -> int:
+            raise LogDirFault("/nowhere", OSError(5, "Input/output error"))
+
+        replicas._partitions[partition.tp] = cast(Partition, SimpleNamespace(delete_records=fail))
+        answers: list[tuple[ErrorCode, int]] = []
+        replicas.delete_records([(partition.tp, 0)], timeout_ms=0, on_done=answers.extend)
+        assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
 
     asyncio.run(run())
