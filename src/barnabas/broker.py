@@ -26,6 +26,7 @@ from barnabas.api import (
     metadata,
     offsets,
     produce,
+    quotas,
     registry,
     sasl,
     scram,
@@ -88,6 +89,7 @@ from barnabas.runtime.threads import LoopThreads
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.credentials import ScramCredentials
+from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
 from barnabas.server.coordinator_log import InternalTopicLog
@@ -248,6 +250,7 @@ class Broker:
         )
         self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self.scram_credentials = ScramCredentials()
+        self.quotas = ClientQuotas(windows=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1000)
         for listener in config.listeners:
             endpoint = secured(config, listener, self.sasl, self.scram_credentials)
             self.ports[listener.name] = self.server.bind(endpoint)
@@ -373,6 +376,7 @@ class Broker:
             broker_epoch=self._broker_epoch,
             auto_create=self._auto_create,
             authorizer=self.authorizer,
+            quotas=self.quotas,
         )
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
@@ -386,6 +390,7 @@ class Broker:
                     control.handlers(self.context, self.control),
                     acls.handlers(self.context, self.acl_store),
                     sasl.handlers(self.sasl),
+                    quotas.handlers(self.context, self.config_store, self._write_config),
                     scram.handlers(self.context, self.config_store, self._write_config),
                     *self.groups.families,
                     *self.transactions.families,
@@ -546,8 +551,10 @@ class Broker:
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
             ignored = self.dynamic.set_topic(name, settings)
-        elif entity_type == paths.USERS:
-            self.scram_credentials.user_changed(paths.desanitize(name), settings)
+        elif (entity := entity_of(entity_type, name)) is not None:
+            self.quotas.entity_changed(entity, settings)
+            if entity_type == paths.USERS and "/" not in name:
+                self.scram_credentials.user_changed(paths.desanitize(name), settings)
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)

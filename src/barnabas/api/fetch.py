@@ -25,6 +25,7 @@ from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
 from barnabas.replication.partition import FetchParams, PartitionRead
 from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -94,6 +95,8 @@ class FetchApi:
     def _answer(
         self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted, reads: list[PartitionRead]
     ) -> None:
+        if not params.is_from_follower and self._throttle(call, fetched, reads):
+            return
         session = fetched.session
         response = FetchResponse(session_id=session.id if session is not None else 0)
         topic: FetchableTopicResponse | None = None
@@ -127,6 +130,27 @@ class FetchApi:
         if session is not None and served:
             session.to_the_back(served)
         call.reply(response)
+
+    def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
+        """Over its quota, a consumer gets nothing now, and asks again when the time is up. What was read is let go."""
+        size_bytes = sum(read.size_bytes for read in reads)
+        throttle_ms = self._context.throttle(call, Quota.CONSUME, size_bytes)
+        if not throttle_ms:
+            return False
+        self._context.quotas.unrecord(
+            Quota.CONSUME,
+            call.channel.principal.name,
+            call.client_id or "",
+            size_bytes,
+            now_ms=self._context.now_monotonic_ms(),
+        )
+        for read in reads:
+            for part in read.ranges:
+                part.release()
+        # A session that this request began is not offered: its first answer would have to name every partition.
+        session_id = fetched.session.id if fetched.session is not None and fetched.incremental else 0
+        call.reply(FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id))
+        return True
 
     def _partition(
         self, call: Call, response: FetchResponse, key: FetchKey, tp: TopicPartition | ErrorCode, read: PartitionRead

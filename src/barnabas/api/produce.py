@@ -34,6 +34,7 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.versions import PRODUCE, api_named
 from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -175,6 +176,7 @@ class ProduceApi:
         call.channel.resume()
         for index, outcome in zip(confirmed, await appended, strict=True):
             self._fill(call, response, answers[index], outcome, entries[index].tp)
+        response.throttle_time_ms = self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
         return response
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
@@ -226,8 +228,8 @@ class ProduceApi:
             )
             response.node_endpoints.append(node)
 
-    @staticmethod
-    def _answer(call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
+    def _answer(self, call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
+        response.throttle_time_ms = self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
         if request.acks != 0:
             call.reply(response)
             return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
-from barnabas.coordination.operations import Get, Operation
+from barnabas.coordination.operations import Get, GetChildren, Operation
 from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
 from barnabas.coordination.znodes import (
     decode_config,
@@ -58,6 +58,15 @@ class ConfigStore:
             return {}
         return await self.read_many(entity_type, names)
 
+    async def read_user_clients(self) -> dict[str, dict[str, str]]:
+        """Settings of client ids of single users, by `user/clients/client id`."""
+        users = await self._session.children(paths.config_type(paths.USERS))
+        roots = [f"{user}/{paths.CLIENTS}" for user in users]
+        listings: list[Operation] = [GetChildren(paths.config_entity(paths.USERS, root)) for root in roots]
+        results = (await self._session.batch(listings)).results if listings else ()
+        names = [f"{root}/{name}" for root, result in zip(roots, results, strict=True) for name in result.children]
+        return await self.read_many(paths.USERS, names) if names else {}
+
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """Replaces an entity's settings, then tells every broker."""
         path = paths.config_entity(entity_type, name)
@@ -79,6 +88,8 @@ class ConfigStore:
         for entity_type, entities in zip(paths.CONFIG_ENTITY_TYPES, everything, strict=True):
             for name, settings in entities.items():
                 listener(entity_type, name, settings)
+        for name, settings in (await self.read_user_clients()).items():
+            listener(paths.USERS, name, settings)
 
     async def run(self) -> None:
         await self._notifications.run()

@@ -81,6 +81,7 @@ class Call:
         "overlaps",
         "parts",
         "received_s",
+        "request_bytes",
         "started_s",
         "throttle_ms",
     )
@@ -104,6 +105,9 @@ class Call:
         self.started_s = received_s
         self.local_done_s = 0.0
         self.answered_s = 0.0
+        #: The size of the request's frame: what a produce quota counts.
+        self.request_bytes = 0
+        #: Set before the answer: the connection is not read from for so long after it.
         self.throttle_ms = 0
         #: APIs whose requests may start behind this one while it merely waits, by key. Answers keep their order (ADR 3).
         self.overlaps: frozenset[int] = frozenset()

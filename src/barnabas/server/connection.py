@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute_for(self, delay_ms: int) -> None:
         """Quota violated: the answer went out with its throttle time, and nothing more is read until that has passed."""
-        self._muted_until_s = self._loop.time() + delay_ms / 1000
+        self._muted_until_s = max(self._muted_until_s, self._loop.time() + delay_ms / 1000)
         self._loop.call_later(delay_ms / 1000, self._unmute)
 
     def _unmute(self) -> None:

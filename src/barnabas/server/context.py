@@ -25,6 +25,7 @@ from barnabas.security.authorizer import (
     Operation,
     ResourceType,
 )
+from barnabas.security.quotas import ClientQuotas, Quota
 from barnabas.server.call import Call
 from barnabas.storage.manager import LogManager
 
@@ -54,6 +55,7 @@ class BrokerContext:
     #: Creates topics that a client asked for, with the broker's defaults; what went wrong, by name.
     auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
+    quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)
@@ -74,6 +76,17 @@ class BrokerContext:
     def require_cluster(self, call: Call, operation: Operation) -> None:
         if not self.allows(call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+
+    def now_monotonic_ms(self) -> int:
+        return int(self.clock.monotonic_s() * 1000)
+
+    def throttle(self, call: Call, quota: Quota, size_bytes: int) -> int:
+        """Counts bytes for whoever sent the call; how long it must wait, which holds from the answer on."""
+        throttle_ms = self.quotas.record(
+            quota, call.channel.principal.name, call.client_id or "", size_bytes, now_ms=self.now_monotonic_ms()
+        )
+        call.throttle_ms = max(call.throttle_ms, throttle_ms)
+        return throttle_ms
 
     def authorized_operations(self, call: Call, resource: ResourceType, name: str) -> int:
         """The bit field that tells a client what it may do."""

@@ -147,6 +147,7 @@ class Pipeline:
             received_s=connection.active_s,
         )
         call.started_s = now_s
+        call.request_bytes = len(frame)
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
             # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.

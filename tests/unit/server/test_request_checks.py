@@ -35,6 +35,7 @@ class Replies:
 
     def __init__(self, version: int) -> None:
         self.api_version = version
+        self.request_bytes = 0
         self.response: Any = None
         self.overlaps: frozenset[int] = frozenset()
 
@@ -57,6 +58,7 @@ def produce(
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
         allows_topic=lambda *args: allowed,
+        throttle=lambda *args: 0,
         replicas=SimpleNamespace(append=lambda entries, **rest: appended.extend(entries) or rest["on_done"]([])),
     )
     data = PartitionProduceData(index=0, records=memoryview(records))

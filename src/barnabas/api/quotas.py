@@ -1,0 +1,219 @@
+"""Client quotas: DescribeClientQuotas v0 to v1 and AlterClientQuotas v0 to v1 (KIP-546), served by any broker.
+
+Limits on bytes, `producer_byte_rate` and `consumer_byte_rate`, are enforced. The others of Kafka (`request_percentage`,
+`controller_mutation_rate`, `connection_creation_rate`) are shown where they are stored and can be removed, but not be set:
+a limit that nobody keeps is worse than none.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    OpData,
+    RequestEntryData,
+    ResponseEntityData,
+    ResponseEntryData,
+)
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import Operation
+from barnabas.security.quotas import Quota
+from barnabas.server.call import Call
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+_ENFORCED: Final = frozenset(each.value for each in Quota)
+_CLIENT_KEYS: Final = _ENFORCED | {"request_percentage", "controller_mutation_rate"}
+_IP_KEYS: Final = frozenset({"connection_creation_rate"})
+_EPSILON: Final = 1e-6
+#: How a filter matches: a name, the default, or anything that is named.
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+#: Names by type of entity, None for the default.
+Named = dict[str, str | None]
+
+
+class QuotasApi:
+    def __init__(self, context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> None:
+        self._context = context
+        self._store = store
+        self._write_config = write_config
+
+    # -- DescribeClientQuotas -----------------------------------------------------------------------------------------
+
+    async def describe(self, call: Call, request: DescribeClientQuotasRequest) -> ApiMessage:
+        self._context.require_cluster(call, Operation.DESCRIBE_CONFIGS)
+        components = _components(request)
+        entries = []
+        for named, keys, settings in await self._everything():
+            values = {name: value for name, value in settings.items() if name in keys}
+            if values and _matches(named, components, strict=request.strict):
+                entries.append(
+                    EntryData(
+                        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in named.items()],
+                        values=[ValueData(key=key, value=float(value)) for key, value in sorted(values.items())],
+                    )
+                )
+        return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+    async def _everything(self) -> list[tuple[Named, frozenset[str], dict[str, str]]]:
+        store = self._store
+        found: list[tuple[Named, frozenset[str], dict[str, str]]] = []
+        for name, settings in (await store.read_all(paths.USERS)).items():
+            found.append(({USER: _plain(name)}, _CLIENT_KEYS, settings))
+        for name, settings in (await store.read_user_clients()).items():
+            user, _, client_id = name.partition(f"/{paths.CLIENTS}/")
+            found.append(({USER: _plain(user), CLIENT_ID: _plain(client_id)}, _CLIENT_KEYS, settings))
+        for name, settings in (await store.read_all(paths.CLIENTS)).items():
+            found.append(({CLIENT_ID: _plain(name)}, _CLIENT_KEYS, settings))
+        for name, settings in (await store.read_all(paths.IPS)).items():
+            found.append(({IP: _plain(name)}, _IP_KEYS, settings))
+        return found
+
+    # -- AlterClientQuotas --------------------------------------------------------------------------------------------
+
+    async def alter(self, call: Call, request: AlterClientQuotasRequest) -> ApiMessage:
+        self._context.require_cluster(call, Operation.ALTER_CONFIGS)
+        response = AlterClientQuotasResponse()
+        for entry in request.entries:
+            answer = _answer(entry)
+            response.entries.append(answer)
+            try:
+                await self._alter(entry, validate_only=request.validate_only)
+            except Refused as refused:
+                answer.error_code, answer.error_message = refused.code, refused.message
+        return response
+
+    async def _alter(self, entry: RequestEntryData, *, validate_only: bool) -> None:
+        entity_type, name, keys = _path_of(entry)
+        settings = await self._store.read(entity_type, name)
+        for operation in entry.ops:
+            if operation.remove:
+                settings.pop(operation.key, None)
+            else:
+                settings[operation.key] = _value(operation, keys)
+        if not validate_only:
+            await self._write_config(entity_type, name, settings)
+
+
+def _plain(sanitized: str) -> str | None:
+    return None if sanitized == paths.DEFAULT_ENTITY else paths.desanitize(sanitized)
+
+
+def _stored(name: str | None) -> str:
+    return paths.DEFAULT_ENTITY if name is None else paths.sanitize(name)
+
+
+def _components(request: DescribeClientQuotasRequest) -> dict[str, ComponentData]:
+    components: dict[str, ComponentData] = {}
+    for each in request.components:
+        if not each.entity_type:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Unexpected empty filter component entity type")
+        if each.entity_type not in (USER, CLIENT_ID, IP):
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"Custom entity type '{each.entity_type}' not supported")
+        if each.entity_type in components:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Duplicate {each.entity_type} filter component entity type")
+        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unexpected match type: {each.match_type}")
+        components[each.entity_type] = each
+    if IP in components and len(components) > 1:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination, IP filter component should not be used with user or clientId "
+            "filter component.",
+        )
+    return components
+
+
+def _matches(named: Named, components: dict[str, ComponentData], *, strict: bool) -> bool:
+    if strict and named.keys() - components.keys():
+        return False
+    for kind, component in components.items():
+        if kind not in named:
+            return False
+        if component.match_type == _EXACT and named[kind] != component.match:
+            return False
+        if component.match_type == _DEFAULT and named[kind] is not None:
+            return False
+    return True
+
+
+def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
+    """Where an entity's settings are, below /config, and what they may be called."""
+    if not entry.entity:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
+    named: Named = {}
+    for each in entry.entity:
+        if each.entity_type not in (USER, CLIENT_ID, IP):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {each.entity_type}")
+        if each.entity_name == "":
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Empty {each.entity_type} not supported")
+        named[each.entity_type] = each.entity_name
+    if IP in named:
+        if len(named) > 1:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                "Invalid quota entity combination, IP entity should not be used with user/client ID entity.",
+            )
+        return paths.IPS, _stored(named[IP]), _IP_KEYS
+    if USER not in named:
+        return paths.CLIENTS, _stored(named[CLIENT_ID]), _CLIENT_KEYS
+    user = _stored(named[USER])
+    if CLIENT_ID not in named:
+        return paths.USERS, user, _CLIENT_KEYS
+    return paths.USERS, f"{user}/{paths.CLIENTS}/{_stored(named[CLIENT_ID])}", _CLIENT_KEYS
+
+
+def _value(operation: OpData, keys: frozenset[str]) -> str:
+    if operation.key not in keys:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {operation.key}")
+    if operation.key not in _ENFORCED:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{operation.key} is not enforced by this broker: it cannot be set")
+    whole = int(operation.value + _EPSILON)
+    if abs(whole - operation.value) > _EPSILON:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a LONG value")
+    return str(whole)
+
+
+def _answer(entry: RequestEntryData, code: ErrorCode = ErrorCode.NONE, message: str | None = None) -> ResponseEntryData:
+    return ResponseEntryData(
+        error_code=code,
+        error_message=message,
+        entity=[
+            ResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
+        ],
+    )
+
+
+def _refuse_describe(request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+
+
+def _refuse_alter(request: AlterClientQuotasRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return AlterClientQuotasResponse(entries=[_answer(entry, code, message) for entry in request.entries])
+
+
+def handlers(context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> list[ApiHandler]:
+    api = QuotasApi(context, store, write_config)
+    return [
+        ApiHandler(api_named("DescribeClientQuotas"), api.describe, _refuse_describe),
+        ApiHandler(api_named("AlterClientQuotas"), api.alter, _refuse_alter),
+    ]
