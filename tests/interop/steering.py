@@ -29,9 +29,20 @@ class Steering:
 
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
+        # librdkafka waits for ever for a controller that the broker's first answer does not name yet.
+        for broker_id in cluster.kinds:
+            wait_until(lambda b=broker_id: self._knows_all(b), what=f"broker {broker_id} knows the cluster")
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         self.zk = KazooClient(cluster.zookeeper, logger=_SILENT)
         self.zk.start()
+
+    def _knows_all(self, broker_id: int) -> bool:
+        admin = AdminClient({"bootstrap.servers": self.cluster.address(broker_id), "log_level": 0})
+        try:
+            seen = admin.list_topics(timeout=5)
+        except KafkaException:
+            return False
+        return seen.controller_id != -1 and set(seen.brokers) == set(self.cluster.kinds)
 
     def close(self) -> None:
         self.zk.stop()
