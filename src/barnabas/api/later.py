@@ -5,16 +5,18 @@ for each other, so counting them could keep out the very one that the others wai
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from barnabas.core.errors import Refused
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.group import Requester
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.versions import api_named
 from barnabas.server.call import Call
 from barnabas.server.pipeline import HandlerResult
 
+log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
 #: What may start behind a group request that waits. A member that leaves must not have to wait for the rebalance that it holds
@@ -36,6 +38,10 @@ def answer_later(
             response: ApiMessage = answer if finish is None else finish(answer)
         except Refused as refusal:
             response = call.api.refuse(request, refusal.code, refusal.message)
+        except Exception as error:
+            # As the pipeline does it: a call that nobody answers would hold its connection for ever.
+            log.exception("%s failed", call.api.name, exc_info=error)
+            response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         call.reply(response)
 
     call.overlaps = OVERLAPS

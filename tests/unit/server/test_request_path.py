@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.api.later import answer_later
 from barnabas.api.metadata import MetadataApi
 from barnabas.broker import Broker
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
@@ -166,3 +167,20 @@ def test_leader_without_the_clients_listener_is_told_as_the_clients_version_know
     api = MetadataApi(cast(BrokerContext, SimpleNamespace(metadata=metadata)))
     image: Any = SimpleNamespace(name="t", id=b"i" * 16, partitions={0: state})
     assert api._topic(call, image, False).partitions[0].error_code == error
+
+
+def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
+    """A call that nobody answers holds its connection for ever."""
+
+    async def run() -> None:
+        answers: list[object] = []
+        call: Any = SimpleNamespace(
+            api=SimpleNamespace(name="Heartbeat", refuse=lambda request, code, message: code), reply=answers.append
+        )
+        future: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
+        assert answer_later(call, HeartbeatRequest(), future) is None
+        future.set_exception(KeyError("a bug"))
+        await asyncio.sleep(0)
+        assert answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
+
+    asyncio.run(run())
