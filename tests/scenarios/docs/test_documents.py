@@ -1,0 +1,44 @@
+"""Every command of these documents runs, against a cluster that is started as the document says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runner import blocks_of, first_missing, run_document
+
+from barnabas.cli.local_cluster import LocalCluster
+
+ROOT = Path(__file__).parents[3]
+#: What the document gives to `barnabas up`.
+STARTED_WITH = {
+    "README.md": {},
+    "docs/quickstart.md": {},
+    "docs/inside.md": {"barnabas.metrics.port": "0", "replica.high.watermark.checkpoint.interval.ms": "500"},
+    "docs/operating.md": {},
+    "docs/testing.md": {},
+}
+
+
+@pytest.mark.parametrize("name", STARTED_WITH)
+def test_every_command_of_the_document_runs(
+    name: str, tmp_path: Path, new_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = new_cluster(brokers=3, data=tmp_path / "data", config=STARTED_WITH[name])
+    run_document(ROOT / name, tmp_path, {"127.0.0.1:9092": cluster.address(1)})
+
+
+@pytest.mark.parametrize("name", STARTED_WITH)
+def test_document_has_something_to_run(name: str) -> None:
+    assert blocks_of((ROOT / name).read_text())
+
+
+def test_output_is_compared_line_by_line_in_order() -> None:
+    assert first_missing(["a…c", "[1, 2]"], ["x", "abc", "[1, 2]"]) is None
+    assert first_missing(["b", "a"], ["a", "b"]) == "a"
+
+
+def test_failing_block_names_its_line(tmp_path: Path) -> None:
+    document = tmp_path / "d.md"
+    document.write_text("# t\n\n```sh run\ntrue\n```\n\n```sh run\necho before; false\n```\n")
+    with pytest.raises(AssertionError, match=r"d\.md:7: [\s\S]*before"):
+        run_document(document, tmp_path, {})
