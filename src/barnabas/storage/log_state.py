@@ -15,7 +15,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import write_epochs, write_partition_metadata
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.log_flush import FlushWaiter, UnsyncedFiles
+from barnabas.storage.log_flush import FlushJob, FlushWaiter, UnsyncedFiles
 from barnabas.storage.log_read import Bound, locate
 from barnabas.storage.log_types import OffsetMetadata, OffsetSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
@@ -63,6 +63,7 @@ class LogState:
         "_env",
         "_epoch_file",
         "_flush_waiters",
+        "_flushing",
         "_high_watermark",
         "_last_flush_ms",
         "_log_start",
@@ -117,6 +118,8 @@ class LogState:
         self._last_flush_ms = env.clock.now_ms()
         self._unsynced = epoch_file.unsynced
         self._flush_waiters: list[FlushWaiter] | None = None
+        #: Begun and not finished.
+        self._flushing: set[FlushJob] = set()
         #: The last bound that a read asked for: usually the high watermark, for many reads in a row.
         self._bound = Bound(-1, 0, 0)
         self._closed = False

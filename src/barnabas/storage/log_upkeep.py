@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import Offset
 from barnabas.storage import names
 from barnabas.storage.log_flush import FlushJob, FlushWaiter
 from barnabas.storage.log_read import Bound
@@ -93,7 +94,7 @@ class LogUpkeep(LogState):
         except OSError as error:
             self._fault(error)
         generation, unsynced = self._unsynced.pending()
-        return FlushJob(
+        job = FlushJob(
             self._env.disk,
             files=files,
             paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
@@ -101,10 +102,13 @@ class LogUpkeep(LogState):
             up_to=offset,
             generation=generation,
         )
+        self._flushing.add(job)
+        return job
 
     def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
         """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
         job.release()
+        self._flushing.discard(job)
         if isinstance(error, OSError):
             if not self._closed:
                 self._fault(error)
@@ -112,8 +116,7 @@ class LogUpkeep(LogState):
         if error is not None:
             raise error
         self._unsynced.synced(job.generation)
-        # Truncated meanwhile? What is left below is durable, what is gone does not matter.
-        self._recovery_point = max(self._recovery_point, min(job.up_to, self._end))
+        self._recovery_point = max(self._recovery_point, job.up_to)
         self._last_flush_ms = self._env.clock.now_ms()
 
     def flush(self) -> None:
@@ -248,6 +251,9 @@ class LogUpkeep(LogState):
     def _moved_end(self, offset: int) -> None:
         self._end = offset
         self._recovery_point = min(self._recovery_point, offset)
+        for job in self._flushing:
+            # What is left below will be durable; what comes in its place has been written too late to be synced.
+            job.up_to = min(job.up_to, Offset(offset))
         self._bound = Bound(-1, 0, 0)
         self._env.on_cut(self.partition, self.directory, offset)
 

@@ -352,6 +352,23 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp
     assert partition.log.recovery_point == 4
 
 
+def test_what_is_appended_after_a_truncation_during_a_flush_does_not_count_as_flushed(tmp_path: Path) -> None:
+    partition = Partition(tmp_path)
+    partition.append(b"a", b"b", b"c")
+    job = partition.log.begin_flush()
+    assert job is not None
+    job.run()
+    partition.log.truncate_to(1)
+    partition.append(b"not synced", b"not synced either", b"nor this")
+    partition.log.finish_flush(job)
+    assert partition.log.recovery_point <= 1
+    again = partition.log.begin_flush()
+    assert again is not None
+    again.run()
+    partition.log.finish_flush(again)
+    assert partition.log.recovery_point == partition.log.log_end_offset
+
+
 def test_of_two_flushes_at_once_the_first_to_end_has_synced_the_small_files_too(tmp_path: Path) -> None:
     """A leader epoch must be durable before the recovery point passes its records, whoever began first."""
 
