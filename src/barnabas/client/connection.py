@@ -120,6 +120,12 @@ class Connection(asyncio.BufferedProtocol):
         self._slots_taken = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: ClientError | None = None
+        #: KIP-368: when the next request first proves again who this is, and how; None where sessions do not end.
+        self._renew_at_s: float | None = None
+        self._renew: Authenticate | None = None
+        #: Set while that is under way: only the task that does it may send.
+        self._renewing: asyncio.Future[None] | None = None
+        self._renewer: asyncio.Task[object] | None = None
         #: Set while the transport's own buffer is over its high-water mark.
         self._writable: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -172,10 +178,15 @@ class Connection(asyncio.BufferedProtocol):
         Waits for its turn while `max_in_flight` requests are unanswered; `timeout_ms` covers that as well.
         """
         deadline_s = self._loop.time() + timeout_ms / 1000
+        if self._renew_at_s is not None or self._renewing is not None:
+            await self._keep_session()
         if self._slots_taken < self._max_in_flight:
             self._slots_taken += 1
         else:
             await self._wait_for_slot(message, deadline_s)
+            if self._renewing is not None and self._renewer is not asyncio.current_task():
+                self._release_slot()  # the session is being renewed: nothing may come in between
+                return await self.request(message, response_type, version=version, timeout_ms=timeout_ms)
         try:
             future = self._send(message, response_type, version, deadline_s)
         except BaseException:
@@ -195,6 +206,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def drain(self) -> None:
         """Wait until the peer takes bytes again: what bounds `post`, as `max_in_flight` bounds `request`."""
+        if self._renew_at_s is not None or self._renewing is not None:
+            await self._keep_session()
         if self._writable is not None:
             await asyncio.shield(self._writable)
         if self._failure is not None:
@@ -206,6 +219,30 @@ class Connection(asyncio.BufferedProtocol):
 
     async def wait_closed(self) -> None:
         await asyncio.shield(self._ended)
+
+    def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:
+        """The broker ends sessions: the first request after `delay_ms` authenticates again before it is sent."""
+        self._renew_at_s = self._loop.time() + delay_ms / 1000
+        self._renew = renew
+
+    async def _keep_session(self) -> None:
+        """Renew the session if it is time, or wait for who does it. Nothing else is sent meanwhile: between a handshake
+        and its end the broker takes tokens only. What was sent before is answered before."""
+        task = asyncio.current_task()
+        while self._renewing is not None and self._renewer is not task:
+            await asyncio.shield(self._renewing)
+        if self._renew_at_s is None or self._loop.time() < self._renew_at_s or self._renew is None:
+            return
+        renew, self._renew_at_s = self._renew, None
+        self._renewing, self._renewer = self._loop.create_future(), task
+        try:
+            await renew(self)
+        except BaseException:
+            self.close()  # nobody knows how far the exchange came
+            raise
+        finally:
+            self._renewing.set_result(None)
+            self._renewing = self._renewer = None
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
