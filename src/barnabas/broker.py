@@ -705,6 +705,7 @@ class Broker:
 
     async def _shut_down(self) -> None:
         log.info("stopping")
+        self.fetchers.take_no_more()
         if self.config.controlled_shutdown_enable and self._fatal is None:
             await self._hand_over()
         self.server.stop_accepting()

@@ -260,7 +260,8 @@ class ControlRequests:
     # -- brokers come and go ------------------------------------------------------------------------------------------
 
     def leaders_changed_liveness(self) -> None:
-        """UpdateMetadata said who is alive: follow leaders that have come back, leave those that have gone."""
+        """UpdateMetadata said who is alive: follow leaders that have come back; count no longer on followers that are gone."""
+        self._replicas.tick()
         for partition in self._replicas:
             machine = partition.machine
             if machine.role is not Role.FOLLOWER or machine.leader < 0:

@@ -311,7 +311,7 @@ class FetcherManager:
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         #: Which fetcher has a partition, with what `add` was told of it.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
-        self._is_stopped = False
+        self._takes_no_more = False
         #: Partitions that are fetched no more, and why; until they are added again.
         self.failed: dict[TopicPartition, str] = {}
 
@@ -325,8 +325,8 @@ class FetcherManager:
         topic_id: TopicId,
     ) -> None:
         """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
-        if self._is_stopped:
-            return  # the controller's last word to a broker that is closing its logs
+        if self._takes_no_more:
+            return
         self.failed.pop(partition, None)
         fetcher = self._fetcher(leader, partition)
         home = self._homes.get(partition)
@@ -362,9 +362,14 @@ class FetcherManager:
     def fetcher_count(self) -> int:
         return sum(1 for _ in self._live())
 
+    def take_no_more(self) -> None:
+        """The broker is about to stop. What it has led it need not follow: a leader that sees it fetch would count on it,
+        and hold acknowledgements back until it notices that it is gone."""
+        self._takes_no_more = True
+
     def stop(self) -> None:
         """End all fetchers, for good: a LeaderAndIsr that is still under way starts none. Their tasks are the parent's."""
-        self._is_stopped = True
+        self._takes_no_more = True
         for fetcher in self._live():
             fetcher.stop()
         self._fetchers.clear()
