@@ -39,8 +39,8 @@ demo: $(READY) ## Three brokers, a stream, a leader that dies; make demo KEEP=1 
 	$(BIN)/python examples/demo/run.py $(if $(KEEP),--keep)
 
 lock: $(READY) ## Refresh requirements.lock
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet uv
+	PATH="$$PATH:$(BIN)" uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 
 clean: ## Remove everything that make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build

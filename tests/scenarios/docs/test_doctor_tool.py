@@ -1,0 +1,56 @@
+"""`barnabas doctor` beside a patient: a cluster that is made ill in front of it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from typer.testing import CliRunner
+
+from barnabas.cli.main import app
+from barnabas.testing import Cluster, wait_until
+
+
+def doctor(bootstrap: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Its exit status, and what it found, by check."""
+    result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", bootstrap, "--json"])
+    document = json.loads(result.stdout)
+    assert document["ok"] is (result.exit_code == 0)
+    return result.exit_code, {finding["check"]: finding for finding in document["findings"]}
+
+
+def commit_an_offset(bootstrap: str) -> None:
+    """A coordinator writes a record with its own time."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
+    consumer.close()
+
+
+def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(brokers=2, config={"offsets.topic.replication.factor": "1"})
+    cluster.create_topic("orders", replication_factor=2)
+    assert doctor(cluster.bootstrap)[0] == 0
+
+    for broker_id in cluster.broker_ids:
+        cluster.advance_clock(broker_id, 60_000)
+    commit_an_offset(cluster.bootstrap)
+    status, found = doctor(cluster.bootstrap)
+    assert status == 1
+    assert {"clock-skew", "internal-topic-replicas-one"} <= found.keys()
+    assert "after this machine's time" in found["clock-skew"]["message"]
+
+    gone = next(broker for broker in cluster.broker_ids if broker != cluster.controller())
+    left = cluster.address(cluster.controller())
+    cluster.terminate(gone)
+    wait_until(lambda: doctor(left)[1].keys() >= {"partitions-under-replicated", "partitions-offline"})
+    assert f"start broker {gone}" in doctor(left)[1]["partitions-under-replicated"]["advice"]
+
+
+def test_doctor_tells_of_a_broker_that_does_not_answer_where_it_says(kafka_cluster: Callable[..., Cluster]) -> None:
+    # Killed, and for as long as its session lasts still a member, with an address where nobody is.
+    cluster = kafka_cluster(brokers=2, config={"zookeeper.session.timeout.ms": "30000"})
+    cluster.kill(2)
+    status, found = doctor(cluster.address(1))
+    assert status == 1
+    assert found["advertised-listener-unreachable"]["subject"] == "broker 2"
+    assert cluster.address(2) in found["advertised-listener-unreachable"]["message"]
