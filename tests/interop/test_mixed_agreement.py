@@ -154,14 +154,18 @@ def test_deleted_records_are_deleted_on_followers_of_the_other_kind(
 def test_features_of_ours_alone_are_off(mixed: MixedCluster, steering: Steering, made: str) -> None:
     async def heartbeats(cluster: Cluster) -> list[ConsumerGroupHeartbeatResponse]:
         """Of several groups, so that some have their coordinator at our broker."""
-        await cluster.coordinator(made)  # makes the topic of groups
+        await cluster.retrying("the topic of groups", lambda: cluster.coordinator(made))
         return [
             await cluster.ask(2, _joining(f"{made}-{number}", made), ConsumerGroupHeartbeatResponse)
             for number in range(12)
         ]
 
+    def are_loaded() -> bool:
+        codes = {answer.error_code for answer in steering.ask(heartbeats)}
+        return codes == {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.NOT_COORDINATOR}
+
+    wait_until(are_loaded, 30, what="groups of our broker are refused, those of the other sent away")
     answers = steering.ask(heartbeats)
-    assert {answer.error_code for answer in answers} == {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.NOT_COORDINATOR}
     ours = [answer for answer in answers if answer.error_code == ErrorCode.UNSUPPORTED_VERSION]
     assert all("not every broker" in (answer.error_message or "") for answer in ours)
 
