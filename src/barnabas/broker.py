@@ -36,9 +36,7 @@ from barnabas.api import (
 from barnabas.api.find_coordinator import KeyType
 from barnabas.api.secured_listeners import link_opener, secured
 from barnabas.client.connection import Connection
-from barnabas.client.errors import ClientError, ConnectionLost
 from barnabas.controller.driver import Controller, ControllerConfig
-from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -51,7 +49,6 @@ from barnabas.coordination.registration import (
     generate_broker_id,
 )
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, encode_log_dir_event
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.config.broker import BrokerConfig
@@ -59,26 +56,17 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
-from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
-from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
-from barnabas.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.isr_changes import IsrChanges
-from barnabas.replication.leader_endpoint import FetcherSettings, RemoteLeader
+from barnabas.replication.leader_endpoint import RemoteLeader
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
@@ -92,12 +80,20 @@ from barnabas.security.credentials import ScramCredentials
 from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
+from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
-from barnabas.server.listener import ConnectionLimits, SocketServer
+from barnabas.server.listener import SocketServer
 from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
+from barnabas.server.settings import (
+    buffer_bytes,
+    connection_limits,
+    controller_settings,
+    fetcher_settings,
+    session_config,
+)
 from barnabas.storage import meta_properties, names
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.gauges import add_gauges
@@ -110,13 +106,9 @@ from barnabas.storage.manager import LogManager, ManagerSettings
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
-#: How long to wait for a new controller before it is asked again to take over leadership.
-CONTROLLER_GONE_BACKOFF_S = 0.3
 #: A decision of the transaction coordinator is carried out when it is committed, however long that takes; its clients
 #: hear of a delay after `request.timeout.ms`.
 NEVER_MS = 2**31 - 1
-#: News of the cluster comes in flocks: ask for the hand-over again after the flock, not after each.
-HAND_OVER_PAUSE_S = 0.1
 #: The pause before a failed directory is reported again, by the session that follows an expired one.
 REPORT_RETRY_S = 1.0
 #: API families that need nothing but the context.
@@ -214,7 +206,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._bind_listeners()
-        self.session = ZooKeeperSession(_session_config(config))
+        self.session = ZooKeeperSession(session_config(config))
         await self.session.start()
         await create_top_level_paths(self.session)
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
@@ -242,11 +234,11 @@ class Broker:
             self.pipeline,
             self._pool,
             self.registry,
-            limits=_connection_limits(config),
+            limits=connection_limits(config),
             spawn=self._spawn,
             backlog=config.socket_listen_backlog_size,
-            send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
-            receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
+            send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
+            receive_buffer_bytes=buffer_bytes(config, "socket.receive.buffer.bytes"),
         )
         self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self.scram_credentials = ScramCredentials()
@@ -319,10 +311,17 @@ class Broker:
             clock=self._clock,
             wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,
         )
+        self.controller_client = ControllerClient(
+            self.broker_id,
+            self.links,
+            self.metadata,
+            config=lambda: self.config,
+            broker_epoch=self._broker_epoch,
+        )
         self.isr_changes = IsrChanges(
             self.broker_id,
             broker_epoch=self._broker_epoch,
-            send=self._alter_partition,
+            send=self.controller_client.alter_partition,
             on_settled=lambda partition, settled: self.replicas.isr_settled(partition, settled),
             clock=self._clock,
         )
@@ -374,7 +373,7 @@ class Broker:
             moves=self.moves,
             controller=self.controller,
             broker_epoch=self._broker_epoch,
-            auto_create=self._auto_create,
+            auto_create=self.controller_client.auto_create,
             authorizer=self.authorizer,
             quotas=self.quotas,
         )
@@ -418,22 +417,19 @@ class Broker:
         self.groups = group_parts.assemble(
             context,
             log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_commit_timeout_ms),
-            create_topic=self._create_topic,
+            create_topic=self.controller_client.create_topic,
             consumer_protocol_enabled=lambda: self.features.level(GROUP_VERSION) >= 1,
             timers=self._loop,
             spawn=self._spawn,
             verify_transaction=transaction_parts.offsets_verifier(context, lambda: self.transactions.verifier),
         )
 
-        async def ask_controller(request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
-            return await self._ask_controller(request, AllocateProducerIdsResponse)
-
         self.transactions = transaction_parts.assemble(
             context,
             log_of(TRANSACTION_STATE_TOPIC, lambda: NEVER_MS),
             self.links,
-            ask_controller=ask_controller,
-            create_topic=self._create_topic,
+            ask_controller=self.controller_client.allocate_producer_ids,
+            create_topic=self.controller_client.create_topic,
             offsets_partition_for=self.groups.coordinator.partition_for,
             offsets_marked=self.groups.coordinator.txn_completed,
             transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
@@ -465,7 +461,7 @@ class Broker:
             self.session,
             self.registrar,
             ControllerConfig(
-                settings=_controller_settings(self.broker_id, config),
+                settings=controller_settings(self.broker_id, config),
                 control_listener=config.inter_broker_listener_name,
                 inter_broker_listener=config.inter_broker_listener_name,
                 request_timeout_ms=config.controller_socket_timeout_ms,
@@ -479,16 +475,7 @@ class Broker:
 
     def _make_fetchers(self, config: BrokerConfig) -> FetcherManager:
         assert self._tasks is not None
-        settings = FetcherSettings(
-            broker_id=self.broker_id,
-            num_replica_fetchers=config.num_replica_fetchers,
-            replica_fetch_max_bytes=config.replica_fetch_max_bytes,
-            replica_fetch_min_bytes=config.replica_fetch_min_bytes,
-            replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
-            replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
-            replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
-            replica_socket_timeout_ms=config.replica_socket_timeout_ms,
-        )
+        settings = fetcher_settings(self.broker_id, config)
 
         def endpoint(leader: BrokerId) -> RemoteLeader:
             return RemoteLeader(
@@ -576,11 +563,11 @@ class Broker:
 
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
-        self.server.limits = _connection_limits(after)
+        self.server.limits = connection_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)
         self.cleaner.update_settings(CleanerSettings.of(after))
-        self.controller.change_settings(_controller_settings(self.broker_id, after))
+        self.controller.change_settings(controller_settings(self.broker_id, after))
         if after.num_replica_fetchers != before.num_replica_fetchers:
             self.fetchers.resize(after.num_replica_fetchers)
 
@@ -707,7 +694,7 @@ class Broker:
         log.info("stopping")
         self.fetchers.take_no_more()
         if self.config.controlled_shutdown_enable and self._fatal is None:
-            await self._hand_over()
+            await self.controller_client.hand_over()
         self.server.stop_accepting()
         self.fetchers.stop()
         self.groups.coordinator.close()
@@ -726,128 +713,3 @@ class Broker:
         for task in list(self._running):
             task.cancel()
         log.info("stopped")
-
-    async def _hand_over(self) -> None:
-        """Controlled shutdown: the controller moves leadership away first, so that nobody notices."""
-        config = self.config
-        retry_s = config.controlled_shutdown_retry_backoff_ms / 1000
-        deadline_s = self._loop.time() + config.controlled_shutdown_max_retries * retry_s
-        while self._loop.time() < deadline_s:
-            try:
-                response = await self._ask_controller(
-                    ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.registrar.epoch),
-                    ControlledShutdownResponse,
-                )
-            except ClientError as error:
-                # The controller is gone, perhaps stopping like this broker: a new one is elected within moments.
-                log.info("controlled shutdown not answered: %s", error)
-                await self._metadata_change(CONTROLLER_GONE_BACKOFF_S)
-                if not self._others_are_alive():
-                    return
-                continue
-            if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
-                return
-            code, left = ErrorCode(response.error_code), len(response.remaining_partitions)
-            log.info("controlled shutdown: %s, %d partitions still led here", code.name, left)
-            if code is ErrorCode.NONE and not self._others_are_alive():
-                return  # nobody is left to take over
-            await asyncio.sleep(HAND_OVER_PAUSE_S)
-            await self._metadata_change(retry_s)
-        log.warning("leaving without a complete hand-over; the controller elects new leaders when this broker is gone")
-
-    async def _metadata_change(self, timeout_s: float) -> None:
-        """Wait until the controller tells something new, but not for ever."""
-        changed = asyncio.Event()
-        unsubscribe = self.metadata.subscribe(lambda change: changed.set())
-        try:
-            async with asyncio.timeout(timeout_s):
-                await changed.wait()
-        except TimeoutError:
-            return
-        finally:
-            unsubscribe()
-
-    def _others_are_alive(self) -> bool:
-        return any(broker != self.broker_id for broker in self.metadata.brokers)
-
-    async def _ask_controller(self, request: ApiMessage, response_type: type[R]) -> R:
-        controller = self.metadata.controller_id
-        if controller is None:
-            raise ConnectionLost("no controller is known")
-        return await self.links.request(
-            controller, request, response_type, timeout_ms=self.config.controller_socket_timeout_ms
-        )
-
-    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        return await self._ask_controller(request, AlterPartitionResponse)
-
-    async def _create_topic(
-        self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
-    ) -> ErrorCode:
-        """An internal topic. A cluster that is still too small for its replication factor answers so."""
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
-        )
-        return (await self._create_topics([topic]))[name]
-
-    async def _auto_create(self, topics: list[str]) -> dict[str, ErrorCode]:
-        """Topics that clients asked for, with the broker's defaults."""
-        return await self._create_topics(
-            [CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in topics]
-        )
-
-    async def _create_topics(self, topics: list[CreatableTopic]) -> dict[str, ErrorCode]:
-        request = CreateTopicsRequest(topics=topics, timeout_ms=self.config.request_timeout_ms)
-        try:
-            response = await self._ask_controller(request, CreateTopicsResponse)
-        except ClientError as error:
-            log.info("cannot create %s: %s", ", ".join(topic.name for topic in topics), error)
-            return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
-        return {result.name: ErrorCode(result.error_code) for result in response.topics}
-
-
-def _controller_settings(broker_id: BrokerId, config: BrokerConfig) -> ControllerSettings:
-    return ControllerSettings(
-        broker_id=broker_id,
-        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
-        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
-        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
-        delete_topic_enable=config.delete_topic_enable,
-        unclean_leader_election_enable=config.unclean_leader_election_enable,
-    )
-
-
-def _session_config(config: BrokerConfig) -> SessionConfig:
-    hosts, chroot = SessionConfig.split(config.zookeeper_connect)
-    return SessionConfig(
-        hosts=hosts,
-        chroot=chroot,
-        session_timeout_ms=config.zookeeper_session_timeout_ms,
-        connection_timeout_ms=config.zookeeper_connection_timeout_ms,
-        secure_acls=config.zookeeper_set_acl,
-        tls=config.zookeeper_ssl_client_enable,
-        tls_certificate=config.zookeeper_ssl_keystore_location,
-        tls_authorities=config.zookeeper_ssl_truststore_location,
-    )
-
-
-def _buffer_bytes(config: BrokerConfig, setting: str) -> int:
-    """-1 where nobody has set it: the kernel sizes a socket's buffers better than Kafka's default of 100 KB does.
-
-    A fixed send buffer cuts the sendfile of a 1 MB fetch into seven pieces, at five times the CPU.
-    """
-    value = config.values[setting]
-    assert isinstance(value, int)
-    return value if setting in config.originals else -1
-
-
-def _connection_limits(config: BrokerConfig) -> ConnectionLimits:
-    return ConnectionLimits(
-        max_connections=config.max_connections,
-        max_connections_per_ip=config.max_connections_per_ip,
-        per_ip_overrides=config.max_connections_per_ip_overrides,
-        idle_ms_max=config.connections_max_idle_ms,
-    )
