@@ -1,0 +1,22 @@
+"""Real processes that are killed, stopped, paused and restarted under load: a few seconds of what `tests.soak.chaos` does
+for minutes. What is drawn depends on the seed, not on the clock."""
+
+import random
+
+import pytest
+from tests.soak.chaos import FAULTS, Chaos, chaos_cluster
+
+#: Each seed has this many faults.
+LENGTH = 2
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_no_acknowledged_record_is_lost_or_twice_whatever_breaks(seed: int) -> None:
+    faults = random.Random(seed).sample(sorted(FAULTS), LENGTH)
+    with chaos_cluster() as cluster:
+        chaos = Chaos(cluster, seed, rate=200)
+        try:
+            chaos.run(seconds=0, faults=faults)
+        except BaseException as error:
+            error.add_note("\n".join([f"seed {seed}, faults {faults}", *chaos.story]))
+            raise
