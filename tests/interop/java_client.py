@@ -1,4 +1,4 @@
-"""`java/Client.java`, compiled against a version of Apache Kafka's client, as a command."""
+"""The programs in `java/`, compiled against a version of Apache Kafka's clients, as commands."""
 
 import hashlib
 import subprocess
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import maven
 
-SOURCE = Path(__file__).parent / "java" / "Client.java"
+SOURCES = Path(__file__).parent / "java"
+_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: Names that Kafka 4 gave to what 3.9 has under another.
 OLD_NAMES = {"inGroupStates": "inStates", "GroupState.EMPTY": "ConsumerGroupState.EMPTY"}
 SCENARIOS = (
@@ -15,26 +16,24 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-def compiled(version: str) -> list[str]:
+def compiled(version: str, program: str = "Client", artifact: str = "kafka-clients") -> list[str]:
     """Compiled once, into `.interop/`."""
-    jars = maven.classpath(f"org.apache.kafka:kafka-clients:{version}", "org.slf4j:slf4j-nop:1.7.36")
-    text = SOURCE.read_text()
+    jars = maven.classpath(f"org.apache.kafka:{artifact}:{version}", "org.slf4j:slf4j-nop:1.7.36")
+    text = (SOURCES / f"{program}.java").read_text()
     if version.startswith("3."):
         for new, old in OLD_NAMES.items():
             text = text.replace(new, old)
-    folder = maven.ROOT / f"java-client-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    if not (folder / "Client.class").exists():
+    folder = maven.ROOT / f"java-{program}-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    if not (folder / f"{program}.class").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        source = folder / "Client.java"
+        source = folder / f"{program}.java"
         source.write_text(text)
         command = ["javac", "-nowarn", "-d", str(folder), "-cp", jars, str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-    return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}:{folder}", "Client"]
+    return ["java", *_OPTIONS, "-cp", f"{jars}:{folder}", program]
 
 
-def play(command: list[str], bootstrap: str, scenario: str, topic: str) -> None:
-    done = subprocess.run(
-        [*command, bootstrap, scenario, topic], capture_output=True, text=True, timeout=120, check=False
-    )
+def play(command: list[str], *arguments: str) -> None:
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0 and done.stdout.endswith("OK\n"), f"{done.stdout}\n{done.stderr[-4000:]}"
