@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import kafka
 import pytest
@@ -24,12 +25,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
+from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.cli.main import app
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
+from barnabas.core.config.properties import format_properties
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -269,6 +273,24 @@ def test_nothing_is_served_before_authentication(sasl_cluster: LocalCluster) -> 
     host, port = address.split(":")
     with BlockingConnection(host, int(port), client_config(address)) as connection, pytest.raises(ConnectionLost):
         connection.request(MetadataRequest(topics=None), MetadataResponse)
+
+
+def test_tools_take_the_same_settings(sasl_cluster: LocalCluster, tmp_path: Path, topic: str) -> None:
+    def run(who: tuple[str, str], *arguments: str) -> tuple[int, str]:
+        file = tmp_path / "client.properties"
+        file.write_text(format_properties(own_settings("SCRAM-SHA-256", who)))
+        where = ["--bootstrap-server", client_bootstrap(sasl_cluster), "--command-config", str(file)]
+        result = CliRunner().invoke(app, [arguments[0], *where, *arguments[1:]])
+        return result.exit_code, result.output
+
+    grant = ["--allow-principal", "User:alice", "--operation", "Read", "--topic", topic]
+    assert run(ADMIN, "acls", "--add", *grant)[0] == 0
+    status, listing = run(ADMIN, "acls", "--list", "--topic", topic)
+    assert status == 0 and "principal=User:alice, host=*, operation=READ, permissionType=ALLOW" in listing
+    status, said = run(ALICE, "acls", "--list")
+    assert status == 1 and "CLUSTER_AUTHORIZATION_FAILED" in said
+    status, said = run(("alice", "wrong"), "topics", "--list")
+    assert status == 1 and "invalid credentials" in said
 
 
 def test_secrets_are_in_no_log(sasl_cluster: LocalCluster) -> None:
