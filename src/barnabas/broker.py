@@ -329,7 +329,6 @@ class Broker:
             self.broker_id,
             clock=self._clock,
             timers=self._loop,
-            threads=self._threads,
             registry=self.registry,
             is_known=lambda tp: not self._is_cluster_known or self.metadata.partition(tp) is not None,
             submit_isr_change=self.isr_changes.submit,
@@ -620,6 +619,9 @@ class Broker:
     def _metadata_changed(self, change: MetadataChange) -> None:
         if change.brokers_changed:
             self._spawn(self.features.refresh(), "cluster features")
+        for topic in {partition.topic for partition in change.deleted}:
+            if self.metadata.topic(topic) is None:
+                self.replicas.forget_topic(topic)
 
     async def _wait_for_metadata(self) -> None:
         """Ready means that a client's first question has an answer: the controller has told this broker of itself and of

@@ -17,7 +17,6 @@ from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import IsrSettled, ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 from barnabas.runtime.timers import Timers
-from barnabas.storage.environment import Threads
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
 
@@ -67,6 +66,11 @@ class TopicCounters(NamedTuple):
             counter("failed_produce_requests", "Refused appends, by topic."),
         )
 
+    @staticmethod
+    def remove(registry: Registry, topic: str) -> None:
+        for name in ("bytes_in", "bytes_out", "messages_in", "failed_produce_requests"):
+            registry.remove(f"kafka_server_topic_{name}", topic=topic)
+
 
 class WaitingFetch(NamedTuple):
     purgatory: Purgatory
@@ -83,7 +87,6 @@ class ReplicaManager:
         *,
         clock: Clock,
         timers: Timers,
-        threads: Threads,
         registry: Registry,
         is_known: Callable[[TopicPartition], bool],
         submit_isr_change: Callable[[Partition, ProposeIsr], None],
@@ -94,7 +97,6 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.fetch_bytes_max = fetch_bytes_max
         self._clock = clock
-        self._threads = threads
         self._registry = registry
         self._is_known = is_known
         self._submit_isr_change = submit_isr_change
@@ -164,6 +166,11 @@ class ReplicaManager:
         if counters is None:
             counters = self._counters[topic] = TopicCounters.of(self._registry, topic)
         return counters
+
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: its counters go, or a broker that sees many topics grows for ever."""
+        if self._counters.pop(topic, None) is not None:
+            TopicCounters.remove(self._registry, topic)
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -264,20 +271,14 @@ class ReplicaManager:
         for outcome, flushed_log in to_flush:
             self._flush(outcome, flushed_log, flushed)
 
-    def _flush(self, outcome: AppendOutcome, flushed_log: Log, then: Callable[[], None]) -> None:
-        job = flushed_log.begin_flush()
-        if job is None:
-            then()
-            return
-
-        def done(error: BaseException | None) -> None:
-            try:
-                flushed_log.finish_flush(job, error)
-            except LogDirFault as fault:
-                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(fault), -1
+    @staticmethod
+    def _flush(outcome: AppendOutcome, flushed_log: Log, then: Callable[[], None]) -> None:
+        def flushed(error: Exception | None) -> None:
+            if error is not None:
+                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             then()
 
-        self._threads.run(job.run, done)
+        flushed_log.flush_then(flushed_log.log_end_offset, flushed)
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 

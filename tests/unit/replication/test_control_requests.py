@@ -17,7 +17,7 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager
 from barnabas.storage.recovery import open_log
@@ -55,7 +55,6 @@ def make(folder: Path) -> ControlRequests:
         ME,
         clock=clock,
         timers=ManualTimers(clock),
-        threads=InlineThreads(),
         registry=Registry(),
         is_known=lambda tp: False,
         submit_isr_change=lambda partition, proposal: None,

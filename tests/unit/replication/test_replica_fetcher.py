@@ -246,21 +246,6 @@ def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
     asyncio.run(run())
 
 
-def test_broker_that_is_about_to_stop_follows_nobody_new():
-    async def run():
-        leader, other = ScriptedLeader(), ScriptedLeader()
-        async with managed({2: leader, 3: other}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            manager.take_no_more()
-            add(manager, B, FakeReplica(1), leader=3)
-            assert manager.fetcher_of(B) is None
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            assert (await leader.plan()).to_send[A].fetch_offset == 2, "what it follows it goes on to follow"
-
-    asyncio.run(run())
-
-
 def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_closed_logs():
     class ClosedReplica(FakeReplica):
         is_closed = False

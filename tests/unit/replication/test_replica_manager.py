@@ -14,7 +14,7 @@ from barnabas.replication.manager import AppendEntry, ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
 
@@ -47,7 +47,6 @@ class World:
             ME,
             clock=self.clock,
             timers=self.timers,
-            threads=InlineThreads(),
             registry=Registry(),
             is_known=lambda tp: False,
             submit_isr_change=lambda partition, proposal: None,
@@ -178,3 +177,12 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
         [[read]] = answers
         assert read.error is error
         assert read.preferred_read_replica == (FOLLOWER if error is ErrorCode.NONE else -1)
+
+
+def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    registry = world.manager._registry
+    world.manager.counters("gone").bytes_in.add(5)
+    world.manager.forget_topic("gone")
+    assert not any(("topic", "gone") in labels for family in registry.families() for labels in family.series)
+    world.manager.forget_topic("never seen")

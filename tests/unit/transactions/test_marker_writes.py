@@ -31,7 +31,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
 from barnabas.security.authorizer import Operation
-from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
@@ -49,7 +49,6 @@ class World:
             ME,
             clock=self.clock,
             timers=ManualTimers(self.clock),
-            threads=InlineThreads(),
             registry=Registry(),
             is_known=lambda tp: False,
             submit_isr_change=lambda partition, proposal: None,

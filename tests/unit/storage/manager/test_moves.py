@@ -37,7 +37,6 @@ class Mover:
             ME,
             clock=self.broker.clock,
             timers=self.broker.timers,
-            threads=self.broker.threads,
             registry=Registry(),
             is_known=lambda tp: False,
             submit_isr_change=lambda partition, proposal: None,
