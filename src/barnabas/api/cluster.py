@@ -218,10 +218,27 @@ def _refuse(response_class: Callable[..., ApiMessage], *, has_message: bool) -> 
     return refuse
 
 
+def refuse_election(request: ElectLeadersRequest, code: ErrorCode, message: str | None) -> ElectLeadersResponse:
+    """Told for each partition too: v0 has no room for an error of the whole."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=partition, error_code=code, error_message=message)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
 def handlers(context: BrokerContext) -> list[ApiHandler]:
     api = ClusterApi(context)
     return [
-        ApiHandler(api_named("ElectLeaders"), api.elect_leaders, _refuse(ElectLeadersResponse, has_message=False)),
+        ApiHandler(api_named("ElectLeaders"), api.elect_leaders, refuse_election),
         ApiHandler(
             api_named("AlterPartitionReassignments"),
             api.alter_reassignments,
