@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import maven
@@ -273,3 +274,57 @@ def test_perf_tools_and_verifiable_clients(tools: Tools, made: str, tmp_path: Pa
     assert '"name":"shutdown_complete"' in out
     out = tools("EndToEndLatency", tools.bootstrap, made, "100", "1", "50", server=False)
     assert "Percentiles" in out
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """One broker with two log directories and an authorizer."""
+    folder = tmp_path_factory.mktemp("guarded")
+    config = {
+        "log.dirs": f"{folder}/a,{folder}/b",
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with LocalCluster(brokers=1, config=config) as cluster:
+        yield Tools(cluster.bootstrap, folder)
+
+
+def test_acls_are_added_listed_and_removed(guarded: Tools, tools: Tools, topic: str) -> None:
+    command = "kafka.admin.AclCommand"
+    entry = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", topic)
+    assert f"name={topic}, patternType=LITERAL" in guarded(command, "--add", *entry)
+    guarded(command, "--add", "--deny-principal", "User:bob", "--deny-host", "10.0.0.1", "--producer", "--topic",
+            f"{topic}-", "--resource-pattern-type", "prefixed", code=None)  # fmt: skip
+    listed = guarded(command, "--list", "--topic", topic)
+    assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in listed
+    guarded(command, "--remove", "--force", *entry)
+    assert "alice" not in guarded(command, "--list", "--topic", topic)
+    assert "No Authorizer is configured" in tools(command, "--list", code=None)
+
+
+def test_replica_moves_to_another_log_directory(guarded: Tools, topic: str, tmp_path: Path) -> None:
+    guarded("TopicCommand", "--create", "--topic", topic, "--partitions", "3")
+    fill(guarded, topic)
+
+    def homes() -> dict[str, str]:
+        answer = json.loads(guarded("LogDirsCommand", "--describe", "--topic-list", topic).splitlines()[-1])
+        dirs = answer["brokers"][0]["logDirs"]
+        return {
+            part["partition"]: each["logDir"] for each in dirs for part in each["partitions"] if not part["isFuture"]
+        }
+
+    before = homes()
+    source = before[f"{topic}-0"]
+    target = source[:-1] + ("b" if source.endswith("a") else "a")
+    plan = tmp_path / "plan.json"
+    move = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [target]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [move]}))
+    command = "reassign.ReassignPartitionsCommand"
+    guarded(command, "--reassignment-json-file", str(plan), "--execute")
+    for _ in range(10):
+        out = guarded(command, "--reassignment-json-file", str(plan), "--verify")
+        if "completed successfully" in out:
+            break
+    assert "completed successfully" in out
+    assert homes() == before | {f"{topic}-0": target}
+    assert f"{topic}:0:100" in guarded("GetOffsetShell", "--topic", topic).split()
