@@ -121,3 +121,27 @@ def test_directory_changes_hands_and_back(first: str, is_clean: bool) -> None:
                 assert record.value() == b"open"
             story.write(kind)
             story.check()
+
+
+def test_group_of_the_new_protocol_keeps_its_offsets_at_kafka_and_back() -> None:
+    """Kafka 3.9 with ZooKeeper does not know such groups: it passes their records over, and leaves them where they are."""
+    with MixedCluster(kinds={1: OURS}) as cluster:
+        story = Story(cluster)
+        story.write(OURS)
+        settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "new", "log_level": 0}
+        modern = Consumer({**settings, "group.protocol": "consumer", "auto.offset.reset": "earliest"})
+        modern.subscribe(["log"])
+        seen = 0
+        while seen < 100:
+            seen += sum(message.error() is None for message in modern.consume(100, 1.0))
+        modern.commit(asynchronous=False)
+        [place] = modern.committed([TopicPartition("log", 0)], timeout=10)
+        modern.close()
+        for kind in (APACHE, OURS):
+            cluster.stop(1)
+            cluster.start(1, kind)
+            story.check()
+            asking = Consumer(settings)
+            [found] = asking.committed([TopicPartition("log", 0)], timeout=20)
+            asking.close()
+            assert found.offset == place.offset > 0
