@@ -108,6 +108,7 @@ class BrokerChannel:
 
     async def _deliver(self, request: Request) -> ApiMessage:
         message, version = self._message(request)
+        level = logging.WARNING  # said aloud once: the next hundred failures of a broker that is gone say nothing new
         while True:
             try:
                 if self._link is None:
@@ -115,7 +116,8 @@ class BrokerChannel:
                 return await self._link.request(message, version=version, timeout_ms=self._request_timeout_ms)
             except (ClientError, OSError) as error:
                 # A broker that is gone for good is taken away from us; until then there is nothing but trying again.
-                _log.info("%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
+                _log.log(level, "%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
+                level = logging.DEBUG
                 self._disconnect()
                 await asyncio.sleep(RETRY_BACKOFF_S)
 

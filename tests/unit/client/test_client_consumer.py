@@ -25,7 +25,7 @@ def batch(*values: bytes, producer_id: int = -1, transactional: bool = False) ->
 
 async def read_all(consumer: Consumer, **options: int) -> list[bytes | None]:
     values: list[bytes | None] = []
-    while arrived := await consumer.poll(30):
+    while arrived := await consumer.poll(300):
         for fetched in arrived:
             values += [record.value for record in fetched.records(**options)]  # type: ignore[arg-type]
     return values
