@@ -163,9 +163,15 @@ class SocketWriter:
             self._loop.add_writer(self._fd, self._writable)
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self._fd)
-        self._waiting = False
-        self._resume()
+        """Stays registered until the queue is empty, or waits for the disk: a large range takes several turns."""
+        self._send_some()
+        if self._closed:
+            return
+        if not self._queue or self._reading:
+            self._loop.remove_writer(self._fd)
+            self._waiting = False
+        if not self._queue:
+            self._on_drained()
 
     def _resume(self) -> None:
         self._send_some()
