@@ -115,7 +115,6 @@ def test_settings_of_topics_brokers_clients_and_users(tools: Tools, made: str) -
     assert "broker.id=1" in tools(config, "--describe", "--all", *broker)
 
 
-@pytest.mark.xfail(reason="client quotas are not served yet")
 def test_quotas(tools: Tools, topic: str) -> None:
     config = "kafka.admin.ConfigCommand"
     client = ("--entity-type", "clients", "--entity-name", f"c-{topic}")
@@ -124,7 +123,6 @@ def test_quotas(tools: Tools, topic: str) -> None:
     tools(config, "--alter", *client, "--delete-config", "producer_byte_rate")
 
 
-@pytest.mark.xfail(reason="the tool asks for a user's quotas first, and they are not served yet")
 def test_scram_credentials(tools: Tools, topic: str) -> None:
     config = "kafka.admin.ConfigCommand"
     user = ("--entity-type", "users", "--entity-name", f"u-{topic}")
