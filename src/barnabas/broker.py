@@ -298,7 +298,19 @@ class Broker:
     # -- the parts ----------------------------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
+        """In the order of who needs whom: the cluster, the replicas, the coordinators, the handlers."""
         config = self.config
+        self._assemble_membership(config)
+        self._assemble_replication(config)
+        self.controller = self._make_controller(config)
+        self.context = self._make_context(config)
+        self._assemble_coordinators()
+        self.dynamic.subscribe_topics(self._topic_settings_changed)
+        self.dynamic.subscribe(self._broker_settings_changed)
+        self._register_handlers()
+
+    def _assemble_membership(self, config: BrokerConfig) -> None:
+        """What this broker knows of the others, and how it reaches them."""
         self.metadata = MetadataCache()
         self.features = ClusterFeatures(self.session)
         self.metadata.subscribe(self._metadata_changed)
@@ -318,6 +330,8 @@ class Broker:
             config=lambda: self.config,
             broker_epoch=self._broker_epoch,
         )
+
+    def _assemble_replication(self, config: BrokerConfig) -> None:
         self.isr_changes = IsrChanges(
             self.broker_id,
             broker_epoch=self._broker_epoch,
@@ -354,8 +368,9 @@ class Broker:
             on_thread=self._on_thread,
             spawn=self._spawn,
         )
-        self.controller = self._make_controller(config)
-        self.context = BrokerContext(
+
+    def _make_context(self, config: BrokerConfig) -> BrokerContext:
+        return BrokerContext(
             broker_id=self.broker_id,
             cluster_id=self.cluster_id,
             dynamic=self.dynamic,
@@ -376,9 +391,8 @@ class Broker:
             authorizer=self.authorizer,
             quotas=self.quotas,
         )
-        self._assemble_coordinators()
-        self.dynamic.subscribe_topics(self._topic_settings_changed)
-        self.dynamic.subscribe(self._broker_settings_changed)
+
+    def _register_handlers(self) -> None:
         self.pipeline.handlers.update(
             registry.build(
                 [
