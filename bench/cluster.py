@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+from confluent_kafka.admin import AdminClient
+
 from barnabas.cli.local_cluster import LocalCluster
 from bench.broker import Load, Target, create_topic, measure_latency, measure_produce
 from bench.kafka import ApacheKafka, resident_mb
@@ -35,6 +37,18 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
     yield "resident MB, three loaded brokers", resident_mb(target.pids)
 
 
+def wait_for_cluster(target: Target, brokers: int) -> None:
+    """Until a client sees all brokers and a controller: an open port is less than that."""
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = admin.list_topics(timeout=10)
+        if len(found.brokers) == brokers and found.controller_id >= 0:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{target.name} has no controller, or too few brokers")
+
+
 def ours() -> AbstractContextManager[LocalCluster]:
     return LocalCluster(brokers=3, config=CONFIG)
 
@@ -53,6 +67,7 @@ def run(rounds: int) -> None:
         for name, start in systems:
             with start() as cluster:
                 target = Target(name, cluster.bootstrap, [cluster.pid(broker) for broker in (1, 2, 3)])
+                wait_for_cluster(target, 3)
                 for measure, value in one_round(target, number):
                     results.setdefault(measure, {}).setdefault(name, []).append(value)
             print(f"round {number + 1} of {rounds}: {name} done")
