@@ -12,7 +12,7 @@ import random
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from barnabas.api import (
     acls,
@@ -60,7 +60,6 @@ from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
-from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.fetch_session_cache import FetchSessionCache
@@ -81,7 +80,7 @@ from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
-from barnabas.server.coordinator_log import InternalTopicLog
+from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import SocketServer
@@ -104,7 +103,6 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.manager import LogManager, ManagerSettings
 
 log = logging.getLogger(__name__)
-R = TypeVar("R", bound=ApiMessage)
 
 #: A decision of the transaction coordinator is carried out when it is committed, however long that takes; its clients
 #: hear of a delay after `request.timeout.ms`.
@@ -451,17 +449,8 @@ class Broker:
             on_bug=self.fail,
         )
         self.control.subscribe(self.groups.leadership_changed)
-        self.control.subscribe(self._transaction_leadership_changed)
+        self.control.subscribe(leadership_listener(self.transactions.coordinator))
         self.control.subscribe(self.moves.leadership_changed)
-
-    def _transaction_leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
-        coordinator = self.transactions.coordinator
-        for partition in led:
-            if partition.tp.topic == TRANSACTION_STATE_TOPIC:
-                coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
-        for partition in followed:
-            if partition.tp.topic == TRANSACTION_STATE_TOPIC:
-                coordinator.resigned(partition.tp.partition)
 
     def _make_controller(self, config: BrokerConfig) -> Controller:
         async def connect(broker_id: int, endpoint: Endpoint) -> Connection:

@@ -9,6 +9,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.coordinator import CoordinatorLog
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
+from barnabas.server.coordinator_log import leadership_listener
 from barnabas.server.pipeline import ApiHandler
 
 
@@ -43,15 +44,7 @@ def assemble(
         verify_transaction=verify_transaction,
     )
 
-    def leadership_changed(led: list[Partition], followed: list[Partition]) -> None:
-        for partition in led:
-            if partition.tp.topic == coordinator.topic:
-                coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
-        for partition in followed:
-            if partition.tp.topic == coordinator.topic:
-                coordinator.resigned(partition.tp.partition)
-
     families = [
         family.handlers(context, coordinator) for family in (groups, group_offsets, group_admin, consumer_groups)
     ]
-    return GroupParts(coordinator, families, leadership_changed)
+    return GroupParts(coordinator, families, leadership_listener(coordinator))

@@ -5,12 +5,15 @@ Owner: the event loop. Loading decodes in slices, so that other requests are ser
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records, read_end_txn_marker
+from barnabas.replication.control_requests import LeadershipListener
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
+from barnabas.replication.partition import Partition
 from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
 from barnabas.storage.log_types import Origin
 
@@ -115,3 +118,26 @@ class InternalTopicLog:
                             replay(ReplayedRecord(entry, record.offset, record.timestamp, owner), record.offset)
                 offset = header.next_offset
             await asyncio.sleep(0)
+
+
+class LeadsByPartition(Protocol):
+    """A coordinator: whoever leads a partition of its topic has what belongs to that partition."""
+
+    @property
+    def topic(self) -> str: ...
+    def elected(self, partition: int, epoch: int) -> None: ...
+    def resigned(self, partition: int) -> None: ...
+
+
+def leadership_listener(coordinator: LeadsByPartition) -> LeadershipListener:
+    """For `ControlRequests.subscribe`: tells a coordinator of its own topic's partitions."""
+
+    def changed(led: list[Partition], followed: list[Partition]) -> None:
+        for partition in led:
+            if partition.tp.topic == coordinator.topic:
+                coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
+        for partition in followed:
+            if partition.tp.topic == coordinator.topic:
+                coordinator.resigned(partition.tp.partition)
+
+    return changed
