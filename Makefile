@@ -24,7 +24,7 @@ check: $(READY) ## Format, lint, types, dependency directions
 	$(BIN)/lint-imports
 
 test: $(READY) ## The whole suite, in random order, on two processes
-	$(BIN)/python -m pytest -n 2 $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
