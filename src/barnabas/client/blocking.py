@@ -1,16 +1,18 @@
 """A blocking client over plain sockets, for threads without an event loop: Spark executors, small scripts.
 
-Same messages and codec as `connection`; one request at a time per connection. Owner: one thread. A large response is received
-straight into a buffer of its own, and its records are views of that buffer.
+Same messages and codec as `connection`; `request` waits for its answer, `send` and `receive` let several be under way.
+Owner: one thread. A large response is received straight into a buffer of its own, and its records are views of that buffer.
 """
 
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from barnabas.client.admin.partitions import READ_UNCOMMITTED
 from barnabas.client.cluster import names_only
@@ -55,6 +57,17 @@ T = TypeVar("T")
 
 _SIZE: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited(Generic[R]):
+    """A request that was sent and has no answer yet."""
+
+    what: str
+    response_type: type[R]
+    version: int
+    correlation_id: int
+    deadline_s: float
 
 
 class BlockingConnection:
@@ -102,17 +115,40 @@ class BlockingConnection:
         timeout_ms: int | None = None,
     ) -> R:
         """Send, and wait for the answer. `version` defaults to the highest common one in which topics have names."""
+        return self.receive(self.send(message, response_type, version=version, timeout_ms=timeout_ms))
+
+    def send(
+        self,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> "Awaited[R]":
+        """Send without waiting: several requests may be under way. Their answers are received in the order of sending."""
         if version is None:
             version = names_only(message, self.versions.pick(type(message)))
         deadline_s = time.monotonic() + (timeout_ms or self._config.request_timeout_ms) / 1000
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        try:
+        awaited = Awaited(type(message).__name__, response_type, version, self._correlation_id, deadline_s)
+        data = frame.encode_request(message, version, self._correlation_id, self._config.client_id)
+        with self._ending_on_failure(awaited.what):
             self._socket.settimeout(self._left_s(deadline_s))
-            self._socket.sendall(frame.encode_request(message, version, self._correlation_id, self._config.client_id))
-            return self._receive(response_type, version, deadline_s)
+            self._socket.sendall(data)
+        return awaited
+
+    def receive(self, awaited: "Awaited[R]") -> R:
+        """The answer to the oldest request that has none yet."""
+        with self._ending_on_failure(awaited.what):
+            return self._receive(awaited)
+
+    @contextmanager
+    def _ending_on_failure(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except TimeoutError:
             self.close()
-            raise RequestTimedOut(f"{type(message).__name__} to {self.address} was not answered in time") from None
+            raise RequestTimedOut(f"{what} to {self.address} was not answered in time") from None
         except OSError as error:
             self.close()
             raise ConnectionLost(f"connection to {self.address} was lost: {error.strerror or error}") from error
@@ -120,14 +156,15 @@ class BlockingConnection:
             self.close()
             raise ConnectionLost(f"{self.address} sent what is not a response: {error}") from error
 
-    def _receive(self, response_type: type[R], version: int, deadline_s: float) -> R:
-        (size,) = _SIZE.unpack(self._read_exactly(4, deadline_s))
+    def _receive(self, awaited: "Awaited[R]") -> R:
+        response_type, version = awaited.response_type, awaited.version
+        (size,) = _SIZE.unpack(self._read_exactly(4, awaited.deadline_s))
         if not 4 <= size <= self._config.response_bytes_max:
             raise Malformed(f"a response of {size} bytes")
-        data = self._read_exactly(size, deadline_s)
+        data = self._read_exactly(size, awaited.deadline_s)
         correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
-        if correlation_id != self._correlation_id:
-            raise Malformed(f"correlation id {correlation_id} where {self._correlation_id} was due")
+        if correlation_id != awaited.correlation_id:
+            raise Malformed(f"correlation id {correlation_id} where {awaited.correlation_id} was due")
         if (
             response_type is ApiVersionsResponse
             and _SHORT.unpack_from(data, offset)[0] == ErrorCode.UNSUPPORTED_VERSION
