@@ -17,11 +17,21 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 {dependencies}
 </dependencies></project>
 """
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{{}}</dependency>"
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 class MavenFailed(RuntimeError):
     """Maven could not resolve the coordinates; the message holds the end of its output."""
+
+
+#: Spark's official Kafka connector, in the versions that run with pyspark 4.3.
+SPARK_KAFKA = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
 
 
 def is_available() -> bool:
@@ -38,9 +48,20 @@ def classpath(*coordinates: str) -> str:
     return ":".join(str(jar) for jar in sorted(jars.glob("*.jar")))
 
 
-def _fetch(folder: Path, jars: Path, coordinates: tuple[str, ...]) -> None:
+def jars(*coordinates: str) -> list[Path]:
+    """Just these artifacts, without what they depend on: for a program that brings the rest, as Spark does."""
+    key = hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
+    folder = ROOT / f"jars-{key}"
+    if not (folder / "complete").exists():
+        _fetch(folder, folder / "jars", coordinates, _ALONE)
+    return sorted((folder / "jars").glob("*.jar"))
+
+
+def _fetch(folder: Path, jars: Path, coordinates: tuple[str, ...], exclusions: str = "") -> None:
     jars.mkdir(parents=True, exist_ok=True)
-    dependencies = "\n".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
+    dependencies = "\n".join(
+        _DEPENDENCY.format(*coordinate.split(":")).format(exclusions) for coordinate in coordinates
+    )
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
     command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]

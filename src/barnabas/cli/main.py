@@ -5,6 +5,7 @@ It may also have `OPTIONAL_VALUES`, the names of options whose value may be left
 what stands for the value then; and `REWRITES`, options that stand for other arguments.
 """
 
+import difflib
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,6 +62,14 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
         return load(cmd_name, importlib.import_module(entry.module)) if entry else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A name that is not one gets the nearest that is."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            meant = f"did you mean {near[0]}?" if near else "barnabas --help lists them"
+            ctx.fail(f"there is no command {args[0]!r}; {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """One line a command, without importing any of them."""
