@@ -8,6 +8,7 @@ Eligible leader replicas are KRaft's and always null here.
 import asyncio
 from collections.abc import Iterable
 
+from barnabas.api.metadata_encoding import encoded_partitions
 from barnabas.coordination.metadata_cache import MetadataChange, PartitionMetadata, TopicImage
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
@@ -30,7 +31,6 @@ from barnabas.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from barnabas.protocol.versions import api_named
@@ -40,8 +40,6 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 AUTO_CREATION_WAIT_S = 2.0
-#: Before this version clients do not know LISTENER_NOT_FOUND.
-LISTENER_NOT_FOUND_FROM_VERSION = 6
 #: v10 and v11 have topic ids in their requests, but their answers need names.
 BY_ID_FROM_VERSION = 12
 
@@ -189,24 +187,12 @@ class MetadataApi:
         return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
 
     def _topic(self, call: Call, image: TopicImage, with_operations: bool) -> MetadataResponseTopic:
-        listener = call.channel.listener_name
-        metadata = self._context.metadata
-        topic = MetadataResponseTopic(name=image.name, topic_id=image.id, is_internal=is_internal(image.name))
-        for number, state in image.partitions.items():
-            error = metadata.leader_error(state, listener)
-            if error is ErrorCode.LISTENER_NOT_FOUND and call.api_version < LISTENER_NOT_FOUND_FROM_VERSION:
-                error = ErrorCode.LEADER_NOT_AVAILABLE
-            topic.partitions.append(
-                MetadataResponsePartition(
-                    error_code=error,
-                    partition_index=number,
-                    leader_id=state.leader if error is ErrorCode.NONE else -1,
-                    leader_epoch=state.leader_epoch,
-                    replica_nodes=state.replicas,
-                    isr_nodes=state.isr,
-                    offline_replicas=self._offline(state),
-                )
-            )
+        topic = MetadataResponseTopic(
+            name=image.name,
+            topic_id=image.id,
+            is_internal=is_internal(image.name),
+            partitions=encoded_partitions(self._context.metadata, image, call.channel.listener_name, call.api_version),
+        )
         if with_operations:
             topic.topic_authorized_operations = self._context.authorized_operations(
                 call, ResourceType.TOPIC, image.name
@@ -291,7 +277,7 @@ class MetadataApi:
         )
         for number in numbers:
             state = image.partitions[number]
-            error = self._context.metadata.leader_error(state, listener)
+            error = self._context.metadata.leader_error(state.leader, listener)
             topic.partitions.append(
                 DescribeTopicPartitionsResponsePartition(
                     error_code=error,

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from barnabas.coordination.znodes import LEADER_DURING_DELETE, Endpoint
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.base import EncodedItems
+from barnabas.protocol.messages.metadata import MetadataResponsePartition
 from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -47,6 +49,8 @@ class TopicImage:
     partitions: dict[int, PartitionMetadata]
     #: Never the same for two states of a topic, nor for a topic and its successor of the same name.
     version: int
+    #: Its partitions as answers to (listener, version) of Metadata hold them. Emptied when anything in them may have changed.
+    encoded: dict[tuple[str, int], EncodedItems[MetadataResponsePartition]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +134,9 @@ class MetadataCache:
             if (endpoint := broker.endpoints.get(listener)) is not None
         ]
 
-    def leader_error(self, partition: PartitionMetadata, listener: str) -> ErrorCode:
-        """What keeps a client on `listener` from reaching the leader; NONE if nothing does."""
-        broker = self._brokers.get(BrokerId(partition.leader))
+    def leader_error(self, leader: int, listener: str) -> ErrorCode:
+        """What keeps a client on `listener` from reaching a leader; NONE if nothing does."""
+        broker = self._brokers.get(BrokerId(leader))
         if broker is None:
             return ErrorCode.LEADER_NOT_AVAILABLE
         if listener not in broker.endpoints:
@@ -180,6 +184,8 @@ class MetadataCache:
             return False
         self._brokers = brokers
         self._brokers_version += 1
+        for topic in self._topics.values():
+            topic.encoded.clear()
         return True
 
     def _update_topic(
@@ -207,6 +213,7 @@ class MetadataCache:
         if topic is None:
             return
         topic.version = self._version
+        topic.encoded.clear()
         if topic.id != topic_id:
             self._names.pop(topic.id, None)
             topic.id = topic_id

@@ -1,7 +1,7 @@
 """Writes the source of a write function: `write(obj, out)` for one class at one version, appending to a bytearray.
 
 Records fields take bytes, or a `RecordsRef` for data that will be sent from elsewhere (a file range): then only the length is
-written, and the place is noted in the `PartsBuffer`.
+written, and the place is noted in the `PartsBuffer`. An array of structs takes `EncodedItems`, too: bytes from an earlier time.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 
 from barnabas.core.errors import BarnabasError
 from barnabas.protocol.codec_read import FIXED, Fields, compiled_at_first_call, is_nullable, present_fields, runs
-from barnabas.protocol.messages.base import Message, RecordsRef, Wire
+from barnabas.protocol.messages.base import EncodedItems, Message, RecordsRef, Wire
 from barnabas.protocol.wire import append_uvarint
 
 
@@ -61,6 +61,7 @@ class _WriterSource:
             "null": _null,
             "int16": Struct(">h").pack,
             "int32": Struct(">i").pack,
+            "EncodedItems": EncodedItems,
             "RecordsRef": RecordsRef,
             "Struct": Struct,
             "Unwritable": Unwritable,
@@ -174,7 +175,8 @@ class _WriterSource:
         self._length(depth, width, out)
         if isinstance(spec.type, type):
             write = self._name("write_" + spec.type.__name__, compile_writer(spec.type, self._version, self._flexible))
-            self._emit(depth, f"for item in v: {write}(item, {out})")
+            self._emit(depth, f"if v.__class__ is EncodedItems: {out} += v.data", "else:")
+            self._emit(depth + 1, f"for item in v: {write}(item, {out})")
         elif spec.type == "uuid":
             pack = self._name("pack", Struct("16s").pack)
             self._emit(depth, f"for item in v: {out} += {pack}(item)")

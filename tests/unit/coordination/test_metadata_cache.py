@@ -149,10 +149,9 @@ def test_endpoints_are_those_of_the_clients_listener() -> None:
 def test_leader_that_is_dead_or_not_on_the_listener_is_told_apart() -> None:
     cache = MetadataCache()
     cache.update(update(("t", ORDERS_ID, [partition(0, 1), partition(1, 7)]), brokers=(broker(1, "IN"),)))
-    states = cache.topics["t"].partitions
-    assert cache.leader_error(states[0], "IN") is ErrorCode.NONE
-    assert cache.leader_error(states[0], "OUT") is ErrorCode.LISTENER_NOT_FOUND
-    assert cache.leader_error(states[1], "IN") is ErrorCode.LEADER_NOT_AVAILABLE
+    assert cache.leader_error(1, "IN") is ErrorCode.NONE
+    assert cache.leader_error(1, "OUT") is ErrorCode.LISTENER_NOT_FOUND
+    assert cache.leader_error(7, "IN") is ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def test_topic_is_ready_when_every_partition_has_a_live_leader() -> None:

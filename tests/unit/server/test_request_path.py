@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from barnabas.api.later import answer_later
-from barnabas.api.metadata import MetadataApi
 from barnabas.broker import Broker
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.core.errors import BrokenInvariant, ErrorCode
@@ -19,7 +18,6 @@ from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.server.call import Call
-from barnabas.server.context import BrokerContext
 from barnabas.server.writer import TransportWriter
 from tests.unit.server.harness import Harness, PinnedRange, eventually, heartbeat
 from tests.unit.server.test_connection import on_loop
@@ -155,18 +153,6 @@ def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a_lost_
         assert broker._stop.is_set() and broker._fatal is broken
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize(("version", "error"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)])
-def test_leader_without_the_clients_listener_is_told_as_the_clients_version_knows_it(
-    version: int, error: ErrorCode
-) -> None:
-    state = SimpleNamespace(leader=1, leader_epoch=0, replicas=[1], isr=[1], offline_replicas=[])
-    metadata = SimpleNamespace(leader_error=lambda state, listener: ErrorCode.LISTENER_NOT_FOUND, brokers={1: object()})
-    call: Any = SimpleNamespace(api_version=version, channel=SimpleNamespace(listener_name="OUTSIDE"))
-    api = MetadataApi(cast(BrokerContext, SimpleNamespace(metadata=metadata)))
-    image: Any = SimpleNamespace(name="t", id=b"i" * 16, partitions={0: state})
-    assert api._topic(call, image, False).partitions[0].error_code == error
 
 
 def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:

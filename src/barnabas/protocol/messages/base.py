@@ -16,7 +16,7 @@ other default is the schema's.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 ZERO_UUID = bytes(16)
 
@@ -50,6 +50,26 @@ class RecordsRef:
 
     def __repr__(self) -> str:
         return f"RecordsRef(size={self.size}, payload={self.payload!r})"
+
+
+T = TypeVar("T")
+
+
+class EncodedItems(list[T]):
+    """Stands in an array of structs for `number` of them that were encoded before, for the version that is being written.
+
+    It has their number and their bytes, not the items: nobody but a writer can do anything with it.
+    """
+
+    __slots__ = ("data", "number")
+
+    def __init__(self, number: int, data: bytes) -> None:
+        super().__init__()
+        self.number = number
+        self.data = data
+
+    def __len__(self) -> int:
+        return self.number
 
 
 class Wire:
