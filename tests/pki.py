@@ -42,6 +42,16 @@ class Authority:
         both.write_text(key.read_text() + certificate.read_text())
         return both
 
+    def pkcs12(self, name: str, password: str, *, with_authority: bool = False) -> Path:
+        """What `issue` made, as a PKCS12 store."""
+        path = self.folder / f"{name}.p12"
+        more = ["-certfile", str(self.certificate)] if with_authority else []
+        _openssl(
+            "pkcs12", "-export", "-in", str(self.folder / f"{name}.pem"), *more, "-name", name, "-out", str(path),
+            "-passout", f"pass:{password}",
+        )  # fmt: skip
+        return path
+
 
 def _openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -34,7 +34,7 @@ from barnabas.api import (
     transaction_parts,
 )
 from barnabas.api.find_coordinator import KeyType
-from barnabas.api.secured_listeners import link_opener, secured
+from barnabas.api.secured_listeners import LinkSecurity, secured
 from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.topics import TopicDefaults
@@ -78,8 +78,10 @@ from barnabas.security.acl_store import AclStore
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
+from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
+from barnabas.security.tls import Certificates
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
@@ -258,6 +260,10 @@ class Broker:
         return BrokerId(
             await generate_broker_id(self.session, reserved_broker_max_id=self.config.reserved_broker_max_id)
         )
+        self.certificates = Certificates(config, on_change=self.server.replace_tls)
+        self.dynamic.add_check(self.certificates.check)
+        self.link_security = LinkSecurity(config)
+        self.secrets = DynamicSecrets(config)
 
     async def _open_authorizer(self) -> None:
         self.authorizer = make_authorizer(self.config)
@@ -301,6 +307,7 @@ class Broker:
         self._assemble_membership(config)
         self._assemble_replication(config)
         self.controller = self._make_controller(config)
+        await self._encode_secrets_anew()
         self.context = self._make_context(config)
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
@@ -312,7 +319,9 @@ class Broker:
         self.metadata = MetadataCache()
         self.features = ClusterFeatures(self.session)
         self.metadata.subscribe(self._metadata_changed)
-        self.links = BrokerLinks(self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=link_opener(config))
+        self.links = BrokerLinks(
+            self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=self.link_security.open
+        )
         self.registrar = BrokerRegistrar(
             self.session,
             BrokerRegistration(
@@ -548,7 +557,11 @@ class Broker:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)
             elif name == str(self.broker_id):
-                ignored = self.dynamic.set_broker(settings)
+                revealed, undecoded = self.secrets.reveal(settings)
+                ignored = undecoded + self.dynamic.set_broker(revealed)
+                # Not only when something changed: a file may have, and this is how its owner tells.
+                self.certificates.reload(self.config)
+                self.link_security.reload(self.config)
         for line in ignored:
             log.warning("%s", line)
 
@@ -577,9 +590,18 @@ class Broker:
         if topic:
             self.logs.update_topic_config(topic, config)
         else:
+        if entity_type == paths.BROKERS_ENTITY:
+            settings = self.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
             self.logs.refresh_configs()
         if topic and config.unclean_leader_election_enable:
             self.controller.unclean_election_enabled(topic)
+    async def _encode_secrets_anew(self) -> None:
+        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
+        stored = await self.config_store.read(paths.BROKERS_ENTITY, str(self.broker_id))
+        if self.secrets.needs_encoding_anew(stored):
+            revealed, _ = self.secrets.reveal(stored)
+            await self._write_config(paths.BROKERS_ENTITY, str(self.broker_id), revealed)
+
         for partition in self.replicas:
             if partition.log is not None and topic in ("", partition.tp.topic):
                 moved = partition.machine.set_min_insync_replicas(

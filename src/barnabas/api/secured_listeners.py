@@ -1,5 +1,7 @@
 """A listener with the security that its settings ask for, and the links of brokers that use it."""
 
+import logging
+
 from barnabas.api.sasl import SaslApi, SaslGate, mechanisms_of
 from barnabas.auth.machine import SaslSession
 from barnabas.client.connection import Connection, open_connection
@@ -7,21 +9,27 @@ from barnabas.client.security import ClientSecurity, authenticate
 from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
+from barnabas.core.errors import ConfigError
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.tls import certificate_principals, listener_context, setting_text
-from barnabas.server.links import Opener, open_plaintext
+from barnabas.server.links import open_plaintext
 from barnabas.server.listener import Endpoint
+
+log = logging.getLogger(__name__)
 
 #: What a client's settings hold that a broker's links need.
 _LINK_SETTINGS = (
     "ssl.keystore.type",
     "ssl.keystore.location",
+    "ssl.keystore.password",
     "ssl.keystore.key",
     "ssl.keystore.certificate.chain",
     "ssl.key.password",
     "ssl.truststore.type",
     "ssl.truststore.location",
+    "ssl.truststore.password",
     "ssl.truststore.certificates",
+    "ssl.protocol",
     "ssl.enabled.protocols",
     "ssl.cipher.suites",
     "ssl.endpoint.identification.algorithm",
@@ -48,22 +56,28 @@ def secured(config: BrokerConfig, listener: Listener, api: SaslApi, credentials:
     )
 
 
-def link_opener(config: BrokerConfig) -> Opener:
-    """Opens connections to other brokers with what the inter-broker listener asks for."""
-    protocol = config.security_inter_broker_protocol
-    if not protocol.uses_tls and not protocol.uses_sasl:
-        return open_plaintext
-    listener = config.inter_broker_listener_name
-    mechanism = config.sasl_mechanism_inter_broker_protocol
-    settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
-    settings["sasl.mechanism"] = mechanism
-    settings["sasl.jaas.config"] = setting_text(config, listener, "sasl.jaas.config", mechanism)
-    security = ClientSecurity.of(protocol.name, {name: text for name, text in settings.items() if text is not None})
+class LinkSecurity:
+    """Opens connections to other brokers with what the inter-broker listener asks for. Owner: the event loop."""
 
-    async def prove(connection: Connection) -> None:
-        await authenticate(connection, security, timeout_ms=_AUTHENTICATION_TIMEOUT_MS)
+    def __init__(self, config: BrokerConfig) -> None:
+        """:raises ConfigError: for settings that cannot work."""
+        self._security = _link_security(config)
 
-    async def open_link(endpoint: BrokerEndpoint, client_id: str) -> Connection:
+    def reload(self, config: BrokerConfig) -> None:
+        """Connections that are opened from now on show and trust what the settings and the files say now."""
+        try:
+            self._security = _link_security(config)
+        except ConfigError as error:
+            log.error("connections to other brokers keep their certificate: %s", error)
+
+    async def open(self, endpoint: BrokerEndpoint, client_id: str) -> Connection:
+        security = self._security
+        if security is None:
+            return await open_plaintext(endpoint, client_id)
+
+        async def prove(connection: Connection) -> None:
+            await authenticate(connection, security, timeout_ms=_AUTHENTICATION_TIMEOUT_MS)
+
         return await open_connection(
             endpoint.host,
             endpoint.port,
@@ -73,4 +87,14 @@ def link_opener(config: BrokerConfig) -> Opener:
             max_in_flight=64,
         )
 
-    return open_link
+
+def _link_security(config: BrokerConfig) -> ClientSecurity | None:
+    protocol = config.security_inter_broker_protocol
+    if not protocol.uses_tls and not protocol.uses_sasl:
+        return None
+    listener = config.inter_broker_listener_name
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
+    settings["sasl.mechanism"] = mechanism
+    settings["sasl.jaas.config"] = setting_text(config, listener, "sasl.jaas.config", mechanism)
+    return ClientSecurity.of(protocol.name, {name: text for name, text in settings.items() if text is not None})

@@ -11,7 +11,7 @@ import ssl
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -133,6 +133,12 @@ class SocketServer:
                 self._loop.call_later(1.0, self._resume_accepting)
                 return
             self._take(peer, endpoint)
+
+    def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
+        """Connections that come from now on are offered another certificate; those that are open stay as they are."""
+        for sock, endpoint in self._listening.items():
+            if endpoint.name == listener_name:
+                self._listening[sock] = replace(endpoint, tls=context)
 
     def _take(self, peer: socket.socket, endpoint: Endpoint) -> None:
         peer.setblocking(False)

@@ -218,10 +218,11 @@ def test_broker_with_a_wrong_name_or_an_expired_certificate_is_not_trusted(
 
 
 def test_key_store_in_another_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "kafka.jks").write_bytes(b"\xfe\xed\xfe\xed" + bytes(20))
     settings = {
         "listeners": "SSL://127.0.0.1:0",
         "security.inter.broker.protocol": "SSL",
         "ssl.keystore.location": str(tmp_path / "kafka.jks"),
     }
-    with pytest.raises(ClusterFailed, match=r"ssl\.keystore\.type=JKS is not supported.*keytool"):
+    with pytest.raises(ClusterFailed, match=r"JKS, which is not supported.*keytool"):
         LocalCluster(brokers=1, config=settings).__enter__()

@@ -240,13 +240,12 @@ def test_half_a_handshake_does_not_hold_up_others(authority: Authority) -> None:
     ("settings", "words"),
     [
         ({}, "needs a key"),
-        ({"keystore_location": "x.jks"}, r"ssl\.keystore\.type=JKS is not supported.*keytool"),
-        ({"keystore_type": "PKCS12", "keystore_location": "x.p12"}, "openssl pkcs12 -in x.p12"),
+        ({"keystore_location": "/nowhere/x.jks"}, "No such file"),
         ({"keystore_type": "PEM", "keystore_location": "/nowhere/x.pem"}, "No such file"),
         ({"keystore_key": "x"}, "belong together"),
         ({"keystore_key": "x", "keystore_certificate_chain": "y"}, "no usable private key"),
         ({"enabled_protocols": ("SSLv3",)}, "use TLSv1.2, TLSv1.3 or both"),
-        ({"cipher_suites": ("TLS_NO_SUCH_SUITE",)}, "no such TLS 1.2 suite"),
+        ({"cipher_suites": ("TLS_NO_SUCH_SUITE",)}, "no TLS suite TLS_NO_SUCH_SUITE"),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: dict[str, Any], words: str) -> None:

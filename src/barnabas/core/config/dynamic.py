@@ -28,6 +28,8 @@ from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
 BrokerListener = Callable[[BrokerConfig, BrokerConfig], None]
 TopicListener = Callable[[str, LogConfig], None]
+#: Whether settings may follow those of now: raises `ConfigError` where they may not.
+TransitionCheck = Callable[[BrokerConfig], None]
 
 #: Pool sizes, which Kafka lets change by a factor of two at most.
 _POOLS: Final = ("num.io.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir", "background.threads")
@@ -50,6 +52,7 @@ class DynamicConfig:
         self._plain_log = log_config(self._broker)
         self._broker_listeners: list[BrokerListener] = []
         self._topic_listeners: list[TopicListener] = []
+        self._checks: list[TransitionCheck] = []
 
     @property
     def broker(self) -> BrokerConfig:
@@ -74,6 +77,10 @@ class DynamicConfig:
         """`listener(old, new)` after each change of the broker's settings. The answer ends the subscription."""
         self._broker_listeners.append(listener)
         return lambda: self._broker_listeners.remove(listener)
+
+    def add_check(self, check: TransitionCheck) -> None:
+        """`check` is asked before a change is accepted: for what only its owner can tell, such as a certificate."""
+        self._checks.append(check)
 
     def subscribe_topics(self, listener: TopicListener) -> Callable[[], None]:
         """`listener(topic, config)` after each change of a topic's settings, through its own or through the broker's.
@@ -180,6 +187,8 @@ class DynamicConfig:
         try:
             _check_pools(self._broker, config)
             _check_listeners(self._broker, config)
+            for check in self._checks:
+                check(config)
         except ConfigError as error:
             raise ConfigError(f"Invalid dynamic configuration: {error}") from error
 
