@@ -1,0 +1,120 @@
+"""Fields of a DataFrame, or of one struct column of it: found by name, rewritten in place.
+
+Every transform works on either: `of=None` means the DataFrame's own columns, `of="value"` the fields of the struct column
+`value`, as Connect's `MaskField$Value` does. A path (`address.city`) reaches into structs; a field whose own name has a dot is
+found first. A struct that is null stays null: a tombstone passes every transform.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StructField, StructType
+
+#: What becomes of a field: nothing, itself under another name or value, or several fields.
+Named: TypeAlias = tuple[str, Column]
+Change: TypeAlias = Callable[[StructField, Column], list[Named]]
+Path: TypeAlias = tuple[str, ...]
+
+
+class TransformError(ValueError):
+    """A transform that does not fit the DataFrame, found while the plan is made. Names the transform and the field."""
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str) -> Column:
+    """The DataFrame's column of just this name, dots and all."""
+    return F.col(quoted(name))
+
+
+def column_type(df: DataFrame, name: str, who: str) -> DataType:
+    """The type of a column that a transform needs."""
+    if name not in df.columns:
+        raise TransformError(f"{who}: no column {name!r}; there are {', '.join(df.columns)}")
+    return df.schema[name].dataType
+
+
+def fields_of(df: DataFrame, of: str | None, who: str) -> StructType:
+    """The fields that a transform may see."""
+    if of is None:
+        return df.schema
+    kind = column_type(df, of, who)
+    if not isinstance(kind, StructType):
+        raise TransformError(f"{who}: column {of!r} is {kind.simpleString()}, which has no fields: decode it first")
+    return kind
+
+
+def resolve(fields: StructType, path: str, who: str) -> Path:
+    """The names that lead to a field; a name with dots in it is tried before a path."""
+    found = _find(fields, path)
+    if found is None:
+        raise TransformError(f"{who}: no field {path!r}; there are {', '.join(fields.names)}")
+    return found
+
+
+def _find(fields: StructType, path: str) -> Path | None:
+    if path in fields.names:
+        return (path,)
+    for at, letter in enumerate(path):
+        if letter == "." and (head := path[:at]) in fields.names:
+            kind = fields[head].dataType
+            below = _find(kind, path[at + 1 :]) if isinstance(kind, StructType) else None
+            if below is not None:
+                return (head, *below)
+    return None
+
+
+def read(of: str | None, path: Path) -> Column:
+    """The value at a path."""
+    names = path if of is None else (of, *path)
+    value = column(names[0])
+    for name in names[1:]:
+        value = value.getField(name)
+    return value
+
+
+def each(fields: StructType, of: str | None) -> Iterable[tuple[StructField, Column]]:
+    for field in fields.fields:
+        yield field, read(of, (field.name,))
+
+
+def put(df: DataFrame, of: str | None, named: list[Named], who: str) -> DataFrame:
+    """The DataFrame with these fields in place of all that `of` had."""
+    names = [name for name, _ in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise TransformError(f"{who}: more than one field would be named {', '.join(map(repr, twice))}")
+    if of is None:
+        return df.select(*[value.alias(name) for name, value in named])
+    if not named:
+        raise TransformError(f"{who}: no field of {of!r} would be left")
+    return df.withColumn(of, _struct(column(of), named))
+
+
+def _struct(whole: Column, named: list[Named]) -> Column:
+    packed = F.struct(*[value.alias(name) for name, value in named])
+    return F.when(whole.isNotNull(), packed)
+
+
+def rewrite(df: DataFrame, of: str | None, changes: Mapping[str, Change], who: str) -> DataFrame:
+    """Change the fields at these paths; every other field stays where and what it is."""
+    fields = fields_of(df, of, who)
+    found = {resolve(fields, path, who): change for path, change in changes.items()}
+    return put(df, of, _rewritten(fields, found, (), of), who)
+
+
+def _rewritten(fields: StructType, changes: Mapping[Path, Change], above: Path, of: str | None) -> list[Named]:
+    named: list[Named] = []
+    for field in fields.fields:
+        path = (*above, field.name)
+        value = read(of, path)
+        if path in changes:
+            named += changes[path](field, value)
+        elif any(other[: len(path)] == path for other in changes) and isinstance(field.dataType, StructType):
+            named.append((field.name, _struct(value, _rewritten(field.dataType, changes, path, of))))
+        else:
+            named.append((field.name, value))
+    return named
