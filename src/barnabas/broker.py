@@ -60,6 +60,7 @@ from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
+from barnabas.protocol.compression import Codec
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.fetch_session_cache import FetchSessionCache
@@ -106,9 +107,6 @@ from barnabas.storage.manager import LogManager, ManagerSettings
 
 log = logging.getLogger(__name__)
 
-#: A decision of the transaction coordinator is carried out when it is committed, however long that takes; its clients
-#: hear of a delay after `request.timeout.ms`.
-NEVER_MS = 2**31 - 1
 #: The pause before a failed directory is reported again, by the session that follows an expired one.
 REPORT_RETRY_S = 1.0
 #: API families that need nothing but the context.
@@ -426,17 +424,18 @@ class Broker:
         """Groups and transactions: each needs the other, so each gets what it needs by a function."""
         context = self.context
 
-        def log_of(topic: str, timeout_ms: Callable[[], int]) -> InternalTopicLog:
+        def log_of(topic: str, codec: Callable[[], Codec] = lambda: Codec.NONE) -> InternalTopicLog:
             return InternalTopicLog(
                 topic,
                 self.replicas,
-                timeout_ms=timeout_ms,
+                self._pool,
+                codec=codec,
                 guard_of=lambda tp, producer_id: self.transactions.verifier.take_guard(tp, producer_id),
             )
 
         self.groups = group_parts.assemble(
             context,
-            log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_commit_timeout_ms),
+            log_of(GROUP_METADATA_TOPIC, lambda: Codec(self.config.offsets_topic_compression_codec)),
             create_topic=self.controller_client.create_topic,
             consumer_protocol_enabled=lambda: self.features.level(GROUP_VERSION) >= 1,
             timers=self._loop,
@@ -446,7 +445,7 @@ class Broker:
 
         self.transactions = transaction_parts.assemble(
             context,
-            log_of(TRANSACTION_STATE_TOPIC, lambda: NEVER_MS),
+            log_of(TRANSACTION_STATE_TOPIC),
             self.links,
             ask_controller=self.controller_client.allocate_producer_ids,
             create_topic=self.controller_client.create_topic,

@@ -106,6 +106,7 @@ class GroupCoordinator:
             now_ms=now_ms,
             timers=timers,
             spawn=spawn,
+            answer_timeout_ms=lambda: config().offsets_commit_timeout_ms,
         )
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
 

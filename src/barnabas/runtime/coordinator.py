@@ -145,8 +145,9 @@ class CoordinatorLog(Protocol):
     ) -> int:
         """Append as leader with acks=all and return the first offset, or raise `Refused`.
 
-        `on_committed` is called exactly once, never before this returns. An error says that the records may never be
-        committed by this leader: it is for one that lost its leadership, not for one whose followers are slow.
+        `on_committed` is called exactly once, before this returns where nobody else is in the ISR. An error says that the
+        records may never be committed by this leader: it is for one that lost its leadership, not for one whose
+        followers are slow. Those are waited for, however long it takes: until then nobody may see what was written.
         """
         ...
 
@@ -162,6 +163,34 @@ class ShardState(Enum):
     CLOSED = "closed"
 
 
+class _Alarm:
+    """A timer of a machine. One that is put off stays as it is, and looks at its new deadline when it fires: a member's
+    session is put off with each of its requests.
+    """
+
+    __slots__ = ("deadline_s", "fires_at_s", "timer")
+
+    def __init__(self, deadline_s: float, timer: Timer) -> None:
+        self.deadline_s = deadline_s
+        #: Never after the deadline.
+        self.fires_at_s = deadline_s
+        self.timer = timer
+
+
+class _Answers(NamedTuple):
+    """What goes out when what was seen is committed."""
+
+    responses: list[Respond]
+    messages: list[object]
+    #: Fires when they have waited for too long.
+    limit: Timer | None
+
+    def fail(self, failure: Refused) -> None:
+        if self.limit is not None:
+            self.limit.cancel()
+        _fail_all(self.responses, failure)
+
+
 class Shard(Generic[M]):
     """One partition's machine while this broker leads the partition in one epoch."""
 
@@ -172,16 +201,19 @@ class Shard(Generic[M]):
         self.epoch = epoch
         self.machine = machine
         self.state = ShardState.LOADING
-        self.timers: dict[Hashable, Timer] = {}
+        self.timers: dict[Hashable, _Alarm] = {}
         #: Numbers of writes that are not committed yet, and the number of the last one.
         self.uncommitted: set[int] = set()
         self.writes = 0
-        #: Answers that wait for all writes up to a number: called with what went wrong with those, or with None.
-        self.waiting: list[tuple[int, Callable[[Refused | None], None]]] = []
+        #: Answers that wait for all writes up to a number.
+        self.waiting: list[tuple[int, _Answers]] = []
 
 
 #: A timer whose records the log refused (too few replicas) fires again after this.
 REFUSED_TIMER_BACKOFF_MS: Final = 1000
+
+#: The loop counts in milliseconds: a timer may fire by so much early.
+TIMER_PRECISION_S: Final = 0.001
 
 #: How an append's failure looks to a client of a coordinator, as in Kafka.
 _APPEND_ERRORS: Final = {
@@ -208,7 +240,12 @@ class CoordinatorRuntime(Generic[M]):
         timers: Timers,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
         on_effect: Callable[[int, object], None] = lambda partition, message: None,
+        answer_timeout_ms: Callable[[], int] | None = None,
+        on_loaded: Callable[[float], None] = lambda took_ms: None,
     ) -> None:
+        """`answer_timeout_ms`: how long an answer waits for followers before it is COORDINATOR_NOT_AVAILABLE; None:
+        whoever asks gives up by themselves. `on_loaded` is told how long a partition took to load.
+        """
         self._name = name
         self._log = coordinator_log
         self._make_machine = make_machine
@@ -216,6 +253,8 @@ class CoordinatorRuntime(Generic[M]):
         self._timers = timers
         self._spawn = spawn
         self._on_effect = on_effect
+        self._answer_timeout_ms = answer_timeout_ms
+        self._on_loaded = on_loaded
         self._shards: dict[int, Shard[M]] = {}
 
     # -- leadership ---------------------------------------------------------------------------------------------------
@@ -248,7 +287,13 @@ class CoordinatorRuntime(Generic[M]):
     def is_loading(self) -> bool:
         return any(shard.state is ShardState.LOADING for shard in self._shards.values())
 
+    def count(self, state: ShardState) -> int:
+        """How many partitions are in a state."""
+        return sum(shard.state is state for shard in self._shards.values())
+
     async def _load(self, shard: Shard[M]) -> None:
+        began_s = self._timers.time()
+
         def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
             if isinstance(entry, Marker):
                 shard.machine.replay_marker(entry, offset)
@@ -266,19 +311,20 @@ class CoordinatorRuntime(Generic[M]):
         if shard.state is not ShardState.LOADING:
             return  # resigned meanwhile
         shard.state = ShardState.ACTIVE
+        self._on_loaded((self._timers.time() - began_s) * 1000)
         log.info("%s partition %d loaded in epoch %d", self._name, shard.partition, shard.epoch)
         self._carry_out(shard, shard.machine.loaded(self._now_ms()), None)
 
     def _close(self, shard: Shard[M]) -> None:
         was_active = shard.state is ShardState.ACTIVE
         shard.state = ShardState.CLOSED
-        for timer in shard.timers.values():
-            timer.cancel()
+        for alarm in shard.timers.values():
+            alarm.timer.cancel()
         shard.timers.clear()
         moved = Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {shard.partition} has moved")
         waiting, shard.waiting = shard.waiting, []
-        for _, settle in waiting:
-            settle(moved)
+        for _, answers in waiting:
+            answers.fail(moved)
         if was_active:
             for ticket in shard.machine.unloaded():
                 _fail(ticket, moved)
@@ -314,8 +360,7 @@ class CoordinatorRuntime(Generic[M]):
         answer = operation(shard.machine)
         if shard.uncommitted:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            ticket = Ticket(future)
-            self._when_committed(shard, [Respond(ticket, None)], [])
+            self._when_committed(shard, [Respond(Ticket(future), None)], [])
             await future
         return answer
 
@@ -343,8 +388,7 @@ class CoordinatorRuntime(Generic[M]):
             except Refused as refusal:
                 code = _APPEND_ERRORS.get(refusal.code, refusal.code)
                 failure = Refused(code, refusal.message)
-                for answer in answers:
-                    _fail(answer.ticket, failure)
+                _fail_all(answers, failure)
                 if ticket is not None:
                     _fail(ticket, failure)
                 return False
@@ -357,80 +401,104 @@ class CoordinatorRuntime(Generic[M]):
             if isinstance(effect, SetTimer):
                 self._set_timer(shard, effect)
             elif isinstance(effect, CancelTimer):
-                timer = shard.timers.pop(effect.key, None)
-                if timer is not None:
-                    timer.cancel()
+                alarm = shard.timers.pop(effect.key, None)
+                if alarm is not None:
+                    alarm.timer.cancel()
         return True
 
-    def _when_committed(self, shard: Shard[M], answers: list[Respond], messages: list[object]) -> None:
+    def _when_committed(self, shard: Shard[M], responses: list[Respond], messages: list[object]) -> None:
         """Nothing was written, but what was seen waits for its commit, and so do the answers."""
+        if responses or messages:
+            shard.waiting.append((shard.writes, _Answers(responses, messages, self._limit(responses))))
 
-        def settle(failure: Refused | None) -> None:
-            if failure is None:
-                _answer(answers)
-                self._tell(shard, messages)
-                return
-            for answer in answers:
-                _fail(answer.ticket, failure)
+    def _limit(self, responses: list[Respond]) -> Timer | None:
+        """Followers may be slow for long; a client hears of it, and asks again. What was written stays written."""
+        if self._answer_timeout_ms is None or not responses:
+            return None
+        late = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the replicas of {self._name} have not confirmed in time")
+        return self._timers.call_later(self._answer_timeout_ms() / 1000, lambda: _fail_all(responses, late))
 
-        if answers or messages:
-            shard.waiting.append((shard.writes, settle))
-
-    def _append(self, shard: Shard[M], result: Result[Any], answers: list[Respond], messages: list[object]) -> None:
+    def _append(self, shard: Shard[M], result: Result[Any], responses: list[Respond], messages: list[object]) -> None:
         number = shard.writes + 1
+        #: Set by a commit that comes before the machine knows of its records.
+        settled: ErrorCode | None = None
+        is_replayed = False
+        limit: Timer | None = None
 
         def committed(error: ErrorCode) -> None:
+            nonlocal settled
+            if not is_replayed:
+                settled = error
+                return
             shard.uncommitted.discard(number)
+            if limit is not None:
+                limit.cancel()
             if error is ErrorCode.NONE:
-                _answer(answers)
+                _answer(responses)
                 self._tell(shard, messages)
                 self._release(shard)
                 return
             code = _APPEND_ERRORS.get(error, error)
             failure = Refused(code, f"{self._name} partition {shard.partition}: {error.name}")
-            for answer in answers:
-                _fail(answer.ticket, failure)
-            deceived = [settle for seen, settle in shard.waiting if seen >= number]
-            shard.waiting = [(seen, settle) for seen, settle in shard.waiting if seen < number]
-            for settle in deceived:
-                settle(failure)
+            _fail_all(responses, failure)
+            deceived = [answers for seen, answers in shard.waiting if seen >= number]
+            shard.waiting = [(seen, answers) for seen, answers in shard.waiting if seen < number]
+            for answers in deceived:
+                answers.fail(failure)
 
         now_ms = self._now_ms()
         first = self._log.append(
             shard.partition, result.records, producer=result.producer, now_ms=now_ms, on_committed=committed
         )
         shard.writes = number
-        shard.uncommitted.add(number)
         for offset, record in enumerate(result.records, start=first):
             shard.machine.replay(ReplayedRecord(record, offset, now_ms, result.producer))
+        is_replayed = True
+        if settled is not None:
+            committed(settled)
+            return
+        shard.uncommitted.add(number)
+        limit = self._limit(responses)
 
-    @staticmethod
-    def _release(shard: Shard[M]) -> None:
+    def _release(self, shard: Shard[M]) -> None:
         if not shard.waiting:
             return
         oldest = min(shard.uncommitted, default=shard.writes + 1)
-        ready = [settle for seen, settle in shard.waiting if seen < oldest]
-        shard.waiting = [(seen, settle) for seen, settle in shard.waiting if seen >= oldest]
-        for settle in ready:
-            settle(None)
+        ready = [answers for seen, answers in shard.waiting if seen < oldest]
+        shard.waiting = [(seen, answers) for seen, answers in shard.waiting if seen >= oldest]
+        for answers in ready:
+            if answers.limit is not None:
+                answers.limit.cancel()
+            _answer(answers.responses)
+            self._tell(shard, answers.messages)
 
     def _tell(self, shard: Shard[M], messages: list[object]) -> None:
         for message in messages:
             self._on_effect(shard.partition, message)
 
     def _set_timer(self, shard: Shard[M], effect: SetTimer) -> None:
-        old = shard.timers.pop(effect.key, None)
-        if old is not None:
-            old.cancel()
+        key, deadline_s = effect.key, self._timers.time() + max(0, effect.delay_ms) / 1000
+        alarm = shard.timers.get(key)
+        if alarm is not None:
+            if alarm.fires_at_s <= deadline_s:
+                alarm.deadline_s = deadline_s
+                return
+            alarm.timer.cancel()
+        self._arm(shard, key, deadline_s, max(0, effect.delay_ms) / 1000)
 
+    def _arm(self, shard: Shard[M], key: Hashable, deadline_s: float, delay_s: float) -> None:
         def fire() -> None:
-            shard.timers.pop(effect.key, None)
+            left_s = alarm.deadline_s - self._timers.time()
+            if left_s > TIMER_PRECISION_S:
+                self._arm(shard, key, alarm.deadline_s, left_s)
+                return
+            del shard.timers[key]
             if shard.state is not ShardState.ACTIVE:
                 return
-            if not self._carry_out(shard, shard.machine.timer_fired(effect.key, self._now_ms()), None):
-                self._set_timer(shard, SetTimer(effect.key, REFUSED_TIMER_BACKOFF_MS))
+            if not self._carry_out(shard, shard.machine.timer_fired(key, self._now_ms()), None):
+                self._set_timer(shard, SetTimer(key, REFUSED_TIMER_BACKOFF_MS))
 
-        shard.timers[effect.key] = self._timers.call_later(max(0, effect.delay_ms) / 1000, fire)
+        alarm = shard.timers[key] = _Alarm(deadline_s, self._timers.call_later(delay_s, fire))
 
     def close(self) -> None:
         """The broker stops."""
@@ -443,6 +511,11 @@ def _answer(answers: list[Respond]) -> None:
         future = answer.ticket.future
         if future is not None and not future.done():
             future.set_result(answer.response)
+
+
+def _fail_all(answers: list[Respond], failure: Refused) -> None:
+    for answer in answers:
+        _fail(answer.ticket, failure)
 
 
 def _fail(ticket: Ticket, failure: Refused) -> None:

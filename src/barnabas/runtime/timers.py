@@ -12,6 +12,10 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
+    def time(self) -> float:
+        """Monotonic, in seconds."""
+        ...
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` once on the owner's thread after `delay_s` seconds. An asyncio loop is a `Timers`."""
         ...
@@ -24,6 +28,9 @@ class ManualTimers:
         self._clock = clock
         self._heap: list[_ManualTimer] = []
         self._sequence = 0
+
+    def time(self) -> float:
+        return self._clock.monotonic_s()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> "Timer":
         self._sequence += 1

@@ -1,24 +1,28 @@
 """An internal topic as its coordinator sees it: records appended with acks=all, the whole log read back at election.
 
-Owner: the event loop. Loading decodes in slices, so that other requests are served meanwhile.
+Owner: the event loop. Loading reads and decodes on a thread, in slices, so that other requests are served meanwhile.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Protocol
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import Offset, TopicPartition
+from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records, read_end_txn_marker
 from barnabas.replication.control_requests import LeadershipListener
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
-from barnabas.storage.log_types import Origin
+from barnabas.runtime.coordinator import NO_PRODUCER, KeyValue, Marker, Producer, Replay, ReplayedRecord
+from barnabas.storage.log_types import Origin, ReadResult
 
 #: How much of the log is read and replayed before others get their turn.
 LOAD_STEP_BYTES = 256 * 1024
+#: What was written is waited for as long as it takes: whoever asked hears of a delay from the runtime.
+NEVER_MS = 2**31 - 1
 
 
 class InternalTopicLog:
@@ -28,15 +32,19 @@ class InternalTopicLog:
         self,
         topic: str,
         replicas: ReplicaManager,
+        pool: Executor,
         *,
-        timeout_ms: Callable[[], int],
+        codec: Callable[[], Codec] = lambda: Codec.NONE,
         guard_of: Callable[[TopicPartition, int], object | None] = lambda tp, producer_id: None,
     ) -> None:
-        """`guard_of` gives the guard of a verified transaction whose first records here are about to be written."""
+        """`codec` compresses what is appended. `guard_of` gives the guard of a verified transaction whose first records
+        here are about to be written.
+        """
         self._guard_of = guard_of
         self._topic = topic
         self._replicas = replicas
-        self._timeout_ms = timeout_ms
+        self._pool = pool
+        self._codec = codec
 
     def append(
         self,
@@ -49,23 +57,19 @@ class InternalTopicLog:
     ) -> int:
         batch = self._batch(records, producer, now_ms)
         refusal: Refused | None = None
-        settled: ErrorCode | None = None
-        returned = False
 
         def done(outcomes: list[AppendOutcome]) -> None:
-            nonlocal refusal, settled
+            nonlocal refusal
             [outcome] = outcomes
             error = outcome.error
             if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 # Below the high watermark: committed, if by fewer than one would like. A machine that has replayed it
                 # must not be told that it never happened.
                 error = ErrorCode.NONE
-            if returned:
-                on_committed(error)
-            elif log.log_end_offset == next_offset:
+            if log.log_end_offset == next_offset:
                 refusal = Refused(error, outcome.message)
             else:
-                settled = error  # at once, because nobody else is in the ISR
+                on_committed(error)
 
         tp = TopicPartition(self._topic, partition)
         log = self._replicas.require(tp).local_log
@@ -73,20 +77,17 @@ class InternalTopicLog:
         self._replicas.append(
             [AppendEntry(tp, batch, self._guard_of(tp, producer.producer_id) if producer.producer_id >= 0 else None)],
             required_acks=-1,
-            timeout_ms=self._timeout_ms(),
+            timeout_ms=NEVER_MS,
             origin=Origin.COORDINATOR,
             on_done=done,
         )
         if refusal is not None:
             raise refusal
-        returned = True
-        if settled is not None:
-            asyncio.get_running_loop().call_soon(on_committed, settled)
         return next_offset
 
-    @staticmethod
-    def _batch(records: Sequence[KeyValue], producer: Producer, now_ms: int) -> bytearray:
+    def _batch(self, records: Sequence[KeyValue], producer: Producer, now_ms: int) -> bytearray:
         builder = BatchBuilder(
+            codec=self._codec(),
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             transactional=producer.producer_id >= 0,
@@ -96,28 +97,43 @@ class InternalTopicLog:
         return bytearray(builder.build())
 
     async def load(self, partition: int, replay: Replay) -> None:
+        """Reading and decompressing run on a thread; the loop only replays."""
         log = self._replicas.require(TopicPartition(self._topic, partition)).local_log
+        loop = asyncio.get_running_loop()
         offset = log.log_start_offset
         # To the very end, which may move meanwhile: markers are written to `__consumer_offsets` whoever loads it.
         while offset < (end := log.log_end_offset):
             found = log.read(offset, max_bytes=LOAD_STEP_BYTES, max_offset=end, min_one_batch=True)
-            data = found.read()
-            if not data:
+            try:
+                entries, next_offset = await loop.run_in_executor(self._pool, _read_entries, found)
+            finally:
+                found.release()
+            if next_offset is None:
                 return
-            for position, header in iter_batches(data, 0, len(data)):
-                producer = Producer(header.producer_id, header.producer_epoch)
-                if header.is_control:
-                    marker = read_end_txn_marker(data, position, header)
-                    if marker is not None:
-                        replay(Marker(producer, marker.is_commit), header.base_offset)
-                else:
-                    owner = producer if header.is_transactional else Producer(-1, -1)
-                    for record in iter_records(data, position, header):
-                        if record.key is not None:
-                            entry = KeyValue(record.key, record.value)
-                            replay(ReplayedRecord(entry, record.offset, record.timestamp, owner), record.offset)
-                offset = header.next_offset
-            await asyncio.sleep(0)
+            for entry, at in entries:
+                replay(entry, at)
+            offset = next_offset
+
+
+def _read_entries(found: ReadResult) -> tuple[list[tuple[ReplayedRecord | Marker, int]], Offset | None]:
+    """What was read, decoded, and where it goes on; None: there was nothing. Runs on a thread."""
+    data = b"".join([each.read() for each in found.ranges])
+    entries: list[tuple[ReplayedRecord | Marker, int]] = []
+    next_offset: Offset | None = None
+    for position, header in iter_batches(data, 0, len(data)):
+        producer = Producer(header.producer_id, header.producer_epoch)
+        if header.is_control:
+            marker = read_end_txn_marker(data, position, header)
+            if marker is not None:
+                entries.append((Marker(producer, marker.is_commit), header.base_offset))
+        else:
+            owner = producer if header.is_transactional else NO_PRODUCER
+            for record in iter_records(data, position, header):
+                if record.key is not None:
+                    entry = KeyValue(record.key, record.value)
+                    entries.append((ReplayedRecord(entry, record.offset, record.timestamp, owner), record.offset))
+        next_offset = Offset(header.next_offset)
+    return entries, next_offset
 
 
 class LeadsByPartition(Protocol):

@@ -66,6 +66,9 @@ class NoTimer:
 class ImmediateTimers:
     """Fires at once, whatever the delay: for tools that delete a segment and want it gone."""
 
+    def time(self) -> float:
+        return 0.0
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         callback()
         return NoTimer()

@@ -59,6 +59,7 @@ class FakeLog:
         self.records: list[KeyValue] = []
         self.pending: list[Callable[[ErrorCode], None]] = []
         self.refuse: ErrorCode | None = None
+        self.commits_at_once = False
 
     def append(
         self,
@@ -73,7 +74,10 @@ class FakeLog:
             raise Refused(self.refuse)
         first = len(self.records)
         self.records.extend(records)
-        self.pending.append(on_committed)
+        if self.commits_at_once:
+            on_committed(ErrorCode.NONE)
+        else:
+            self.pending.append(on_committed)
         return first
 
     def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -92,6 +96,7 @@ class World:
         self.log = FakeLog()
         self.tasks: list[asyncio.Task[None]] = []
         self.told: list[object] = []
+        self.load_times_ms: list[float] = []
         loop = asyncio.get_running_loop()
         self.runtime = CoordinatorRuntime(
             "registers",
@@ -101,6 +106,8 @@ class World:
             timers=self.timers,
             spawn=lambda work, name: self.tasks.append(loop.create_task(work, name=name)),
             on_effect=lambda partition, message: self.told.append(message),
+            answer_timeout_ms=lambda: 5000,
+            on_loaded=self.load_times_ms.append,
         )
 
     async def lead(self, epoch: int = 1) -> Register:
@@ -256,5 +263,96 @@ def test_timer_reaches_the_machine() -> None:
         machine = await world.lead()
         world.timers.advance_ms(10)
         assert machine.fired == ["after load"]
+
+    asyncio.run(main())
+
+
+def test_commit_that_comes_at_once_is_answered_at_once() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        world.log.commits_at_once = True
+        answer = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+        assert answer.done() and answer.result() == "stored"
+        assert machine.values == {b"a": b"1"}
+
+    asyncio.run(main())
+
+
+def test_write_that_is_not_confirmed_in_time_is_refused_and_stays_unseen_until_it_is_committed() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+        world.timers.advance_ms(4999)
+        assert not write.done()
+        world.timers.advance_ms(1)
+        with pytest.raises(Refused) as refused:
+            await write
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+        await asyncio.sleep(0)
+        assert not read.done()
+        world.log.commit()
+        assert await read == b"1"
+
+    asyncio.run(main())
+
+
+def test_read_that_waits_too_long_is_refused() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+        world.timers.advance_ms(3000)
+        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+        await asyncio.sleep(0)
+        world.timers.advance_ms(5000)
+        for late in (write, read):
+            with pytest.raises(Refused) as refused:
+                await late
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(main())
+
+
+def test_timer_that_is_put_off_fires_once_at_its_last_deadline() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        set_timer = SetTimer("session", 100)
+        for _ in range(5):
+            world.runtime.submit(0, lambda m: Result(effects=[set_timer]))
+            world.timers.advance_ms(60)
+        assert "session" not in machine.fired
+        world.timers.advance_ms(39)
+        assert "session" not in machine.fired
+        world.timers.advance_ms(1)
+        assert machine.fired.count("session") == 1
+        world.timers.advance_ms(1000)
+        assert machine.fired.count("session") == 1
+
+    asyncio.run(main())
+
+
+def test_timer_that_is_brought_forward_fires_early() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        for delay_ms in (1000, 50):
+            world.runtime.submit(0, lambda m, d=delay_ms: Result(effects=[SetTimer("session", d)]))  # type: ignore[misc]
+        world.timers.advance_ms(50)
+        assert machine.fired.count("session") == 1
+        world.timers.advance_ms(2000)
+        assert machine.fired.count("session") == 1
+
+    asyncio.run(main())
+
+
+def test_time_to_load_is_told() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        assert world.load_times_ms == [0.0]
 
     asyncio.run(main())
