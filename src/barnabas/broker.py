@@ -76,6 +76,7 @@ from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
+from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
@@ -89,9 +90,12 @@ from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import SocketServer
 from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
+from barnabas.server.quota_metrics import QuotaMetrics
+from barnabas.server.request_quota import RequestQuota
 from barnabas.server.settings import (
     buffer_bytes,
     connection_limits,
+    connection_rate_limits,
     controller_settings,
     fetcher_settings,
     session_config,
@@ -217,6 +221,17 @@ class Broker:
 
     def _bind_listeners(self) -> None:
         config = self.config
+        window_ms = config.quota_window_size_seconds * 1000
+        self.quotas = ClientQuotas(
+            windows=config.quota_window_num,
+            window_ms=window_ms,
+            controller_windows=config.controller_quota_window_num,
+            controller_window_ms=config.controller_quota_window_size_seconds * 1000,
+            on_throttled=QuotaMetrics(self.registry).throttled,
+        )
+        self.connection_rates = ConnectionRates(
+            windows=config.quota_window_num, window_ms=window_ms, limits=connection_rate_limits(config)
+        )
         self.pipeline = Pipeline(
             {},
             self.registry,
@@ -226,6 +241,7 @@ class Broker:
             request_bytes_max=config.socket_request_max_bytes,
             queued_requests_max=config.queued_max_requests,
             held_apis=CLUSTER_APIS,
+            request_quota=RequestQuota(self.quotas, self._loop.time),
         )
         self.server = SocketServer(
             self._loop,
@@ -233,6 +249,7 @@ class Broker:
             self._pool,
             self.registry,
             limits=connection_limits(config),
+            rates=self.connection_rates,
             spawn=self._spawn,
             backlog=config.socket_listen_backlog_size,
             send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
@@ -240,7 +257,6 @@ class Broker:
         )
         self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self.scram_credentials = ScramCredentials()
-        self.quotas = ClientQuotas(windows=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1000)
         for listener in config.listeners:
             endpoint = secured(config, listener, self.sasl, self.scram_credentials)
             self.ports[listener.name] = self.server.bind(endpoint)
@@ -552,6 +568,8 @@ class Broker:
             self.quotas.entity_changed(entity, settings)
             if entity_type == paths.USERS and "/" not in name:
                 self.scram_credentials.user_changed(paths.desanitize(name), settings)
+        elif entity_type == paths.IPS:
+            self.connection_rates.address_changed(name, settings)
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)
@@ -587,6 +605,7 @@ class Broker:
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:
+        self.connection_rates.limits = connection_rate_limits(after)
             self.logs.update_topic_config(topic, config)
         else:
         if entity_type == paths.BROKERS_ENTITY:

@@ -45,6 +45,14 @@ class FetchApi:
             replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         is_follower = replica_id >= 0
         may_follow = is_follower and context.allows(call, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        max_bytes = min(request.max_bytes, context.replicas.fetch_bytes_max)
+        if is_follower:
+            call.meter = None  # replication has throttles of its own
+        else:
+            # What is over a quota is not sent: more than the windows hold would never be.
+            allowed_bytes = context.quotas.bytes_max(Quota.CONSUME, call.channel.principal.name, call.client_id or "")
+            if allowed_bytes is not None:
+                max_bytes = min(max_bytes, int(allowed_bytes))
         by_id = call.api_version >= 13
         fetched = context.fetch_sessions.begin(
             request.session_id,
@@ -65,8 +73,8 @@ class FetchApi:
             replica_epoch=replica_epoch,
             max_wait_ms=request.max_wait_ms,
             # More than a response may hold cannot be waited for.
-            min_bytes=min(request.min_bytes, request.max_bytes, context.replicas.fetch_bytes_max),
-            max_bytes=request.max_bytes,
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
             isolation_level=request.isolation_level,
             client_rack=request.rack_id,
             may_read_from_follower=call.api_version >= 11,
@@ -134,14 +142,14 @@ class FetchApi:
     def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
         """Over its quota, a consumer gets nothing now, and asks again when the time is up. What was read is let go."""
         size_bytes = sum(read.size_bytes for read in reads)
-        throttle_ms = self._context.throttle(call, Quota.CONSUME, size_bytes)
-        if not throttle_ms:
+        self._context.throttle(call, Quota.CONSUME, size_bytes)
+        if not call.charge():
             return False
-        self._context.quotas.unrecord(
+        self._context.quotas.add(
             Quota.CONSUME,
             call.channel.principal.name,
             call.client_id or "",
-            size_bytes,
+            -size_bytes,
             now_ms=self._context.now_monotonic_ms(),
         )
         for read in reads:
@@ -149,7 +157,7 @@ class FetchApi:
                 part.release()
         # A session that this request began is not offered: its first answer would have to name every partition.
         session_id = fetched.session.id if fetched.session is not None and fetched.incremental else 0
-        call.reply(FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id))
+        call.reply(FetchResponse(session_id=session_id))
         return True
 
     def _partition(

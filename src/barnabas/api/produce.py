@@ -176,7 +176,7 @@ class ProduceApi:
         call.channel.resume()
         for index, outcome in zip(confirmed, await appended, strict=True):
             self._fill(call, response, answers[index], outcome, entries[index].tp)
-        response.throttle_time_ms = self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
+        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
         return response
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
@@ -229,7 +229,7 @@ class ProduceApi:
             response.node_endpoints.append(node)
 
     def _answer(self, call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
-        response.throttle_time_ms = self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
+        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
         if request.acks != 0:
             call.reply(response)
             return

@@ -1,8 +1,7 @@
 """Client quotas: DescribeClientQuotas v0 to v1 and AlterClientQuotas v0 to v1 (KIP-546), served by any broker.
 
-Limits on bytes, `producer_byte_rate` and `consumer_byte_rate`, are enforced. The others of Kafka (`request_percentage`,
-`controller_mutation_rate`, `connection_creation_rate`) are shown where they are stored and can be removed, but not be set:
-a limit that nobody keeps is worse than none.
+Users and client ids have `producer_byte_rate`, `consumer_byte_rate`, `request_percentage` and `controller_mutation_rate`;
+addresses have `connection_creation_rate`. All of them are enforced.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,9 +39,10 @@ WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
-_ENFORCED: Final = frozenset(each.value for each in Quota)
-_CLIENT_KEYS: Final = _ENFORCED | {"request_percentage", "controller_mutation_rate"}
+_CLIENT_KEYS: Final = frozenset(each.value for each in Quota)
 _IP_KEYS: Final = frozenset({"connection_creation_rate"})
+#: Limits that need not be whole.
+_FRACTIONAL: Final = frozenset({Quota.REQUEST.value, Quota.CONTROLLER_MUTATION.value})
 _EPSILON: Final = 1e-6
 #: How a filter matches: a name, the default, or anything that is named.
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
@@ -185,8 +185,8 @@ def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
 def _value(operation: OpData, keys: frozenset[str]) -> str:
     if operation.key not in keys:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {operation.key}")
-    if operation.key not in _ENFORCED:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{operation.key} is not enforced by this broker: it cannot be set")
+    if operation.key in _FRACTIONAL:
+        return str(operation.value)
     whole = int(operation.value + _EPSILON)
     if abs(whole - operation.value) > _EPSILON:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a LONG value")

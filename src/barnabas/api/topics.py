@@ -37,6 +37,8 @@ from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
 
+#: KIP-599: from these versions on, what is over the quota is refused; before them it is carried out, and the client waits.
+_STRICT_CREATE, _STRICT_DELETE, _STRICT_CREATE_PARTITIONS = 6, 5, 3
 #: Says that the caller may not see a topic's settings.
 _CONFIG_HIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -75,9 +77,11 @@ class TopicsApi:
                     wanted.append(_new_topic(topic))
                 except Refused as refusal:
                     result.error_code, result.error_message = refusal.code, refusal.message
+        quota = context.mutation_quota(call, strict=call.api_version >= _STRICT_CREATE)
         created = await context.controller.create_topics(
-            wanted, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+            wanted, timeout_ms=request.timeout_ms, validate_only=request.validate_only, permit=quota.take
         )
+        call.throttle_ms = quota.throttle_ms
         for new_topic in wanted:
             result, outcome = results[new_topic.name], created[new_topic.name]
             if outcome.failure is not None:
@@ -122,9 +126,11 @@ class TopicsApi:
                 result.error_code = ErrorCode.INVALID_REQUEST
                 result.error_message = "Found multiple entries for this topic."
         doomed = [r for r in results if r.name is not None and not r.error_code]
+        quota = context.mutation_quota(call, strict=call.api_version >= _STRICT_DELETE)
         outcomes = await context.controller.delete_topics(
-            [r.name for r in doomed if r.name is not None], timeout_ms=request.timeout_ms
+            [r.name for r in doomed if r.name is not None], timeout_ms=request.timeout_ms, permit=quota.take
         )
+        call.throttle_ms = quota.throttle_ms
         for result in doomed:
             failure = outcomes[result.name or ""]
             if failure is not None:
@@ -173,9 +179,11 @@ class TopicsApi:
             if topic.assignments is not None:
                 by_hand = [assignment.broker_ids for assignment in topic.assignments]
             wanted.append(MorePartitions(topic.name, topic.count, by_hand))
+        quota = self._context.mutation_quota(call, strict=call.api_version >= _STRICT_CREATE_PARTITIONS)
         outcomes = await self._context.controller.create_partitions(
-            wanted, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+            wanted, timeout_ms=request.timeout_ms, validate_only=request.validate_only, permit=quota.take
         )
+        call.throttle_ms = quota.throttle_ms
         for name, failure in outcomes.items():
             if failure is not None:
                 results[name].error_code, results[name].error_message = failure.code, failure.message

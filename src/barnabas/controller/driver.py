@@ -58,7 +58,7 @@ from barnabas.controller.events import (
 )
 from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
-from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
+from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
 from barnabas.controller.wire import MetadataTranslator
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.operations import Exists, Get, GetChildren, Operation
@@ -71,6 +71,11 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition, random_uuid
 
 _log = logging.getLogger(__name__)
+
+
+def _always(partitions: int) -> bool:
+    """The permit of those who have no quota."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,25 +378,39 @@ class Controller:
             raise Refused(ErrorCode.NOT_CONTROLLER)
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        permit: Permit = _always,
     ) -> dict[str, CreatedTopic]:
         self._require_active()
         with _zookeeper_refusals():
-            return await self._topics.create(topics, timeout_ms=timeout_ms, validate_only=validate_only)
+            return await self._topics.create(topics, timeout_ms=timeout_ms, validate_only=validate_only, permit=permit)
 
-    async def delete_topics(self, names: Sequence[str], *, timeout_ms: int) -> dict[str, Failure | None]:
+    async def delete_topics(
+        self, names: Sequence[str], *, timeout_ms: int, permit: Permit = _always
+    ) -> dict[str, Failure | None]:
         self._require_active()
         if not self._config.settings.delete_topic_enable:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED)
         with _zookeeper_refusals():
-            return await self._topics.delete(names, timeout_ms=timeout_ms)
+            return await self._topics.delete(names, timeout_ms=timeout_ms, permit=permit)
 
     async def create_partitions(
-        self, wanted: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool = False
+        self,
+        wanted: Sequence[MorePartitions],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        permit: Permit = _always,
     ) -> dict[str, Failure | None]:
         self._require_active()
         with _zookeeper_refusals():
-            return await self._topics.create_partitions(wanted, timeout_ms=timeout_ms, validate_only=validate_only)
+            return await self._topics.create_partitions(
+                wanted, timeout_ms=timeout_ms, validate_only=validate_only, permit=permit
+            )
 
     async def alter_partition(
         self,

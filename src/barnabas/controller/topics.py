@@ -32,6 +32,10 @@ from barnabas.core.ids import TopicId
 
 _log = logging.getLogger(__name__)
 
+#: Whether so many partitions may be created or deleted now (KIP-599).
+Permit = Callable[[int], bool]
+_THROTTLED = "The throttling quota has been exceeded."
+
 #: In CreateTopics: take the broker's default.
 DEFAULT = -1
 
@@ -97,13 +101,16 @@ class TopicAdmin:
     # --- making -------------------------------------------------------------------------------------------------------
 
     async def create(
-        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool, permit: Permit
     ) -> dict[str, CreatedTopic]:
         results: dict[str, CreatedTopic] = {}
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
         for topic in topics:
             try:
-                planned[topic.name] = (topic, self._plan(topic, planned))
+                assignment = self._plan(topic, planned)
+                if not validate_only and not permit(len(assignment)):
+                    raise Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
+                planned[topic.name] = (topic, assignment)
             except Refused as refused:
                 results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
         if validate_only:
@@ -193,7 +200,7 @@ class TopicAdmin:
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], *, timeout_ms: int) -> dict[str, Failure | None]:
+    async def delete(self, names: Sequence[str], *, timeout_ms: int, permit: Permit) -> dict[str, Failure | None]:
         """Topics that have gone from the metadata are deleted for clients; their data follows."""
         unique = list(dict.fromkeys(names))
         found = (await self._session.batch([Exists(paths.topic(name)) for name in unique])).results
@@ -201,8 +208,12 @@ class TopicAdmin:
         results: dict[str, Failure | None] = {
             name: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in unique if name not in there
         }
-        marked = await self._guarded([Create(paths.delete_topic(name)) for name in there])
-        for name, result in zip(there, marked, strict=True):
+        permitted = [name for name in there if permit(len(self._machine.context.assignments.get(name, ())))]
+        for name in there:
+            if name not in permitted:
+                results[name] = Failure(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
+        marked = await self._guarded([Create(paths.delete_topic(name)) for name in permitted])
+        for name, result in zip(permitted, marked, strict=True):
             wanted = result.code in (ZkCode.OK, ZkCode.NODE_EXISTS)
             results[name] = None if wanted else Failure(ErrorCode.UNKNOWN_SERVER_ERROR, result.code.value)
         waiting = [name for name in there if results[name] is None]
@@ -213,14 +224,17 @@ class TopicAdmin:
     # --- enlarging ----------------------------------------------------------------------------------------------------
 
     async def create_partitions(
-        self, wanted: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool
+        self, wanted: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool, permit: Permit
     ) -> dict[str, Failure | None]:
         results: dict[str, Failure | None] = {}
         planned: dict[str, tuple[TopicAssignment, int, Assignment]] = {}
         found = (await self._session.batch([Get(paths.topic(each.name)) for each in wanted])).results
         for more, result in zip(wanted, found, strict=True):
             try:
-                planned[more.name] = self._plan_growth(more, result)
+                growth = self._plan_growth(more, result)
+                if not validate_only and not permit(len(growth[2])):
+                    raise Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
+                planned[more.name] = growth
                 results[more.name] = None
             except Refused as refused:
                 results[more.name] = Failure(refused.code, refused.message)

@@ -1,21 +1,20 @@
-"""Client quotas on bytes: which limit applies to a user and client id, how fast they are, how long they must wait.
+"""Client quotas: which limit applies to a user and client id, how much they have used, how long they must wait.
 
-Owner: the event loop. Pure: time is given. Rates are measured as Kafka measures them, over `quota.window.num` windows of
-`quota.window.size.seconds`; a limit is each broker's own. Names are kept as znodes spell them, so that a user called
-`<default>` is not taken for the default.
+Owner: the event loop. Pure: time is given. Bytes and the time of requests are rates over `quota.window.num` windows of
+`quota.window.size.seconds`; changes of topics are a token bucket (KIP-599). A limit is each broker's own. Names are kept as
+znodes spell them, so that a user called `<default>` is not taken for the default.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
 from barnabas.coordination import paths
+from barnabas.security.rates import Rate, TokenBucket
 
 DEFAULT: Final = paths.DEFAULT_ENTITY
 #: No user, or no client id, in an entity.
 ABSENT: Final = ""
-THROTTLE_MS_MAX: Final = 2**31 - 1
 #: Users and clients whose rate is known; past it, those that are silent are forgotten.
 METERS_MAX: Final = 10_000
 
@@ -24,58 +23,43 @@ Entity = tuple[str, str]
 
 
 class Quota(Enum):
-    """The limits that are enforced, by the name of their setting."""
+    """What can be limited, by the name of its setting."""
 
     PRODUCE = "producer_byte_rate"
     CONSUME = "consumer_byte_rate"
+    #: Percent of the time of the broker's one loop; 100 is all of it.
+    REQUEST = "request_percentage"
+    #: Partitions a second that are created or deleted.
+    CONTROLLER_MUTATION = "controller_mutation_rate"
 
 
-class Rate:
-    """Bytes a second over the last windows."""
-
-    __slots__ = ("_samples", "_window_ms", "_windows")
-
-    def __init__(self, *, windows: int, window_ms: int) -> None:
-        self._windows = windows
-        self._window_ms = window_ms
-        #: [when it began, how much], the oldest first.
-        self._samples: deque[list[float]] = deque()
-
-    def record(self, amount: float, now_ms: int) -> None:
-        self._purge(now_ms)
-        if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
-            self._samples.append([now_ms, 0.0])
-        self._samples[-1][1] += amount
-
-    def _purge(self, now_ms: int) -> None:
-        while self._samples and now_ms - self._samples[0][0] >= self._windows * self._window_ms:
-            self._samples.popleft()
-
-    def is_silent(self, now_ms: int) -> bool:
-        self._purge(now_ms)
-        return not self._samples
-
-    def measured_ms(self, now_ms: int) -> float:
-        """The time that the rate is taken over: all windows but the current one count whole even before they have passed,
-        so that a first burst is not taken for a rate."""
-        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
-        full = int(elapsed_ms // self._window_ms)
-        return elapsed_ms + max(0, self._windows - 1 - full) * self._window_ms
-
-    def per_second(self, now_ms: int) -> float:
-        self._purge(now_ms)
-        measured_ms = self.measured_ms(now_ms) or self._window_ms
-        return sum(amount for _, amount in self._samples) / measured_ms * 1000
+#: (quota, whose it is, how long they wait)
+OnThrottled = Callable[[Quota, Entity, int], None]
 
 
 class ClientQuotas:
-    def __init__(self, *, windows: int, window_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        windows: int,
+        window_ms: int,
+        controller_windows: int | None = None,
+        controller_window_ms: int | None = None,
+        on_throttled: OnThrottled = lambda quota, entity, throttle_ms: None,
+    ) -> None:
+        """The windows of the controller (`controller.quota.window.*`) are those of the others unless given."""
         self._windows = windows
         self._window_ms = window_ms
+        self._controller_windows = controller_windows or windows
+        self._controller_window_ms = controller_window_ms or window_ms
+        self._on_throttled = on_throttled
         self._limits: dict[Quota, dict[Entity, float]] = {each: {} for each in Quota}
         self._rates: dict[tuple[Quota, Entity], Rate] = {}
+        self._buckets: dict[Entity, TokenBucket] = {}
         #: What was found for (quota, user, client id): whose rate it is, and the limit; None for no limit.
         self._found: dict[tuple[Quota, str, str], tuple[Entity, float] | None] = {}
+        #: Whether anybody's time is limited: asked before every request.
+        self.limits_requests = False
 
     def entity_changed(self, entity: Entity, settings: Mapping[str, str]) -> None:
         """All settings of a user, a client id or both, as they are now. A value that is no number is no limit."""
@@ -87,9 +71,21 @@ class ClientQuotas:
             except (KeyError, ValueError):
                 continue
         self._found.clear()
+        self.limits_requests = bool(self._limits[Quota.REQUEST])
+
+    def limit(self, quota: Quota, user: str, client_id: str) -> float | None:
+        found = self._find(quota, user, client_id) if self._limits[quota] else None
+        return found[1] if found is not None else None
+
+    def bytes_max(self, quota: Quota, user: str, client_id: str) -> float | None:
+        """More than this at once would be throttled even after a silence; None for no limit."""
+        limit = self.limit(quota, user, client_id)
+        return None if limit is None else limit * (self._windows - 1) * self._window_ms / 1000
+
+    # -- rates --------------------------------------------------------------------------------------------------------
 
     def record(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> int:
-        """Counts bytes; answers how many milliseconds the client must wait now."""
+        """Counts bytes, or percent-seconds of the loop; answers how many milliseconds the client must wait now."""
         if not self._limits[quota]:
             return 0
         found = self._find(quota, user, client_id)
@@ -98,18 +94,21 @@ class ClientQuotas:
         entity, limit = found
         rate = self._rate(quota, entity, now_ms)
         rate.record(amount, now_ms)
-        excess = rate.per_second(now_ms) - limit
-        if excess <= 0:
-            return 0
-        if limit <= 0:
-            return THROTTLE_MS_MAX
-        return min(THROTTLE_MS_MAX, round(excess / limit * rate.measured_ms(now_ms)))
+        throttle_ms = rate.throttle_ms(limit, now_ms)
+        if throttle_ms and quota is Quota.REQUEST:
+            # Kafka's bound: the time of requests is known only when it is over, and one slow request must not lock out.
+            throttle_ms = min(throttle_ms, self._window_ms)
+        if throttle_ms:
+            self._on_throttled(quota, entity, throttle_ms)
+        return throttle_ms
 
-    def unrecord(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> None:
-        """What was counted is not sent after all."""
+    def add(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> None:
+        """Counts without asking anybody to wait. A negative amount takes back what was counted and not sent after all."""
+        if not self._limits[quota]:
+            return
         found = self._find(quota, user, client_id)
         if found is not None:
-            self._rate(quota, found[0], now_ms).record(-amount, now_ms)
+            self._rate(quota, found[0], now_ms).record(amount, now_ms)
 
     def _rate(self, quota: Quota, entity: Entity, now_ms: int) -> Rate:
         rate = self._rates.get((quota, entity))
@@ -119,6 +118,33 @@ class ClientQuotas:
                 self._found.clear()
             rate = self._rates[quota, entity] = Rate(windows=self._windows, window_ms=self._window_ms)
         return rate
+
+    # -- changes of topics --------------------------------------------------------------------------------------------
+
+    def mutations(self, user: str, client_id: str, *, strict: bool, now_ms: Callable[[], int]) -> "MutationQuota":
+        """What one request may change. Not to be kept longer than that."""
+        limits = self._limits[Quota.CONTROLLER_MUTATION]
+        found = self._find(Quota.CONTROLLER_MUTATION, user, client_id) if limits else None
+        if found is None:
+            return MutationQuota(None, 0.0, strict=strict, now_ms=now_ms)
+        entity, limit = found
+        bucket = self._buckets.get(entity)
+        if bucket is None:
+            if len(self._buckets) >= METERS_MAX:
+                at_ms = now_ms()
+                self._buckets = {key: held for key, held in self._buckets.items() if not held.is_silent(at_ms)}
+            bucket = self._buckets[entity] = TokenBucket(
+                windows=self._controller_windows, window_ms=self._controller_window_ms
+            )
+        return MutationQuota(
+            bucket,
+            limit,
+            strict=strict,
+            now_ms=now_ms,
+            on_throttled=lambda throttle_ms: self._on_throttled(Quota.CONTROLLER_MUTATION, entity, throttle_ms),
+        )
+
+    # -- entities -----------------------------------------------------------------------------------------------------
 
     def _find(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
         key = (quota, user, client_id)
@@ -147,8 +173,56 @@ class ClientQuotas:
         return None
 
 
+class MutationQuota:
+    """Permits for one request that creates or deletes partitions.
+
+    Strict: a change that comes while the bucket is below zero is refused, and the client is told so. Not strict, for clients
+    that do not know the error: every change is carried out, and the answer says how long to wait.
+    """
+
+    def __init__(
+        self,
+        bucket: TokenBucket | None,
+        limit: float,
+        *,
+        strict: bool,
+        now_ms: Callable[[], int],
+        on_throttled: Callable[[int], None] = lambda throttle_ms: None,
+    ) -> None:
+        self._bucket = bucket
+        self._limit = limit
+        self._strict = strict
+        self._now_ms = now_ms
+        self._on_throttled = on_throttled
+        self._throttle_ms = 0
+        self._known_ms = 0
+
+    def take(self, partitions: int) -> bool:
+        """Whether so many partitions may be created or deleted now."""
+        if self._bucket is None:
+            return True
+        now_ms = self._now_ms()
+        if self._strict:
+            throttle_ms = self._bucket.throttle_ms(self._limit, now_ms)
+            if not throttle_ms:
+                self._bucket.take(partitions, self._limit, now_ms)
+                return True
+        else:
+            self._bucket.take(partitions, self._limit, now_ms)
+            throttle_ms = self._bucket.throttle_ms(self._limit, now_ms)
+        if throttle_ms:
+            self._throttle_ms, self._known_ms = throttle_ms, now_ms
+            self._on_throttled(throttle_ms)
+        return not self._strict
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the client must wait, from now: some of it may have passed while the request was carried out."""
+        return max(0, self._throttle_ms - (self._now_ms() - self._known_ms)) if self._throttle_ms else 0
+
+
 def entity_of(entity_type: str, name: str) -> Entity | None:
-    """The entity behind a path below /config; None for one that has no quotas on bytes."""
+    """The entity behind a path below /config; None for one that has no client quotas."""
     if entity_type == paths.CLIENTS:
         return ABSENT, name
     if entity_type == paths.USERS:

@@ -10,6 +10,7 @@ from barnabas.server.ranges import Part
 
 if TYPE_CHECKING:
     from barnabas.server.pipeline import ApiHandler
+    from barnabas.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,14 @@ class Call:
         "answered_s",
         "api",
         "api_version",
+        "busy_s",
+        "busy_since_s",
         "channel",
         "client_id",
         "correlation_id",
+        "is_charged",
         "local_done_s",
+        "meter",
         "on_abandoned",
         "overlaps",
         "parts",
@@ -109,6 +114,12 @@ class Call:
         self.request_bytes = 0
         #: Set before the answer: the connection is not read from for so long after it.
         self.throttle_ms = 0
+        #: Charges the loop's time to whoever sent this; None where nobody's time is limited.
+        self.meter: RequestQuota | None = None
+        self.is_charged = False
+        #: Time on the loop that has not been charged; the step that is under way began at `busy_since_s`, 0 for none.
+        self.busy_s = 0.0
+        self.busy_since_s = 0.0
         #: APIs whose requests may start behind this one while it merely waits, by key. Answers keep their order (ADR 3).
         self.overlaps: frozenset[int] = frozenset()
         #: Set by a handler that waits: called when the client goes away before the answer.
@@ -116,7 +127,18 @@ class Call:
         #: What goes to the peer; None until answered; empty for acks=0.
         self.parts: Sequence[Part] | None = None
 
+    def charge(self) -> int:
+        """Time used so far, if it is limited, is charged once; how long the client must wait, for this and all else."""
+        if self.meter is not None and not self.is_charged:
+            self.is_charged = True
+            self.meter.charge(self)
+        return self.throttle_ms
+
     def reply(self, response: ApiMessage) -> None:
+        if self.meter is not None:
+            self.charge()
+        if self.throttle_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = self.throttle_ms
         try:
             parts = self.api.encode(self, response)
         except Exception as error:

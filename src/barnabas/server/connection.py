@@ -238,7 +238,12 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, call: Call) -> None:
         assert self._writer is not None and call.parts is not None
         if call.parts:
-            self._writer.write(call.parts)
+            if call.meter is None:
+                self._writer.write(call.parts)
+            else:
+                before_s = self._loop.time()
+                self._writer.write(call.parts)
+                call.meter.add(call, self._loop.time() - before_s)
         self.active_s = self._loop.time()
         self._pipeline.sent(call)
         if call.throttle_ms > 0:
@@ -253,6 +258,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted_until_s and self._loop.time() >= self._muted_until_s - 0.001:
             self._muted_until_s = 0.0
             self.resume()
+
+    @property
+    def is_muted(self) -> bool:
+        return self._muted_until_s > 0.0
 
     def _drained(self) -> None:
         self.active_s = self._loop.time()

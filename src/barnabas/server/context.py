@@ -25,7 +25,7 @@ from barnabas.security.authorizer import (
     Operation,
     ResourceType,
 )
-from barnabas.security.quotas import ClientQuotas, Quota
+from barnabas.security.quotas import ClientQuotas, MutationQuota, Quota
 from barnabas.server.call import Call
 from barnabas.storage.manager import LogManager
 
@@ -80,13 +80,18 @@ class BrokerContext:
     def now_monotonic_ms(self) -> int:
         return int(self.clock.monotonic_s() * 1000)
 
-    def throttle(self, call: Call, quota: Quota, size_bytes: int) -> int:
-        """Counts bytes for whoever sent the call; how long it must wait, which holds from the answer on."""
+    def throttle(self, call: Call, quota: Quota, size_bytes: int) -> None:
+        """Counts bytes for whoever sent the call, who may have to wait, which holds from the answer on."""
         throttle_ms = self.quotas.record(
             quota, call.channel.principal.name, call.client_id or "", size_bytes, now_ms=self.now_monotonic_ms()
         )
         call.throttle_ms = max(call.throttle_ms, throttle_ms)
-        return throttle_ms
+
+    def mutation_quota(self, call: Call, *, strict: bool) -> MutationQuota:
+        """What the caller may create and delete (KIP-599)."""
+        return self.quotas.mutations(
+            call.channel.principal.name, call.client_id or "", strict=strict, now_ms=self.now_monotonic_ms
+        )
 
     def authorized_operations(self, call: Call, resource: ResourceType, name: str) -> int:
         """The bit field that tells a client what it may do."""

@@ -1,7 +1,9 @@
 """Listeners: accept connections within the limits, close idle ones, stop in order.
 
 Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
-`max.connections.per.ip` it closes the newcomer.
+`max.connections.per.ip` it closes the newcomer. Rates (KIP-612) are `security.connection_rates`: over the broker's or the
+listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's, it is held and
+then closed.
 """
 
 import asyncio
@@ -17,7 +19,8 @@ from typing import Any
 
 from barnabas.auth.distinguished_name import Subject
 from barnabas.core.errors import ConfigError
-from barnabas.metrics.registry import Registry
+from barnabas.metrics.registry import Histogram, Registry
+from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.principal import Principal
 from barnabas.server.call import Gate
 from barnabas.server.connection import Connection, Executes, SharedBuffer
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Connections taken from one listener before others get their turn on the loop.
 ACCEPT_BURST = 64
+#: Connections of addresses that are too fast, held before they are closed; more are closed at once.
+HELD_MAX = 1_000
 #: How long a peer may take to say who it is, in TLS and in SASL.
 AUTHENTICATION_TIMEOUT_S = 30.0
 
@@ -67,6 +72,7 @@ class SocketServer:
         *,
         limits: ConnectionLimits,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        rates: ConnectionRates | None = None,
         backlog: int = 50,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
@@ -76,6 +82,10 @@ class SocketServer:
         self._pool = pool
         self.limits = limits
         self._spawn = spawn
+        self._rates = rates or ConnectionRates(windows=11, window_ms=1_000)
+        #: Sockets that are not accepted from until their listener's rate allows, and connections held until they are closed.
+        self._paused: set[socket.socket] = set()
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self._backlog = backlog
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
@@ -88,6 +98,20 @@ class SocketServer:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._rejected = registry.counter("kafka_server_connections_rejected", "Connections closed at the door.")
         registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
+        registry.gauge(
+            "kafka_server_throttled_channels",
+            "Connections that are not read from because their client is over a quota.",
+            lambda: sum(connection.is_muted for connection in self._connections),
+        )
+
+        def throttle(kind: str) -> Histogram:
+            return registry.histogram(
+                "kafka_server_connection_accept_throttle_time_ms",
+                "Time that a connection waited for its listener's rate (listener), or was held for its address's (ip).",
+                kind=kind,
+            )
+
+        self._listener_throttle, self._ip_throttle = throttle("listener"), throttle("ip")
 
     def bind(self, endpoint: Endpoint) -> int:
         """Take the port, without accepting yet: the broker registers first. Returns the port."""
@@ -123,7 +147,7 @@ class SocketServer:
                 self._pause_accepting()
                 return
             try:
-                peer, _ = sock.accept()
+                peer, address = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -132,13 +156,45 @@ class SocketServer:
                 self._pause_accepting()
                 self._loop.call_later(1.0, self._resume_accepting)
                 return
-            self._take(peer, endpoint)
+            now_ms = int(self._loop.time() * 1000)
+            wait_ms = self._rates.accepted(endpoint.name, now_ms)
+            if wait_ms:
+                # It has come before the listener was known to be too fast: it is served when the time is up.
+                self._listener_throttle.observe_ms(wait_ms)
+                self._pause(sock)
+                self._hold(peer, wait_ms, partial(self._go_on, sock, peer, address[0], endpoint))
+                return
+            self._admit(peer, address[0], endpoint)
 
-    def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
-        """Connections that come from now on are offered another certificate; those that are open stay as they are."""
-        for sock, endpoint in self._listening.items():
-            if endpoint.name == listener_name:
-                self._listening[sock] = replace(endpoint, tls=context)
+    def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        """A listener's time is up: the connection that waited comes first, then the backlog."""
+        self._admit(peer, host, endpoint)
+        self._paused.discard(sock)
+        if self._accepting and sock in self._listening:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _admit(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        held_ms = self._rates.came_from(host, endpoint.name, int(self._loop.time() * 1000))
+        if held_ms:
+            self._ip_throttle.observe_ms(held_ms)
+            self._rejected.add()
+            if len(self._held) < HELD_MAX:
+                self._hold(peer, held_ms, peer.close)
+            else:
+                peer.close()
+            return
+        self._take(peer, endpoint)
+
+    def _hold(self, peer: socket.socket, delay_ms: int, then: Callable[[], None]) -> None:
+        def time_is_up() -> None:
+            del self._held[peer]
+            then()
+
+        self._held[peer] = self._loop.call_later(delay_ms / 1000, time_is_up)
+
+    def _pause(self, sock: socket.socket) -> None:
+        self._paused.add(sock)
+        self._loop.remove_reader(sock.fileno())
 
     def _take(self, peer: socket.socket, endpoint: Endpoint) -> None:
         peer.setblocking(False)
@@ -215,7 +271,8 @@ class SocketServer:
         if self._listening and not self._accepting and taken < self.limits.max_connections:
             self._accepting = True
             for sock in self._listening:
-                self._loop.add_reader(sock.fileno(), self._accept, sock)
+                if sock not in self._paused:
+                    self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _schedule_idle_check(self) -> None:
         self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)
@@ -242,3 +299,7 @@ class SocketServer:
     def close_all(self) -> None:
         for connection in list(self._connections):
             connection.close()
+        for peer, timer in self._held.items():
+            timer.cancel()
+            peer.close()
+        self._held.clear()

@@ -21,6 +21,7 @@ from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.ranges import Part
+from barnabas.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +105,11 @@ class Pipeline:
         request_bytes_max: int,
         queued_requests_max: int,
         held_apis: Iterable[int] = (),
+        request_quota: RequestQuota | None = None,
     ) -> None:
         """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
         self.handlers = handlers
+        self._request_quota = request_quota
         self._held_apis = frozenset(held_apis)
         #: One a connection at most.
         self._held: list[tuple[Call, ApiMessage | None]] = []
@@ -148,6 +151,8 @@ class Pipeline:
         )
         call.started_s = now_s
         call.request_bytes = len(frame)
+        if self._request_quota is not None:
+            self._request_quota.admit(call, now_s)
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
             # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
@@ -160,6 +165,8 @@ class Pipeline:
             )
         self._execute(call, request)
         call.local_done_s = self._now_s()
+        if call.meter is not None:
+            call.meter.rest(call)
         return call
 
     def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
@@ -191,6 +198,8 @@ class Pipeline:
             call.reply(result)
             return
         self._running += 1
+        if call.meter is not None:
+            result = call.meter.measured(call, result)
         self._spawn(self._finish(call, request, result), name=f"request {call.api.name}")
 
     async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage]) -> None:

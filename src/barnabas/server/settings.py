@@ -5,6 +5,7 @@ from barnabas.coordination.session_config import SessionConfig
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.ids import BrokerId
 from barnabas.replication.leader_endpoint import FetcherSettings
+from barnabas.security.connection_rates import RateLimits
 from barnabas.server.listener import ConnectionLimits
 
 
@@ -54,6 +55,20 @@ def buffer_bytes(config: BrokerConfig, setting: str) -> int:
     value = config.values[setting]
     assert isinstance(value, int)
     return value if setting in config.originals else -1
+
+
+def connection_rate_limits(config: BrokerConfig) -> RateLimits:
+    name = "max.connection.creation.rate"
+    listeners: dict[str, int] = {}
+    for listener in config.listeners:
+        rate = config.for_listener(listener.name, name)
+        assert isinstance(rate, int)
+        listeners[listener.name] = rate
+    return RateLimits(
+        broker=config.max_connection_creation_rate,
+        listeners=listeners,
+        protected=config.inter_broker_listener_name if len(listeners) > 1 else None,
+    )
 
 
 def connection_limits(config: BrokerConfig) -> ConnectionLimits:

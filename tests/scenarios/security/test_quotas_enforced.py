@@ -1,27 +1,50 @@
-"""Quotas on bytes: what a client is held to, what another one does not notice."""
+"""Quotas: what a client is held to, what another one does not notice."""
 
 import asyncio
+import socket
+import statistics
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.configs import QuotaEntity, alter_quotas, describe_quotas
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.frame import encode_request
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
 
 RATE = 200_000
-SECONDS = 3.0
+METRICS_PORT = free_port()
+#: The first windows may be spent at once, as with Kafka.
+WARM_UP_S = 2.5
 
 
 @pytest.fixture(scope="module")
 def quota_cluster() -> Iterator[LocalCluster]:
-    # Short windows, so that a rate is known soon.
-    config = {"quota.window.num": "3", "quota.window.size.seconds": "1"}
+    # Few windows, so that a rate is known soon and what a client may spend at the start is over soon.
+    config = {
+        "quota.window.num": "2",
+        "quota.window.size.seconds": "1",
+        "controller.quota.window.num": "2",
+        "barnabas.metrics.port": str(METRICS_PORT),
+    }
     with LocalCluster(brokers=1, config=config) as cluster:
         yield cluster
 
@@ -42,62 +65,106 @@ def described(cluster: LocalCluster, entity: QuotaEntity) -> list[dict[str, floa
     return asyncio.run(story())
 
 
-async def produce_for(bootstrap: str, topic: str, client_id: str, seconds: float) -> float:
-    """Bytes a second after a first burst."""
-    record = b"x" * 10_000
+class Tally:
+    """Bytes that a client got through, from the moment that counts on."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        self.bytes += size_bytes
+
+
+async def produce(bootstrap: str, topic: str, client_id: str, tally: Tally) -> None:
+    record = b"x" * 5_000
     async with AIOKafkaProducer(
-        bootstrap_servers=bootstrap, client_id=client_id, acks=1, linger_ms=0, max_batch_size=20_000
+        bootstrap_servers=bootstrap, client_id=client_id, acks=1, linger_ms=0, max_batch_size=10_000
     ) as producer:
-        counted, began_s = 0, None
-        start_s = time.monotonic()
-        while time.monotonic() < start_s + 2 + seconds:
+        while True:
             await producer.send_and_wait(topic, record)
-            if began_s is None and time.monotonic() > start_s + 2:
-                began_s = time.monotonic()  # the windows of the start have been paid for
-            elif began_s is not None:
-                counted += len(record)
-        assert began_s is not None
-        return counted / (time.monotonic() - began_s)
+            tally.add(len(record))
 
 
-def test_producer_is_held_to_its_quota_and_another_is_not_slowed(quota_cluster: LocalCluster, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": quota_cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+async def consume(bootstrap: str, topic: str, client_id: str, tally: Tally) -> None:
+    async with AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=20_000,
+    ) as consumer:
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1_000)).values():
+                tally.add(sum(len(record.value or b"") for record in records))
+
+
+async def send_now_and_then(bootstrap: str, topic: str, latencies_s: list[float]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, client_id="quick", acks=1, linger_ms=0) as producer:
+        while True:
+            began_s = time.monotonic()
+            await producer.send_and_wait(topic, b"x" * 1_000)
+            latencies_s.append(time.monotonic() - began_s)
+            await asyncio.sleep(0.02)
+
+
+async def tallied(tally: Tally, seconds: float) -> float:
+    """Bytes a second over so many seconds, from now on."""
+    before, began_s = tally.bytes, time.monotonic()
+    await asyncio.sleep(seconds)
+    return (tally.bytes - before) / (time.monotonic() - began_s)
+
+
+async def fill(bootstrap: str, topic: str, size_bytes: int) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, client_id="filler", max_batch_size=10_000) as producer:
+        for _ in range(size_bytes // 5_000):
+            await producer.send(topic, b"x" * 5_000)
+
+
+def test_quotas_hold_over_ten_seconds_and_nobody_else_waits(quota_cluster: LocalCluster, topic: str) -> None:
+    """A producer and a consumer that would be faster, each at its own rate, and a third client in between."""
+    bootstrap = quota_cluster.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for name in (topic, f"{topic}-read"):
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     alter(quota_cluster, {"client-id": "slow"}, producer_byte_rate=RATE)
-
-    async def story() -> tuple[float, float]:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            slow = tasks.create_task(produce_for(quota_cluster.bootstrap, topic, "slow", SECONDS))
-            quick = tasks.create_task(produce_for(quota_cluster.bootstrap, topic, "quick", SECONDS))
-        return slow.result(), quick.result()
-
-    slow, quick = asyncio.run(story())
-    assert slow == pytest.approx(RATE, rel=0.35)  # a few seconds on a busy machine; the unit test is exact
-    assert quick > 5 * RATE
-
-
-def test_consumer_is_held_to_its_quota(quota_cluster: LocalCluster, topic: str) -> None:
     alter(quota_cluster, {"user": None, "client-id": "slow-reader"}, consumer_byte_rate=RATE)
 
-    async def story() -> float:
-        async with asyncio.timeout(60):
-            async with AIOKafkaProducer(bootstrap_servers=quota_cluster.bootstrap) as producer:
-                for _ in range(200):
-                    await producer.send(topic, b"x" * 10_000)
-            async with AIOKafkaConsumer(
-                topic,
-                bootstrap_servers=quota_cluster.bootstrap,
-                client_id="slow-reader",
-                auto_offset_reset="earliest",
-                max_partition_fetch_bytes=50_000,
-            ) as consumer:
-                start_s = time.monotonic()
-                for _ in range(200):
-                    await consumer.getone()
-                return 200 * 10_000 / (time.monotonic() - start_s)
+    async def story() -> tuple[float, float, list[float]]:
+        produced, consumed, latencies_s = Tally(), Tally(), list[float]()
+        await fill(bootstrap, f"{topic}-read", 16 * RATE)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            clients = [
+                tasks.create_task(produce(bootstrap, topic, "slow", produced)),
+                tasks.create_task(consume(bootstrap, f"{topic}-read", "slow-reader", consumed)),
+                tasks.create_task(send_now_and_then(bootstrap, topic, latencies_s)),
+            ]
+            await asyncio.sleep(WARM_UP_S)
+            latencies_s.clear()
+            rates = await asyncio.gather(tallied(produced, 10.0), tallied(consumed, 10.0))
+            for client in clients:
+                client.cancel()
+        return *rates, latencies_s
 
-    # Two windows' worth may come at once, the rest at the rate: never much faster, and it all arrives.
-    assert asyncio.run(story()) < 1.6 * RATE
+    produced, consumed, latencies_s = asyncio.run(story())
+    assert produced == pytest.approx(RATE, rel=0.1)
+    assert consumed == pytest.approx(RATE, rel=0.1)
+    assert len(latencies_s) > 50 and statistics.median(latencies_s) < 0.05
+    assert throttled_ms("Produce") > 1_000 and throttled_ms("Fetch") > 1_000
+
+
+def throttled_ms(quota: str) -> float:
+    """From the broker's metrics: how long clients had to wait, all together."""
+    text = metrics_of()
+    [line] = [
+        each for each in text.splitlines() if each.startswith(f'kafka_server_throttle_time_ms_sum{{quota="{quota}"}}')
+    ]
+    return float(line.split()[-1])
+
+
+def metrics_of() -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def test_quotas_are_described_as_they_were_set_and_can_be_removed(quota_cluster: LocalCluster) -> None:
@@ -111,7 +178,6 @@ def test_quotas_are_described_as_they_were_set_and_can_be_removed(quota_cluster:
 @pytest.mark.parametrize(
     ("entity", "changes", "words"),
     [
-        ({"user": "a"}, {"request_percentage": 10.0}, "not enforced by this broker"),
         ({"user": "a"}, {"producer_byte_rate": 1.5}, "must be a LONG value"),
         ({"user": "a"}, {"nonsense": 1.0}, "Invalid configuration key nonsense"),
         ({"user": "a", "ip": "10.0.0.1"}, {"connection_creation_rate": 1.0}, "IP entity should not be used"),
@@ -129,5 +195,128 @@ def test_quotas_that_cannot_be_are_refused_in_words(
 def test_quotas_hold_after_a_restart(quota_cluster: LocalCluster, topic: str) -> None:
     alter(quota_cluster, {"user": "ANONYMOUS", "client-id": "kept"}, producer_byte_rate=RATE)
     quota_cluster.restart(1)
-    rate = asyncio.run(produce_for(quota_cluster.bootstrap, topic, "kept", 1.0))
-    assert rate < 2 * RATE
+
+    async def story() -> float:
+        tally = Tally()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            client = tasks.create_task(produce(quota_cluster.bootstrap, topic, "kept", tally))
+            await asyncio.sleep(WARM_UP_S)
+            rate = await tallied(tally, 1.0)
+            client.cancel()
+        return rate
+
+    assert asyncio.run(story()) < 4 * RATE  # it comes in bursts; without a quota it is far more
+
+
+# -- changes of topics ------------------------------------------------------------------------------------------------
+
+
+def test_topics_over_the_rate_are_refused_with_the_time_to_wait(quota_cluster: LocalCluster, topic: str) -> None:
+    """Two windows of one second at one a second are two permits; eight partitions overdraw by six."""
+    alter(quota_cluster, {"client-id": "maker"}, controller_mutation_rate=1.0)
+    names = [f"{topic}-{number}" for number in range(2)]
+
+    async def story() -> list[tuple[int, int]]:
+        config = client_config(quota_cluster.bootstrap, client_id="maker")
+        answers = []
+        async with Cluster(config) as cluster:
+            for name, partitions in zip(names, (8, 1), strict=True):
+                wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+                request = CreateTopicsRequest(topics=[wanted], timeout_ms=10_000)
+                answer = await cluster.ask_any(request, CreateTopicsResponse)
+                answers.append((answer.topics[0].error_code, answer.throttle_time_ms))
+        return answers
+
+    (created, at_first_ms), (refused, wait_ms) = asyncio.run(story())
+    assert (created, at_first_ms) == (ErrorCode.NONE, 0)
+    assert refused == ErrorCode.THROTTLING_QUOTA_EXCEEDED and 3_000 < wait_ms <= 6_000
+    alter(quota_cluster, {"client-id": "maker"}, controller_mutation_rate=None)
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_address_that_connects_too_fast_is_hung_up_on_and_others_are_let_in(quota_cluster: LocalCluster) -> None:
+    """Four connections at once, at four a second; the fifth and sixth are held, and closed when their time is up."""
+    host, _, port = quota_cluster.bootstrap.partition(":")
+    alter(quota_cluster, {"ip": "127.0.0.2"}, connection_creation_rate=4.0)
+
+    async def connect(source: str) -> bool:
+        """Whether the broker keeps the connection."""
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
+        try:
+            async with asyncio.timeout(1.5):
+                return await reader.read(1) != b""
+        except TimeoutError:
+            return True
+        finally:
+            writer.close()
+
+    async def story() -> tuple[list[bool], bool]:
+        kept = await asyncio.gather(*(connect("127.0.0.2") for _ in range(6)))
+        return kept, await connect("127.0.0.3")
+
+    kept, other = asyncio.run(story())
+    assert sum(kept) == 4 and other
+    alter(quota_cluster, {"ip": "127.0.0.2"}, connection_creation_rate=None)
+
+
+def test_broker_that_is_connected_to_too_fast_accepts_later(quota_cluster: LocalCluster) -> None:
+    """Nobody is turned away: who comes too fast waits in the backlog."""
+    host, _, port = quota_cluster.bootstrap.partition(":")
+    admin = AdminClient({"bootstrap.servers": quota_cluster.bootstrap})
+
+    def set_rate(value: str | None) -> None:
+        operation = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
+        entry = ConfigEntry("max.connection.creation.rate", value, incremental_operation=operation)
+        resource = ConfigResource("BROKER", "1", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    async def ask() -> float:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(encode_request(ApiVersionsRequest(), 0, 1, "test"))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        await reader.readexactly(size)
+        writer.close()
+        return time.monotonic()
+
+    async def story() -> list[float]:
+        began_s = time.monotonic()
+        return [done_s - began_s for done_s in await asyncio.gather(*(ask() for _ in range(12)))]
+
+    set_rate("4")
+    try:
+        waits_s = sorted(asyncio.run(story()))
+    finally:
+        set_rate(None)
+    # Four at once, the others as the rate has it: a quarter of a second each, a window at most.
+    assert waits_s[0] < 0.5 and 0.5 < waits_s[-1] < 8
+
+
+# -- time of requests -------------------------------------------------------------------------------------------------
+
+
+def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quota_cluster: LocalCluster) -> None:
+    alter(quota_cluster, {"client-id": "greedy"}, request_percentage=0.01)
+
+    async def story() -> tuple[int, float, float]:
+        greedy = client_config(quota_cluster.bootstrap, client_id="greedy")
+        modest = client_config(quota_cluster.bootstrap, client_id="modest")
+        async with Cluster(greedy) as busy, Cluster(modest) as other:
+            throttle_ms, began_s = 0, time.monotonic()
+            while not throttle_ms and time.monotonic() < began_s + 20:
+                throttle_ms = await asked(busy)
+            throttled_s = time.monotonic()
+            await asked(other)
+            other_s = time.monotonic() - throttled_s
+            await asked(busy)
+            return throttle_ms, time.monotonic() - throttled_s, other_s
+
+    async def asked(cluster: Cluster) -> int:
+        return (await cluster.ask_any(MetadataRequest(topics=[]), MetadataResponse)).throttle_time_ms
+
+    throttle_ms, waited_s, other_s = asyncio.run(story())
+    assert 0 < throttle_ms <= 1_000
+    assert waited_s >= throttle_ms / 1000 - 0.05
+    assert other_s < waited_s or throttle_ms < 50
+    alter(quota_cluster, {"client-id": "greedy"}, request_percentage=None)

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from barnabas.security import quotas
-from barnabas.security.quotas import ABSENT, DEFAULT, THROTTLE_MS_MAX, ClientQuotas, Quota, Rate, entity_of
+from barnabas.security.quotas import ABSENT, DEFAULT, ClientQuotas, Quota, entity_of
+from barnabas.security.rates import THROTTLE_MS_MAX, Rate, TokenBucket
 
 PRODUCE = Quota.PRODUCE.value
 #: Kafka's order, the most particular first.
@@ -82,7 +83,7 @@ def test_produce_and_consume_are_counted_apart() -> None:
 def test_what_is_not_sent_does_not_count() -> None:
     quota = limited(("alice", ABSENT), 1_000)
     assert quota.record(Quota.PRODUCE, "alice", "app", 20_000, now_ms=0) > 0
-    quota.unrecord(Quota.PRODUCE, "alice", "app", 20_000, now_ms=0)
+    quota.add(Quota.PRODUCE, "alice", "app", -20_000, now_ms=0)
     assert quota.record(Quota.PRODUCE, "alice", "app", 10_000, now_ms=0) == 0
 
 
@@ -92,6 +93,14 @@ def test_old_windows_are_forgotten() -> None:
     assert rate.per_second(0) == pytest.approx(1_100)
     assert rate.per_second(10_999) == pytest.approx(11_000 / 10.999)
     assert rate.per_second(11_000) == 0 and rate.is_silent(11_000)
+
+
+def test_sample_that_overlaps_the_windows_counts_whole_and_so_does_its_time() -> None:
+    rate = Rate(windows=2, window_ms=1_000)
+    rate.record(500, 0)
+    rate.record(500, 900)
+    assert rate.per_second(2_500) == pytest.approx(1_000 / 2.5)
+    assert rate.per_second(2_900) == 0
 
 
 def test_quota_of_nothing_waits_as_long_as_can_be_said() -> None:
@@ -125,3 +134,81 @@ def test_entities_of_paths() -> None:
     assert entity_of("users", "<default>/clients/<default>") == (DEFAULT, DEFAULT)
     assert entity_of("clients", "app") == (ABSENT, "app")
     assert entity_of("ips", "10.0.0.1") is None
+
+
+# -- time of requests -------------------------------------------------------------------------------------------------
+
+
+def test_time_over_its_share_waits_no_longer_than_a_window() -> None:
+    quota = made()
+    quota.entity_changed(("alice", ABSENT), {Quota.REQUEST.value: "10"})
+    assert quota.limits_requests
+    # One second of the loop is 100 percent-seconds: ten percent over ten seconds.
+    assert quota.record(Quota.REQUEST, "alice", "app", 100.0, now_ms=0) == 0
+    assert quota.record(Quota.REQUEST, "alice", "app", 1.0, now_ms=0) == 100
+    assert quota.record(Quota.REQUEST, "alice", "app", 500.0, now_ms=0) == 1_000
+    quota.entity_changed(("alice", ABSENT), {})
+    assert not quota.limits_requests
+
+
+def test_who_was_throttled_and_how_long_is_told() -> None:
+    told: list[object] = []
+    quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: told.append(what))
+    quota.entity_changed((DEFAULT, ABSENT), {PRODUCE: "1000"})
+    quota.record(Quota.PRODUCE, "al ice", "app", 10_000, now_ms=0)
+    assert told == []
+    quota.record(Quota.PRODUCE, "al ice", "app", 1_000, now_ms=0)
+    assert told == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
+
+
+def test_fetch_may_ask_for_what_the_windows_hold() -> None:
+    quota = made()
+    assert quota.bytes_max(Quota.CONSUME, "alice", "app") is None
+    quota.entity_changed(("alice", ABSENT), {Quota.CONSUME.value: "1000"})
+    most = quota.bytes_max(Quota.CONSUME, "alice", "app")
+    assert most == 10_000
+    assert quota.record(Quota.CONSUME, "alice", "app", most, now_ms=0) == 0
+
+
+# -- changes of topics (KIP-599) --------------------------------------------------------------------------------------
+
+
+def mutating(limit: float) -> ClientQuotas:
+    quota = ClientQuotas(windows=11, window_ms=1_000, controller_windows=10, controller_window_ms=1_000)
+    quota.entity_changed((ABSENT, "app"), {Quota.CONTROLLER_MUTATION.value: str(limit)})
+    return quota
+
+
+def test_one_request_may_overdraw_and_the_next_is_refused_until_the_bucket_is_back_at_zero() -> None:
+    quota, now_ms = mutating(5.0), [0]
+    # 50 permits at the start; 80 go below zero by 30, which takes six seconds.
+    assert quota.mutations("alice", "app", strict=True, now_ms=lambda: now_ms[0]).take(80)
+    refused = quota.mutations("bob", "app", strict=True, now_ms=lambda: now_ms[0])
+    assert not refused.take(1) and refused.throttle_ms == 6_000
+    now_ms[0] = 2_500
+    assert refused.throttle_ms == 3_500
+    now_ms[0] = 5_999
+    assert not quota.mutations("bob", "app", strict=True, now_ms=lambda: now_ms[0]).take(1)
+    now_ms[0] = 6_000
+    assert quota.mutations("bob", "app", strict=True, now_ms=lambda: now_ms[0]).take(1)
+
+
+def test_older_client_is_never_refused_but_waits() -> None:
+    quota = mutating(5.0)
+    patient = quota.mutations("alice", "app", strict=False, now_ms=lambda: 0)
+    assert patient.take(50) and patient.throttle_ms == 0
+    assert patient.take(10) and patient.throttle_ms == 2_000
+    assert patient.take(10) and patient.throttle_ms == 4_000
+
+
+def test_nobody_else_is_limited_by_it() -> None:
+    free = mutating(0.1).mutations("alice", "other", strict=True, now_ms=lambda: 0)
+    assert all(free.take(1_000) for _ in range(10)) and free.throttle_ms == 0
+
+
+def test_bucket_does_not_fill_beyond_its_windows() -> None:
+    bucket = TokenBucket(windows=10, window_ms=1_000)
+    assert bucket.tokens(5.0, 0) == 50
+    bucket.take(50, 5.0, 0)
+    assert bucket.tokens(5.0, 1_000) == 5
+    assert bucket.tokens(5.0, 3_600_000) == 50 and bucket.is_silent(3_600_000)

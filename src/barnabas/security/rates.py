@@ -1,0 +1,99 @@
+"""How fast something goes, and how long to wait when it goes too fast: Kafka's sampled rate and its token bucket.
+
+Owner: the event loop. Pure: time is given, in milliseconds of any clock that does not go back.
+"""
+
+from collections import deque
+from typing import Final
+
+THROTTLE_MS_MAX: Final = 2**31 - 1
+
+
+class Rate:
+    """Amounts a second over the last windows.
+
+    A sample that overlaps what is looked at counts whole, and so does the time since it began, as in Kafka 3.9: there may be
+    one sample more than windows.
+    """
+
+    __slots__ = ("_samples", "_window_ms", "_windows")
+
+    def __init__(self, *, windows: int, window_ms: int) -> None:
+        self._windows = windows
+        self._window_ms = window_ms
+        #: [when it began, how much, when the last of it came], the oldest first.
+        self._samples: deque[list[float]] = deque()
+
+    def record(self, amount: float, now_ms: int) -> None:
+        self._purge(now_ms)
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= self._window_ms:
+            if len(samples) > self._windows:
+                samples.popleft()
+            samples.append([now_ms, 0.0, now_ms])
+        samples[-1][1] += amount
+        samples[-1][2] = now_ms
+
+    def _purge(self, now_ms: int) -> None:
+        while self._samples and now_ms - self._samples[0][2] >= self._windows * self._window_ms:
+            self._samples.popleft()
+
+    def is_silent(self, now_ms: int) -> bool:
+        self._purge(now_ms)
+        return not self._samples
+
+    def measured_ms(self, now_ms: int) -> float:
+        """The time that the rate is taken over: all windows but the current one count whole even before they have passed,
+        so that a first burst is not taken for a rate."""
+        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
+        full = int(elapsed_ms // self._window_ms)
+        return elapsed_ms + max(0, self._windows - 1 - full) * self._window_ms
+
+    def per_second(self, now_ms: int) -> float:
+        self._purge(now_ms)
+        measured_ms = self.measured_ms(now_ms) or self._window_ms
+        return sum(amount for _, amount, _ in self._samples) / measured_ms * 1000
+
+    def throttle_ms(self, limit: float, now_ms: int) -> int:
+        """How long nothing may be added until the rate is back at its limit; 0 within it."""
+        excess = self.per_second(now_ms) - limit
+        if excess <= 0:
+            return 0
+        if limit <= 0:
+            return THROTTLE_MS_MAX
+        return min(THROTTLE_MS_MAX, round(excess / limit * (self.measured_ms(now_ms) or self._window_ms)))
+
+
+class TokenBucket:
+    """KIP-599: permits come in at a rate, up to what all windows together would bring; taking them may go below zero once."""
+
+    __slots__ = ("_seconds", "_tokens", "_updated_ms")
+
+    def __init__(self, *, windows: int, window_ms: int) -> None:
+        #: A full bucket holds what so many seconds bring.
+        self._seconds = windows * window_ms / 1000
+        self._tokens: float | None = None  #: full, until somebody has taken something
+        self._updated_ms = 0
+
+    def take(self, amount: float, limit: float, now_ms: int) -> None:
+        self._tokens = min(self._seconds * limit, self.tokens(limit, now_ms) - amount)
+        self._updated_ms = now_ms
+
+    def tokens(self, limit: float, now_ms: int) -> float:
+        burst = self._seconds * limit
+        if self._tokens is None:
+            return burst
+        return min(burst, self._tokens + limit * (now_ms - self._updated_ms) / 1000)
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Full again under any limit that it may have had."""
+        return self._tokens is None or now_ms - self._updated_ms >= 2_000 * self._seconds
+
+    def throttle_ms(self, limit: float, now_ms: int) -> int:
+        """How long until the bucket is back at zero; 0 if it is not below."""
+        tokens = self.tokens(limit, now_ms)
+        if tokens >= 0:
+            return 0
+        if limit <= 0:
+            return THROTTLE_MS_MAX
+        return min(THROTTLE_MS_MAX, round(-tokens / limit * 1000))
