@@ -78,12 +78,12 @@ from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.credentials import ScramCredentials
+from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer
-from barnabas.security.dynamic_secrets import DynamicSecrets
+from barnabas.security.tls import Certificates
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
-from barnabas.security.tls import Certificates
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
@@ -260,6 +260,10 @@ class Broker:
         for listener in config.listeners:
             endpoint = secured(config, listener, self.sasl, self.scram_credentials)
             self.ports[listener.name] = self.server.bind(endpoint)
+        self.certificates = Certificates(config, on_change=self.server.replace_tls)
+        self.dynamic.add_check(self.certificates.check)
+        self.link_security = LinkSecurity(config)
+        self.secrets = DynamicSecrets(config)
 
     async def _find_broker_id(self) -> BrokerId:
         """`broker.id`, or that of the log directories, or a new one from ZooKeeper."""
@@ -274,10 +278,6 @@ class Broker:
         return BrokerId(
             await generate_broker_id(self.session, reserved_broker_max_id=self.config.reserved_broker_max_id)
         )
-        self.certificates = Certificates(config, on_change=self.server.replace_tls)
-        self.dynamic.add_check(self.certificates.check)
-        self.link_security = LinkSecurity(config)
-        self.secrets = DynamicSecrets(config)
 
     async def _open_authorizer(self) -> None:
         self.authorizer = make_authorizer(self.config)
@@ -307,6 +307,7 @@ class Broker:
         )
         self.logs.open_dirs(broker_id=self.broker_id, cluster_id=self.cluster_id)
         await self.config_store.start(self._settings_changed)
+        await self._encode_secrets_anew()
         await self._loop.run_in_executor(self._pool, self.logs.load)
         self.logs.start()
         self.cleaner = Cleaner(self.logs, env, CleanerSettings.of(config), lambda: ProcessWorker(self._loop, env))
@@ -321,7 +322,6 @@ class Broker:
         self._assemble_membership(config)
         self._assemble_replication(config)
         self.controller = self._make_controller(config)
-        await self._encode_secrets_anew()
         self.context = self._make_context(config)
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
@@ -590,12 +590,22 @@ class Broker:
 
     async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
+        if entity_type == paths.BROKERS_ENTITY:
+            settings = self.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
         await self.config_store.write(entity_type, name, settings)
         self._settings_changed(entity_type, name, settings)
+
+    async def _encode_secrets_anew(self) -> None:
+        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
+        stored = await self.config_store.read(paths.BROKERS_ENTITY, str(self.broker_id))
+        if self.secrets.needs_encoding_anew(stored):
+            revealed, _ = self.secrets.reveal(stored)
+            await self._write_config(paths.BROKERS_ENTITY, str(self.broker_id), revealed)
 
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
         self.server.limits = connection_limits(after)
+        self.connection_rates.limits = connection_rate_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)
         self.cleaner.update_settings(CleanerSettings.of(after))
@@ -605,21 +615,11 @@ class Broker:
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:
-        self.connection_rates.limits = connection_rate_limits(after)
             self.logs.update_topic_config(topic, config)
         else:
-        if entity_type == paths.BROKERS_ENTITY:
-            settings = self.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
             self.logs.refresh_configs()
         if topic and config.unclean_leader_election_enable:
             self.controller.unclean_election_enabled(topic)
-    async def _encode_secrets_anew(self) -> None:
-        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
-        stored = await self.config_store.read(paths.BROKERS_ENTITY, str(self.broker_id))
-        if self.secrets.needs_encoding_anew(stored):
-            revealed, _ = self.secrets.reveal(stored)
-            await self._write_config(paths.BROKERS_ENTITY, str(self.broker_id), revealed)
-
         for partition in self.replicas:
             if partition.log is not None and topic in ("", partition.tp.topic):
                 moved = partition.machine.set_min_insync_replicas(

@@ -134,6 +134,12 @@ class SocketServer:
         port: int = sock.getsockname()[1]
         return port
 
+    def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
+        """Connections that come from now on are offered another certificate; those that are open stay as they are."""
+        for sock, endpoint in self._listening.items():
+            if endpoint.name == listener_name:
+                self._listening[sock] = replace(endpoint, tls=context)
+
     def start_accepting(self) -> None:
         self._accepting = True
         for sock in self._listening:
@@ -295,11 +301,11 @@ class SocketServer:
         for sock in self._listening:
             sock.close()
         self._listening.clear()
-
-    def close_all(self) -> None:
-        for connection in list(self._connections):
-            connection.close()
         for peer, timer in self._held.items():
             timer.cancel()
             peer.close()
         self._held.clear()
+
+    def close_all(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
