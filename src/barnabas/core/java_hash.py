@@ -1,5 +1,7 @@
 """Where a group or a transactional id lives in an internal topic: a promise between all brokers, so Java's arithmetic."""
 
+from functools import lru_cache
+
 
 def java_hash(text: str) -> int:
     """`String.hashCode`: over UTF-16 code units, a signed 32-bit integer."""
@@ -10,6 +12,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+@lru_cache(maxsize=4096)
 def partition_of(key: str, partitions: int) -> int:
     """Kafka's `Utils.abs(key.hashCode) % partitions`, in which the absolute value of the least integer is 0."""
     value = java_hash(key)

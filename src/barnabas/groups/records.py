@@ -53,11 +53,19 @@ class Entry(NamedTuple):
     value: Record | None
 
 
+class OffsetRecord(KeyValue):
+    """A committed offset that remembers what its bytes stand for: whoever wrote it need not decode it to replay it."""
+
+    entry: Entry
+
+
 def decode(record: KeyValue) -> Entry | None:
     """None for a type of record that is not ours to read: Kafka skips those as well.
 
     :raises Malformed: for bytes that are not a record.
     """
+    if isinstance(record, OffsetRecord):
+        return record.entry
     if len(record.key) < 2:
         raise Malformed(f"a key of __consumer_offsets with {len(record.key)} bytes")
     types = _TYPES.get(_INT16.unpack_from(record.key)[0])
@@ -101,7 +109,9 @@ def offset_commit(
     )
     version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
     key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-    return _pair(key, OFFSET_KEY_VERSION, value, version)
+    record = OffsetRecord(codec.encode_versioned(key, OFFSET_KEY_VERSION), codec.encode_versioned(value, version))
+    record.entry = Entry(key, value)
+    return record
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:
