@@ -1,6 +1,6 @@
 """Which leader epoch started at which offset (KIP-101, KIP-279): the line along which replicas truncate.
 
-Pure but for the optional store, which is told of every change that must not be lost. Owner: the log.
+Pure but for the optional store, which is told of changes when the owner flushes. Owner: the log.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,9 +36,10 @@ UNDEFINED_END = EpochEnd(NO_EPOCH, NO_OFFSET)
 class LeaderEpochCache:
     """Entries strictly ascending in both epoch and start offset.
 
-    With a `store`, `assign` writes before it returns: the file may hold stale entries after a crash (they are truncated
-    when the log is loaded) but never lacks one. Truncations only set `dirty`; `flush` writes them, from any thread
-    that the owner hands the entries to.
+    Changes only set `dirty`; `flush` writes them to the `store`. New epochs begin by the thousand when a broker fails, and
+    nobody needs their file then: the owner flushes before its recovery point moves past their records, and recovery
+    reads the epochs of later records from the records. An epoch without a record may be forgotten: no replica can have
+    records of it, so nobody asks for its end.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = (), store: EpochStore | None = None) -> None:
@@ -77,8 +78,6 @@ class LeaderEpochCache:
         if not self._assign(epoch, start_offset):
             return False
         self.dirty = True
-        if self._store is not None:
-            self.flush()
         return True
 
     def _assign(self, epoch: int, start_offset: int) -> bool:

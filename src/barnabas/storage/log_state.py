@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 class EpochFile:
     """Where the leader epochs of a log are kept.
 
-    Written without fsync: the loop must not wait. A flush syncs the file before the recovery point moves past
-    the records whose epochs it holds, and recovery reads the epochs of all later records from the log itself.
+    Written when the log is flushed, rolled or cut, without fsync: the loop must not wait. The flush syncs the file before
+    the recovery point moves past the records whose epochs it holds; recovery reads those of later records from the log.
     """
 
     __slots__ = ("directory", "unsynced")

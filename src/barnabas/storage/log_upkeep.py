@@ -45,6 +45,8 @@ class LogUpkeep(LogState):
             # An empty active segment whose index is too small for one entry: nothing to roll, only to make room.
             return active
         active.become_inactive()
+        # Recovery reads the epochs of whole segments, but need not begin with this one.
+        self.epochs.flush()
         segment = self._new_segment(new_base, now_ms)
         self.segments.add(segment)
         # At the start of a segment, so that recovery of it can begin there.
@@ -86,9 +88,10 @@ class LogUpkeep(LogState):
         offset = self._end if up_to is None else min(up_to, self._end)
         if self._closed:
             return None
-        if offset <= self._recovery_point and not (force and self._unsynced):
+        if offset <= self._recovery_point and not (force and (self._unsynced or self.epochs.dirty)):
             return None
         try:
+            self.epochs.flush()
             segments = self.segments.overlapping(self._recovery_point, offset + 1 if force else offset)
             files = [segment.file for segment in segments]
         except OSError as error:

@@ -177,6 +177,7 @@ def test_epoch_cache_behind_its_file(tmp_path):
     assert store.read() == []
     cache = LeaderEpochCache(store.read(), store)
     cache.assign(3, 100)
+    cache.flush()
     assert store.read() == [EpochEntry(3, 100)]
     assert LeaderEpochCache(store.read(), store).entries == [(3, 100)]
 

@@ -48,8 +48,11 @@ def test_assigning_the_current_epoch_again_is_no_news():
     assert cache.assign(1, 10)
     assert not cache.assign(1, 15)
     assert cache.entries == [(1, 10)]
-    assert store.written == [[(1, 10)]]
-    assert not cache.dirty
+    assert cache.dirty and store.written == []
+    cache.flush()
+    assert not cache.assign(1, 15)
+    cache.flush()
+    assert not cache.dirty and store.written == [[(1, 10)]]
 
 
 def test_assigning_removes_what_contradicts_it():

@@ -239,6 +239,7 @@ def test_unreadable_epochs_are_read_from_the_records(partition: Partition, caplo
 @pytest.mark.parametrize("rolled", [False, True])
 def test_an_epoch_whose_write_was_lost_is_read_from_the_records(partition: Partition, rolled: bool) -> None:
     partition.fill(5, epoch=1)
+    partition.log.flush()
     kept = (partition.directory / "leader-epoch-checkpoint").read_bytes()
     partition.fill(30, epoch=2)
     partition.fill(5, epoch=4)
@@ -248,6 +249,30 @@ def test_an_epoch_whose_write_was_lost_is_read_from_the_records(partition: Parti
     (partition.directory / "leader-epoch-checkpoint").write_bytes(kept)
     log = partition.open(clean=True)
     assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (2, 10), (4, 70)]
+
+
+def test_new_epochs_reach_the_file_with_a_flush_and_the_records_before(partition: Partition) -> None:
+    partition.fill(5, epoch=1)
+    partition.log.flush()
+    file = partition.directory / "leader-epoch-checkpoint"
+    before = file.read_text()
+    partition.log.assign_epoch_start(3)
+    partition.fill(5, epoch=3)
+    partition.log.assign_epoch_start(4)
+    assert file.read_text() == before
+    partition.log.abandon()  # killed: what is in the page cache stays
+    log = partition.open(clean=False)
+    # Of epoch 4 there is no record, so nobody else can know it either.
+    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (3, 10)]
+    log.assign_epoch_start(5)
+    log.flush()
+    assert file.read_text() == "0\n3\n1 0\n3 10\n5 20\n"
+
+
+def test_roll_writes_the_epochs_of_the_segment_that_it_ends(partition: Partition) -> None:
+    partition.fill(5, epoch=2)
+    partition.log.roll(NOW_MS)
+    assert (partition.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n2 0\n"
 
 
 def test_epochs_beyond_the_log_are_forgotten(partition: Partition) -> None:
