@@ -59,6 +59,7 @@ class SimBroker(Serving):
         """What lives in the process only."""
         self.session: Session | None = None
         self.broker_epoch = -1
+        self.first_epoch: int | None = None
         self.controller_id = -1
         self.controller_epoch = 0
         self.partitions: dict[TopicPartition, SimPartition] = {}
@@ -152,7 +153,7 @@ class SimBroker(Serving):
         self._register_id(self.session)
 
     def _register_id(self, session: Session) -> None:
-        registration = BrokerRegistration(id=self.id, endpoints=())
+        registration = BrokerRegistration(id=self.id, endpoints=(), incarnation=self.first_epoch)
         create = Create(paths.broker_id(self.id), registration.encode(), ephemeral=True)
 
         def answered(results: tuple, moved: bool) -> None:  # type: ignore[type-arg]
@@ -163,6 +164,8 @@ class SimBroker(Serving):
                 return
             is_first = self.broker_epoch < 0
             self.broker_epoch = results[0].stat.czxid
+            if is_first:
+                self.first_epoch = self.broker_epoch
             self.world.note(self.name, "registered, broker epoch %s", self.broker_epoch)
             self.feed(ev.Startup() if is_first else ev.SessionRenewed())
 

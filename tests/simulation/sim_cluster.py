@@ -253,8 +253,16 @@ class Cluster:
             self._who_lives(tp, state.isr)
 
     def _who_lives(self, tp: TopicPartition, isr: tuple[int, ...]) -> None:
-        members = [(self.brokers[member].is_up, self.brokers[member].disk.get(tp)) for member in isr]
-        self.oracle.isr_is(tp, [(is_up, log.records) for is_up, log in members if log is not None])
+        written = self.zk.mzxid_of(paths.partition_state(tp))
+        members = [
+            (self._lives_since(self.brokers[member], written), self.brokers[member].disk.get(tp)) for member in isr
+        ]
+        self.oracle.isr_is(tp, [(lives, log.records) for lives, log in members if log is not None])
+
+    @staticmethod
+    def _lives_since(broker: SimBroker, zxid: int) -> bool:
+        """Whether it is still the process that was made a member: of another, nobody can know what it has lost."""
+        return broker.is_up and broker.first_epoch is not None and broker.first_epoch <= zxid
 
     def may_boot(self, broker: SimBroker) -> bool:
         """Has a controller missed it? It left every ISR, or, as the last member, at least the lead."""

@@ -10,7 +10,8 @@
     the cluster heals           when the faults end, every replica returns, equal to its leader
 
 "While one ISR member lives": a record may go when a member of the ISR lost the unsynced end of its log, and no other member
-with the whole of it is up. Such a partition is excused from then on (`lost`), and the test says how many were.
+with the whole of it is up, in the process that was up when the ISR was written: of one that started since, nobody can know
+whether it lost its end, too. Such a partition is excused from then on (`lost`), and the test says how many were.
 """
 
 from collections.abc import Callable
@@ -109,10 +110,10 @@ class Oracle:
         self._cut.setdefault(tp, set()).update(lost.items())
 
     def isr_is(self, tp: TopicPartition, isr: list[tuple[bool, Records]]) -> None:
-        """A member died, or the members changed. `isr`: of each, is it up, and what is on its disk."""
+        """A member died, or the members changed. `isr`: of each, does it live on, and what is on its disk."""
         committed = self.committed.get(tp, [])
         some_lost = any(records[: len(committed)] != committed for _, records in isr)
-        if some_lost and not any(is_up and records[: len(committed)] == committed for is_up, records in isr):
+        if some_lost and not any(lives and records[: len(committed)] == committed for lives, records in isr):
             self.excuse(tp, "no living member of the ISR has all of it")
 
     def excuse(self, tp: TopicPartition, why: str) -> None:

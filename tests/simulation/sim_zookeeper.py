@@ -205,6 +205,11 @@ class SimZooKeeper:
         node = self._nodes.get(path)
         return -2 if node is None else node.version
 
+    def mzxid_of(self, path: str) -> int:
+        """The transaction that wrote it last; 0 if it is not there."""
+        node = self._nodes.get(path)
+        return 0 if node is None else node.stat.mzxid
+
     def children_of(self, path: str) -> tuple[str, ...]:
         node = self._nodes.get(path)
         return () if node is None else tuple(sorted(node.children))

@@ -72,6 +72,13 @@ class ControllerContext:
         self.brokers.pop(broker, None)
         self.broker_epochs.pop(broker, None)
 
+    def born(self, broker: int) -> int:
+        """When the process of a broker registered first: what it held in its page cache since is still there."""
+        registration = self.brokers.get(broker)
+        if registration is None:
+            return 0
+        return self.broker_epochs[broker] if registration.incarnation is None else registration.incarnation
+
     def is_live(self, broker: int) -> bool:
         return broker in self.brokers and broker not in self.shutting_down
 

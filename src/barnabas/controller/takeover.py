@@ -127,13 +127,13 @@ class Takeover:
             state = LeaderAndIsr.decode(partition, result.data, result.stat.version)
             context.leadership[partition] = state
             written = result.stat.mzxid
-            younger = frozenset(each for each in state.isr if context.broker_epochs.get(each, 0) > written)
+            younger = frozenset(each for each in state.isr if context.born(each) > written)
             if written and younger:
                 reborn[partition] = younger
         yield from self._distrust(reborn)
 
     def _distrust(self, reborn: dict[TopicPartition, frozenset[int]]) -> Program[None]:
-        """Members of an ISR that registered after it was written were away, and no controller saw it.
+        """Members of an ISR that started after it was written were away, and no controller saw it.
 
         If that was a power cut, records that they acknowledged may be lost. So they leave the ISR while somebody stays
         who was there all the time. If nobody does, the leader at least begins a new epoch, so that records that it writes

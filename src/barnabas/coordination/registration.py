@@ -100,12 +100,16 @@ class BrokerRegistrar:
 
     async def update(self, registration: BrokerRegistration) -> None:
         """New endpoints or features under the same id and epoch: the controller tells everybody."""
-        self._registration = replace(registration, timestamp_ms=self._clock.now_ms())
+        self._registration = replace(
+            registration, timestamp_ms=self._clock.now_ms(), incarnation=self._registration.incarnation
+        )
         await self._session.set(paths.broker_id(registration.id), self._registration.encode())
 
     def _registered(self, czxid: int) -> BrokerEpoch:
         self._own_session_id = self._session.session_id
         self._epoch = BrokerEpoch(czxid)
+        if self._registration.incarnation is None:
+            self._registration = replace(self._registration, incarnation=czxid)
         _log.info("broker %d is registered with epoch %d", self._registration.id, czxid)
         return self._epoch
 

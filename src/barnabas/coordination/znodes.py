@@ -62,6 +62,9 @@ class BrokerRegistration:
     jmx_port: int = -1
     timestamp_ms: int = 0
     version: int = 5
+    #: The epoch of this process's first registration, told when it registers again after its session was lost: it has
+    #: lost nothing of its logs meanwhile. None in a first registration, and Kafka's, which ignores the field.
+    incarnation: int | None = None
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -84,6 +87,8 @@ class BrokerRegistration:
         }
         if self.rack is None:
             del value["rack"]
+        if self.incarnation is not None:
+            value["incarnation"] = self.incarnation
         return dump(value)
 
     @staticmethod
@@ -104,6 +109,7 @@ class BrokerRegistration:
                 name: (int(versions["min_version"]), int(versions["max_version"]))
                 for name, versions in (value.get("features") or {}).items()
             }
+            incarnation = value.get("incarnation")
             return BrokerRegistration(
                 id=broker_id,
                 endpoints=endpoints,
@@ -112,6 +118,7 @@ class BrokerRegistration:
                 jmx_port=int(value.get("jmx_port", -1)),
                 timestamp_ms=int(value.get("timestamp", 0)),
                 version=version,
+                incarnation=None if incarnation is None else int(incarnation),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise wrong_shape(path, data, error) from error

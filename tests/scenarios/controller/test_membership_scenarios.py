@@ -205,6 +205,17 @@ def test_broker_that_was_away_while_nobody_was_in_office_leaves_the_isr() -> Non
     assert isinstance(cluster.alter_isr(ORDERS, (3, 2)), LeaderAndIsr)
 
 
+def test_broker_that_only_lost_its_session_is_trusted_before_one_that_was_away() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3), (3, 2))
+    # All registrations are younger than the ISRs then, but the process of 3 has lost nothing.
+    cluster.unseen(lambda: (cluster.kill(1), cluster.bounce(2), cluster.expire_session(3)))
+    for partition in (ORDERS, TopicPartition("orders", 1)):
+        state = cluster.state(partition)
+        assert (state.leader, state.isr) == (3, (3,))
+
+
 def test_broker_that_was_there_all_the_time_stays_in_the_isr_under_a_new_controller() -> None:
     cluster = ModelCluster()
     cluster.start(1, 2, 3)

@@ -64,6 +64,8 @@ class ModelBroker:
     machine: ControllerMachine
     session: int
     epoch: int = -1
+    #: The epoch of its first registration.
+    incarnation: int | None = None
     #: Highest controller epoch heard of.
     controller_epoch: int = 0
     hosted: dict[TopicPartition, LeaderAndIsrState] = field(default_factory=dict)
@@ -162,7 +164,10 @@ class ModelCluster:
     def _register(self, broker_id: int, rack: str | None) -> None:
         broker = self.brokers[broker_id]
         registration = BrokerRegistration(
-            broker_id, (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{broker_id}", 9092),), rack=rack
+            broker_id,
+            (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{broker_id}", 9092),),
+            rack=rack,
+            incarnation=broker.incarnation,
         )
         path = paths.broker_id(broker_id)
         executed = self.zk.execute(
@@ -172,6 +177,8 @@ class ModelCluster:
         stat = executed.results[1].stat
         assert stat is not None
         broker.epoch = stat.czxid
+        if broker.incarnation is None:
+            broker.incarnation = broker.epoch
         self._notify(executed.fired)
         self.run()
 

@@ -108,6 +108,9 @@ def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() 
             ensemble.expire_sessions()
             await states.until(SessionState.RENEWED)
             assert await place.register() > first
+            # The controller can tell that it is still the same process, with all that it had.
+            data, _ = await zk.get("/brokers/ids/1")
+            assert BrokerRegistration.decode(1, data or b"").incarnation == first
 
     run(story())
 
