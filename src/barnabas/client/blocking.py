@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -334,6 +334,7 @@ class BlockingClient:
                 last_stable_offset=part.last_stable_offset,
                 log_start_offset=part.log_start_offset,
                 aborted=tuple(part.aborted_transactions or ()),
+                throttle_time_ms=response.throttle_time_ms,
             )
 
         return self.retrying(f"fetch of {partition}", once, topic=partition.topic)
@@ -341,31 +342,44 @@ class BlockingClient:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """Offsets by time, `LATEST` or `EARLIEST`; -1 where no record is that young."""
+        """Offsets by time, `LATEST` or `EARLIEST`; -1 where no record is that young. One request a leader."""
         found: dict[TopicPartition, int] = {}
-        for partition, at in wanted.items():
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=isolation_level,
-                topics=[
-                    ListOffsetsTopic(
-                        name=partition.topic,
-                        partitions=[ListOffsetsPartition(partition_index=partition.partition, timestamp=at)],
-                    )
-                ],
-            )
 
-            def once(partition: TopicPartition = partition, request: ListOffsetsRequest = request) -> int:
-                response = self.leader(partition).request(request, ListOffsetsResponse)
-                result = response.topics[0].partitions[0]
-                check(result.error_code, str(partition))
-                return result.offset
+        def once() -> None:
+            by_leader: dict[BlockingConnection, list[TopicPartition]] = {}
+            for partition in wanted:
+                if partition not in found:
+                    by_leader.setdefault(self.leader(partition), []).append(partition)
+            refused: BrokerRefused | None = None
+            for leader, partitions in by_leader.items():
+                topics: dict[str, list[ListOffsetsPartition]] = {}
+                for partition in partitions:
+                    entry = ListOffsetsPartition(partition_index=partition.partition, timestamp=wanted[partition])
+                    topics.setdefault(partition.topic, []).append(entry)
+                request = ListOffsetsRequest(
+                    replica_id=-1,
+                    isolation_level=isolation_level,
+                    topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()],
+                )
+                for topic in leader.request(request, ListOffsetsResponse).topics:
+                    for result in topic.partitions:
+                        partition = TopicPartition(topic.name, result.partition_index)
+                        if result.error_code:
+                            refused = BrokerRefused(result.error_code, str(partition))
+                        else:
+                            found[partition] = result.offset
+            if refused is not None:
+                raise refused
 
-            found[partition] = self.retrying(f"offsets of {partition}", once, topic=partition.topic)
+        names = list(dict.fromkeys(partition.topic for partition in wanted))
+        self.retrying(f"offsets of {', '.join(names)}", once, topics=names)
         return found
 
-    def retrying(self, what: str, attempt: Callable[[], T], *, topic: str | None = None) -> T:
-        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up. Forgets what it knew of `topic` between."""
+    def retrying(
+        self, what: str, attempt: Callable[[], T], *, topic: str | None = None, topics: Collection[str] = ()
+    ) -> T:
+        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up. Forgets what it knew of `topics` between."""
+        forgotten = {*topics, *([] if topic is None else [topic])}
         deadline_s = time.monotonic() + self.config.api_timeout_ms / 1000
         pause_ms = self.config.retry_backoff_ms
         while True:
@@ -374,11 +388,9 @@ class BlockingClient:
             except ClientError as error:
                 if not error.retriable:
                     raise
-                if topic is not None:
-                    topics = {name: info for name, info in self.image.topics.items() if name != topic}
-                    self.image = ClusterImage(
-                        self.image.brokers, self.image.cluster_id, self.image.controller_id, topics
-                    )
+                if forgotten:
+                    kept = {name: info for name, info in self.image.topics.items() if name not in forgotten}
+                    self.image = ClusterImage(self.image.brokers, self.image.cluster_id, self.image.controller_id, kept)
                 if time.monotonic() + pause_ms / 1000 > deadline_s:
                     raise DeadlineExceeded(f"{what}: gave up after {self.config.api_timeout_ms} ms: {error}") from error
                 time.sleep(pause_ms / 1000)

@@ -80,6 +80,8 @@ class Fetched:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
+    #: A broker that holds a client to its quota answers with nothing, and says for how long.
+    throttle_time_ms: int = 0
 
     def batches(self) -> Iterator[tuple[int, BatchHeader]]:
         """Place in `data` and header of each whole batch."""
