@@ -149,9 +149,13 @@ class Verifier:
         while True:
             guards = self._begin(wanted, identity)
             errors = await self._ask_once(question, tuple(guards)) if guards else {}
-            if waited_ms >= RETRY_MAX_MS or not self._is_overtaken(wanted, question, guards, errors):
+            if waited_ms >= RETRY_MAX_MS:
                 break
-            await self._pause(RETRY_BACKOFF_MS / 1000)
+            if question.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
+                await self._pause(RETRY_BACKOFF_MS / 1000)
+            elif not self._is_overtaken(wanted, question, guards, errors):
+                break
+            # Overtaken by a marker that is there by now: nothing to wait for, but not for ever.
             waited_ms += RETRY_BACKOFF_MS
         verdicts: list[Verified] = []
         for each, _ in wanted:
@@ -176,11 +180,9 @@ class Verifier:
     def _is_overtaken(
         wanted: Sequence[tuple[Log, int]], question: Question, guards: dict[TopicPartition, object], errors: _Errors
     ) -> bool:
-        """Whether the end of the transaction before is still being written, or its marker came while we asked: then the
-        guard is worthless, though the producer has done nothing wrong.
+        """Whether the marker of the transaction before came while we asked: then the guard is worthless, though the
+        producer has done nothing wrong.
         """
-        if question.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
-            return True
         for each, _ in wanted:
             guard = guards.get(each.partition)
             if guard is None or errors.get(each.partition, ErrorCode.NONE) is not ErrorCode.NONE:

@@ -250,6 +250,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_costs_a_second_quest
         [verdict] = await waiting
         assert verdict.error is ErrorCode.NONE
         assert len(world.coordinator.asked) == 2
+        assert world.pauses == [], "the marker is there: nothing to wait for"
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
 
     run(scenario)
