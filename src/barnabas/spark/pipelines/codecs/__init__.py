@@ -1,0 +1,33 @@
+"""What the bytes of keys and values mean: JSON, Avro and Protobuf, also with a schema registry.
+
+orders = decode(records, Avro(registry=SchemaRegistry("http://registry:8081"), subject="orders-value"))
+out = encode(orders, Json(), column="data")
+"""
+
+from barnabas.spark.pipelines.codecs.avro import Avro
+from barnabas.spark.pipelines.codecs.base import Codec, CodecError, Mode, decode, encode
+from barnabas.spark.pipelines.codecs.json_codec import Json
+from barnabas.spark.pipelines.codecs.protobuf import Protobuf
+from barnabas.spark.pipelines.codecs.registry import (
+    RegistryError,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaRegistry,
+    UnknownSchema,
+)
+
+__all__ = [
+    "Avro",
+    "Codec",
+    "CodecError",
+    "Json",
+    "Mode",
+    "Protobuf",
+    "RegistryError",
+    "RegistryRefused",
+    "RegistryUnavailable",
+    "SchemaRegistry",
+    "UnknownSchema",
+    "decode",
+    "encode",
+]

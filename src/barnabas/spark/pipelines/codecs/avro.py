@@ -1,0 +1,122 @@
+"""Avro by fastavro: records as they are, or behind the five bytes that Confluent's serializers put in front."""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import fastavro
+from pyspark.sql import Column
+from pyspark.sql.types import BinaryType, DataType
+
+from barnabas.spark.pipelines.codecs import avro_types, wire
+from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
+from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry, UnknownSchema
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Avro, one record a value.
+
+    `schema`: what to read records as, whatever they were written with (Avro's schema resolution), and what to write them with.
+    Without one, reading takes the newest of `subject`, and writing makes one of the column's type.
+    `registry`: records are in Confluent's wire format; the writer's schema is fetched by its id, and writing registers.
+    """
+
+    schema: str | Mapping[str, Any] | None = None
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+
+    @property
+    def _text(self) -> str | None:
+        return self.schema if self.schema is None or isinstance(self.schema, str) else json.dumps(self.schema)
+
+    def decoder(self) -> Callable[[Column], Column]:
+        text, imports = self._reader()
+        kind = avro_types.spark_type(avro_types.parse(text, imports))
+        registry = self.registry
+
+        def make() -> Convert:
+            return _Reader(text, imports, registry)
+
+        return by_record(make, kind)
+
+    def _reader(self) -> tuple[str, tuple[str, ...]]:
+        if self._text is not None:
+            return self._text, ()
+        if self.registry is None or self.subject is None:
+            raise CodecError("Avro: reading needs a schema, or a registry and the subject whose newest it is")
+        newest = self.registry.latest(self.subject)
+        if newest.kind != "AVRO":
+            raise CodecError(f"Avro: subject {self.subject!r} has {newest.kind} schemas")
+        return newest.text, self.registry.resolve(newest)
+
+    def encoder(self, kind: DataType) -> Callable[[Column], Column]:
+        text = self._text or avro_types.schema_of(kind)
+        avro_types.parse(text)
+        head = b""
+        if self.registry is not None:
+            if self.subject is None:
+                raise CodecError("Avro: writing with a registry needs the subject to register under")
+            head = wire.frame(self.registry.register(self.subject, RegisteredSchema(text)), b"")
+
+        def make() -> Convert:
+            return _writer(text, head)
+
+        return by_record(make, BinaryType())
+
+
+@lru_cache(maxsize=1000)
+def _parsed(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
+    return avro_types.parse(text, imports)
+
+
+class _Reader:
+    """Reads records of one batch. Ids that the registry does not know are asked for once a batch, not once a record."""
+
+    def __init__(self, text: str, imports: tuple[str, ...], registry: SchemaRegistry | None) -> None:
+        self._reader = _parsed(text, imports)
+        self._fix = avro_types.reading(self._reader)
+        self._registry = registry
+        self._unknown: dict[int, str] = {}
+
+    def __call__(self, data: object) -> object:
+        assert isinstance(data, bytes)
+        writer, payload = self._reader, data
+        if self._registry is not None:
+            schema_id, payload = wire.unframe(data)
+            writer = self._written_with(self._registry, schema_id)
+        source = io.BytesIO(payload)
+        same = writer is self._reader
+        value = fastavro.schemaless_reader(source, writer.schema, None if same else self._reader.schema)
+        if left := len(payload) - source.tell():
+            raise ValueError(f"{left} bytes are left over after the record")
+        return value if self._fix is None or value is None else self._fix(value)
+
+    def _written_with(self, registry: SchemaRegistry, schema_id: int) -> avro_types.Parsed:
+        if (reason := self._unknown.get(schema_id)) is not None:
+            raise UnknownSchema(reason)
+        try:
+            schema = registry.schema(schema_id)
+            imports = registry.resolve(schema)
+        except UnknownSchema as error:
+            self._unknown[schema_id] = str(error)
+            raise
+        if schema.kind != "AVRO":
+            raise ValueError(f"schema {schema_id} is {schema.kind}, not AVRO")
+        return _parsed(schema.text, imports)
+
+
+def _writer(text: str, head: bytes) -> Convert:
+    parsed = _parsed(text, ())
+    fix = avro_types.writing(parsed)
+
+    def write(value: object) -> object:
+        out = io.BytesIO()
+        out.write(head)
+        fastavro.schemaless_writer(out, parsed.schema, value if fix is None else fix(value))
+        return out.getvalue()
+
+    return write

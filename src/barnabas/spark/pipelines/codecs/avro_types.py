@@ -1,0 +1,269 @@
+"""Avro's types and Spark's, both ways, and what Python values need on the way between fastavro and Arrow.
+
+As Spark's own Avro source has it: an enum is a string, fixed is binary, `[null, T]` is a nullable T, `[int, long]` is a long,
+any other union a struct `member0, member1, …` of which one is set. Times of day and UUIDs are given as the numbers and strings
+that they are stored as.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import fastavro
+from fastavro.validation import validate
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from barnabas.spark.pipelines.codecs.base import CodecError
+
+#: A schema as fastavro has it: a name, a list (a union), or a mapping.
+Schema: TypeAlias = Any
+Fix: TypeAlias = Callable[[Any], Any]
+
+_PRIMITIVES: Final[Mapping[str, DataType]] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+}
+_LOGICAL: Final[Mapping[str, DataType]] = {
+    "date": DateType(),
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+    "local-timestamp-millis": TimestampNTZType(),
+    "local-timestamp-micros": TimestampNTZType(),
+}
+_NAMED: Final = ("record", "error", "enum", "fixed")
+
+
+@dataclass
+class Parsed:
+    """A schema, with every named type that it mentions."""
+
+    schema: Schema
+    named: dict[str, Schema] = field(default_factory=dict)
+
+    def deref(self, schema: Schema) -> Schema:
+        return self.named.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def parse(text: str, imports: Iterable[str] = ()) -> Parsed:
+    """Parse a schema after those that it imports."""
+    parsed = Parsed(None)
+    try:
+        for one in (*imports, text):
+            parsed.schema = fastavro.parse_schema(_plain(json.loads(one)), named_schemas=parsed.named)
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise CodecError(f"Avro: not a schema: {error}") from error
+    return parsed
+
+
+def _plain(schema: Schema) -> Schema:
+    """Without the logical types that are not shown as such, which fastavro would turn into objects."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _plain(value) if key in ("type", "items", "values") else value for key, value in schema.items()}
+    if kept.get("type") in ("record", "error"):
+        kept["fields"] = [_plain(one) for one in schema["fields"]]
+    if kept.get("logicalType") not in (*_LOGICAL, "decimal", None):
+        del kept["logicalType"]
+    return kept
+
+
+def _branches(schema: Sequence[Schema]) -> list[Schema]:
+    return [one for one in schema if one != "null"]
+
+
+def _promoted(parsed: Parsed, branches: Sequence[Schema]) -> DataType | None:
+    """The one type that holds all branches, where there is one."""
+    if len(branches) == 1:
+        return None
+    names = set(branches) if all(isinstance(one, str) for one in branches) else set()
+    if names == {"int", "long"}:
+        return LongType()
+    return DoubleType() if names == {"float", "double"} else None
+
+
+def spark_type(parsed: Parsed) -> DataType:
+    """What a column of such records is in Spark."""
+    return _spark_type(parsed, parsed.schema, ())[0]
+
+
+def _spark_type(parsed: Parsed, schema: Schema, above: tuple[str, ...]) -> tuple[DataType, bool]:
+    """The type, and whether it may be null."""
+    if isinstance(schema, list):
+        return _union_type(parsed, schema, above)
+    schema = parsed.deref(schema)
+    if isinstance(schema, str):
+        return _PRIMITIVES[schema], schema == "null"
+    kind = schema["type"]
+    if kind in _NAMED and schema["name"] in above:
+        raise CodecError(f"Avro: {schema['name']} contains itself, and no Spark type does")
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return DecimalType(schema["precision"], schema.get("scale", 0)), False
+    if logical in _LOGICAL:
+        return _LOGICAL[logical], False
+    if kind in ("record", "error"):
+        above = (*above, schema["name"])
+        fields = [(one["name"], *_spark_type(parsed, one["type"], above)) for one in schema["fields"]]
+        return StructType([StructField(*one) for one in fields]), False
+    if kind == "array":
+        return ArrayType(*_spark_type(parsed, schema["items"], above)), False
+    if kind == "map":
+        return MapType(StringType(), *_spark_type(parsed, schema["values"], above)), False
+    if kind == "enum":
+        return StringType(), False
+    if kind == "fixed":
+        return BinaryType(), False
+    return _spark_type(parsed, kind, above)
+
+
+def _union_type(parsed: Parsed, schema: Sequence[Schema], above: tuple[str, ...]) -> tuple[DataType, bool]:
+    branches = _branches(schema)
+    nullable = len(branches) < len(schema)
+    if not branches:
+        return NullType(), True
+    if len(branches) == 1:
+        return _spark_type(parsed, branches[0], above)[0], nullable
+    if (promoted := _promoted(parsed, branches)) is not None:
+        return promoted, nullable
+    members = [_spark_type(parsed, one, above)[0] for one in branches]
+    return StructType([StructField(f"member{at}", kind) for at, kind in enumerate(members)]), nullable
+
+
+def reading(parsed: Parsed) -> Fix | None:
+    """What turns a value that fastavro read into one that Arrow takes; None where it is one already."""
+    return _fix(parsed, parsed.schema, reads=True)
+
+
+def writing(parsed: Parsed) -> Fix | None:
+    """What turns a value out of Arrow into one that fastavro writes; None where it is one already."""
+    return _fix(parsed, parsed.schema, reads=False)
+
+
+def _fix(parsed: Parsed, schema: Schema, *, reads: bool) -> Fix | None:
+    if isinstance(schema, list):
+        return _union_fix(parsed, _branches(schema), reads=reads)
+    schema = parsed.deref(schema)
+    if isinstance(schema, str):
+        return None
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        fixes = {one["name"]: _fix(parsed, one["type"], reads=reads) for one in schema["fields"]}
+        return _record_fix({name: fix for name, fix in fixes.items() if fix is not None})
+    if kind == "array":
+        inner = _fix(parsed, schema["items"], reads=reads)
+        return None if inner is None else lambda values: [inner(value) for value in values]
+    if kind == "map":
+        return _map_fix(_fix(parsed, schema["values"], reads=reads) or (lambda value: value), reads=reads)
+    return _fix(parsed, kind, reads=reads) if isinstance(kind, dict | list) else None
+
+
+def _record_fix(fixes: Mapping[str, Fix]) -> Fix | None:
+    if not fixes:
+        return None
+
+    def fix(record: dict[str, Any]) -> dict[str, Any]:
+        for name, inner in fixes.items():
+            if (value := record.get(name)) is not None:
+                record[name] = inner(value)
+        return record
+
+    return fix
+
+
+def _map_fix(inner: Fix, *, reads: bool) -> Fix:
+    if reads:
+        return lambda mapping: [(key, inner(value)) for key, value in mapping.items()]
+    return lambda pairs: {key: inner(value) for key, value in pairs}
+
+
+def _union_fix(parsed: Parsed, branches: Sequence[Schema], *, reads: bool) -> Fix | None:
+    if len(branches) <= 1 or _promoted(parsed, branches) is not None:
+        inner = _fix(parsed, branches[0], reads=reads) if len(branches) == 1 else None
+        return None if inner is None else lambda value: None if value is None else inner(value)
+    fixes = [_fix(parsed, one, reads=reads) or (lambda value: value) for one in branches]
+    schemas = [parsed.deref(one) for one in branches]
+    members = [f"member{at}" for at in range(len(branches))]
+
+    def spread(value: Any) -> dict[str, Any]:
+        for member, schema, fix in zip(members, schemas, fixes, strict=True):
+            if validate(value, schema, raise_errors=False):
+                return {member: fix(value)}
+        raise ValueError(f"{value!r} is of no branch of its union")
+
+    def gather(struct: dict[str, Any]) -> Any:
+        for member, schema, fix in zip(members, schemas, fixes, strict=True):
+            if (value := struct[member]) is not None:
+                value = fix(value)
+                is_record = isinstance(schema, dict) and schema["type"] == "record"
+                return (schema["name"], value) if is_record else value
+        return None
+
+    def fix_or_null(value: Any) -> Any:
+        return None if value is None else spread(value) if reads else gather(value)
+
+    return fix_or_null
+
+
+def schema_of(kind: DataType, name: str = "topLevelRecord") -> str:
+    """The Avro schema of a Spark type, as JSON."""
+    return json.dumps(_avro(kind, name))
+
+
+def _avro(kind: DataType, name: str) -> Schema:
+    match kind:
+        case StructType():
+            fields = []
+            for one in kind.fields:
+                inner = _avro(one.dataType, f"{name}_{one.name}")
+                nullable: Schema = {"name": one.name, "type": ["null", inner], "default": None}
+                fields.append(nullable if one.nullable else {"name": one.name, "type": inner})
+            return {"type": "record", "name": name, "fields": fields}
+        case ArrayType():
+            inner = _avro(kind.elementType, f"{name}_item")
+            return {"type": "array", "items": ["null", inner] if kind.containsNull else inner}
+        case MapType(keyType=StringType()):
+            inner = _avro(kind.valueType, f"{name}_value")
+            return {"type": "map", "values": ["null", inner] if kind.valueContainsNull else inner}
+        case DecimalType():
+            return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        case DateType():
+            return {"type": "int", "logicalType": "date"}
+        case TimestampType():
+            return {"type": "long", "logicalType": "timestamp-micros"}
+        case TimestampNTZType():
+            return {"type": "long", "logicalType": "local-timestamp-micros"}
+        case ByteType() | ShortType():
+            return "int"
+    for primitive, spark in _PRIMITIVES.items():
+        if kind == spark:
+            return primitive
+    raise CodecError(f"Avro: no type for {name}, which is {kind.simpleString()}")

@@ -1,0 +1,189 @@
+"""Decoding and encoding a column, record by record, so that one bad record does what the mode says and no more.
+
+`decode` puts what a column says into a new one and keeps the bytes: a dead letter needs them. Every failure names the record's
+topic, partition and offset where the DataFrame has them.
+
+    PERMISSIVE  the record stays, with null and an error `struct<class, message>`; good records have a null error
+    DROP        the record goes; how many went is in the query's progress, as observed metric `decode.<column>`
+    FAIL        the query fails
+
+Codecs in Python run as Arrow UDFs, one call a batch. They are marked nondeterministic: otherwise Spark would feel free to
+evaluate them once for the data and again for the error.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Final, Literal, Protocol, TypeAlias, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from barnabas.spark.pipelines._fields import TransformError, column_type
+from barnabas.spark.pipelines._fields import column as column_named
+from barnabas.spark.pipelines.codecs.registry import RegistryError, UnknownSchema
+
+Mode: TypeAlias = Literal["PERMISSIVE", "DROP", "FAIL"]
+Direction: TypeAlias = Literal["decode", "encode"]
+
+#: What an error column holds; null where nothing went wrong.
+ERROR_TYPE: Final = StructType([StructField("class", StringType()), StructField("message", StringType())])
+ERROR_DDL: Final = "struct<class: string, message: string>"
+PLACE: Final = ("topic", "partition", "offset")
+
+#: A record's value, or the exception that says why there is none. Made once a batch, on the executor.
+Convert: TypeAlias = Callable[[object], object]
+MakeConvert: TypeAlias = Callable[[], Convert]
+
+_names = itertools.count(1)
+
+
+class CodecError(ValueError):
+    """A codec that cannot be: a schema that does not parse, a type that has no other side. Found while the plan is made."""
+
+
+class Codec(Protocol):
+    """How records are written. Both methods are called on the driver, while the plan is made.
+
+    The columns they make are `struct<data, error>`.
+    """
+
+    def decoder(self) -> Callable[[Column], Column]: ...
+
+    def encoder(self, kind: DataType) -> Callable[[Column], Column]: ...
+
+
+def decode(
+    df: DataFrame,
+    codec: Codec,
+    *,
+    column: str = "value",
+    into: str = "data",
+    mode: Mode = "PERMISSIVE",
+    error: str = "error",
+    name: str | None = None,
+) -> DataFrame:
+    """Add `into`, which says what the bytes of `column` mean. Null stays null. `name` is that of the metric (mode DROP)."""
+    kind = column_type(df, column, "decode")
+    if not isinstance(kind, BinaryType | StringType):
+        raise TransformError(f"decode: column {column!r} is {kind.simpleString()}, not bytes")
+    raw = column_named(column).cast("binary")
+    return _applied(df, codec.decoder()(raw), "decode", column, into, mode, error, name)
+
+
+def encode(
+    df: DataFrame,
+    codec: Codec,
+    *,
+    column: str = "data",
+    into: str = "value",
+    mode: Mode = "FAIL",
+    error: str = "error",
+    name: str | None = None,
+) -> DataFrame:
+    """Put the bytes that stand for `column` into `into`. Null stays null: a tombstone."""
+    kind = column_type(df, column, "encode")
+    return _applied(df, codec.encoder(kind)(column_named(column)), "encode", column, into, mode, error, name)
+
+
+def _applied(
+    df: DataFrame,
+    result: Column,
+    direction: Direction,
+    column: str,
+    into: str,
+    mode: Mode,
+    error: str,
+    name: str | None,
+) -> DataFrame:
+    if mode not in ("PERMISSIVE", "DROP", "FAIL"):
+        raise TransformError(f"{direction}: no mode {mode!r}: it is PERMISSIVE, DROP or FAIL")
+    before = column_named(error) if error in df.columns else None
+    place = place_of(df)
+    both = f"_{direction}.{into}"
+    df = df.withColumn(both, result)
+    problem = column_named(both).getField("error")
+    message = F.concat(place, F.lit(f"{column}: "), problem.getField("message"))
+    found = F.when(
+        problem.isNotNull(), F.struct(problem.getField("class").alias("class"), message.alias("message"))
+    ).cast(ERROR_DDL)
+    # The first thing that went wrong with a record is what is wrong with it.
+    first = found if before is None else F.coalesce(before, found)
+    df = df.withColumn(into, column_named(both).getField("data")).withColumn(error, first).drop(both)
+    if mode == "PERMISSIVE":
+        return df
+    bad = column_named(error).isNotNull()
+    if mode == "FAIL":
+        df = df.filter(F.when(bad, F.raise_error(column_named(error).getField("message"))).otherwise(F.lit(True)))
+    else:
+        metric = name or f"{direction}.{column}.{next(_names)}"
+        df = df.observe(metric, F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("dropped")).filter(~bad)
+    return df.drop(error)
+
+
+def place_of(df: DataFrame) -> Column:
+    """`topic orders, partition 2, offset 41: `, as far as the DataFrame knows."""
+    known = [name for name in PLACE if name in df.columns]
+    parts = [part for name in known for part in (F.lit(f", {name} "), column_named(name).cast("string"))]
+    if not parts:
+        return F.lit("")
+    first = F.lit(f"{known[0]} ")
+    return F.coalesce(F.concat(first, *parts[1:], F.lit(": ")), F.lit(""))
+
+
+def by_record(make: MakeConvert, data_type: DataType) -> Callable[[Column], Column]:
+    """A column of `struct<data, error>` by a Python function of one record."""
+    result = StructType([StructField("data", data_type), StructField("error", ERROR_TYPE)])
+    arrow_type = to_arrow_type(data_type, timezone="UTC")
+
+    def convert_batch(values: pa.Array) -> pa.Array:
+        return convert_all(values, make(), arrow_type)
+
+    # pyspark's own stub forgets this function
+    convert_column = F.arrow_udf(convert_batch, result).asNondeterministic()  # type: ignore[attr-defined]
+    return cast(Callable[[Column], Column], convert_column)
+
+
+def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> pa.Array:
+    """Every record's value or error. What a registry that is away would do to good records fails the batch instead."""
+    data: list[object] = []
+    errors: list[dict[str, str] | None] = []
+    for value in values.to_pylist():
+        converted, problem = None, None
+        if value is not None:
+            try:
+                converted = convert(value)
+            except UnknownSchema as error:
+                problem = error_of(error)
+            except RegistryError:
+                raise
+            except Exception as error:  # bytes from anywhere make a codec raise anything; it ends in the error column
+                problem = error_of(error)
+        data.append(converted)
+        errors.append(problem)
+    error_type = to_arrow_type(ERROR_TYPE)
+    return pa.StructArray.from_arrays(
+        [_to_arrow(data, errors, arrow_type), pa.array(errors, error_type)],
+        fields=[pa.field("data", arrow_type), pa.field("error", error_type)],
+    )
+
+
+def _to_arrow(data: list[object], errors: list[dict[str, str] | None], arrow_type: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(data, arrow_type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # Somewhere is a value that its column cannot hold: find it, and let the others through.
+        for at, value in enumerate(data):
+            try:
+                pa.array([value], arrow_type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                data[at], errors[at] = None, error_of(error)
+        return pa.array(data, arrow_type)
+
+
+def error_of(error: Exception) -> dict[str, str]:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {"class": name, "message": str(error) or kind.__name__}

@@ -1,0 +1,107 @@
+"""JSON, by Spark's own parser: no Python per record."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from barnabas.spark.pipelines.codecs.base import ERROR_DDL, CodecError
+from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry
+from barnabas.spark.pipelines.codecs.wire import HEAD_BYTES, frame
+
+_CORRUPT: Final = "_corrupt_record"
+_SHOWN: Final = 200
+ERROR_CLASS: Final = "barnabas.spark.pipelines.codecs.MalformedJson"
+
+
+@dataclass(frozen=True)
+class Json:
+    """JSON in UTF-8.
+
+    `schema`: what to read, as a Spark type or in DDL (`id int, name string`); writing needs none. A field that is declared
+    `not null` must be there. `envelope`: Connect's JsonConverter with `schemas.enable=true`, of which the payload is read.
+    `registry`: Confluent's JSON Schema serializer, whose five bytes are checked and skipped; writing registers `json_schema`
+    under `subject`.
+    """
+
+    schema: DataType | str | None = None
+    envelope: bool = False
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+    json_schema: str | None = None
+
+    def decoder(self) -> Callable[[Column], Column]:
+        if self.schema is None:
+            raise CodecError("Json: reading needs a schema")
+        schema = self.schema if isinstance(self.schema, DataType) else DataType.fromDDL(self.schema)
+        if not isinstance(schema, StructType | ArrayType | MapType) and not self.envelope:
+            raise CodecError(f"Json: {schema.simpleString()} is neither a struct nor an array nor a map")
+
+        def column(raw: Column) -> Column:
+            framed = F.lit(True)
+            if self.registry is not None:
+                framed = (F.length(raw) > HEAD_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
+                raw = F.substring(raw, HEAD_BYTES + 1, 2**31 - 1)
+            return self._parsed(raw, framed, schema)
+
+        return column
+
+    def _parsed(self, raw: Column, framed: Column, schema: DataType) -> Column:
+        text = raw.cast("string")
+        shape = StructType([StructField("payload", schema)]) if self.envelope else schema
+        asked = shape
+        if isinstance(shape, StructType):
+            asked = StructType([*shape.fields, StructField(_CORRUPT, StringType())])
+        parsed = F.from_json(text, asked.json(), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+        data = parsed.getField("payload") if self.envelope else parsed
+        if isinstance(shape, StructType) and not self.envelope:
+            whole = F.struct(*[parsed.getField(name).alias(name) for name in shape.names])
+            data = F.when(parsed.isNotNull(), whole)
+        shown = F.substring(text, 1, _SHOWN)
+        wrong = F.when(~framed, F.lit("does not start as the schema registry's wire format does"))
+        wrong = wrong.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
+        if isinstance(shape, StructType):
+            malformed = parsed.getField(_CORRUPT).isNotNull()
+            wrong = wrong.when(malformed, F.concat(F.lit(f"not JSON of {schema.simpleString()}: "), shown))
+        wrong = wrong.when(parsed.isNull(), F.concat(F.lit("not JSON: "), shown))
+        for path, missing in _required(schema, data, ()):
+            wrong = wrong.when(missing, F.lit(f"field {'.'.join(path)!r} is missing or null"))
+        there = raw.isNotNull() & (F.trim(text) != "null")
+        wrong = F.when(there, wrong)
+        error = F.struct(F.lit(ERROR_CLASS).alias("class"), wrong.alias("message"))
+        return F.struct(
+            F.when(there & wrong.isNull(), data).alias("data"),
+            F.when(wrong.isNotNull(), error).cast(ERROR_DDL).alias("error"),
+        )
+
+    def encoder(self, kind: DataType) -> Callable[[Column], Column]:
+        head = b""
+        if self.registry is not None:
+            if self.json_schema is None or self.subject is None:
+                raise CodecError("Json: writing with a registry needs json_schema and subject")
+            registered = RegisteredSchema(self.json_schema, "JSON")
+            head = frame(self.registry.register(self.subject, registered), b"")
+
+        def column(value: Column) -> Column:
+            if isinstance(kind, StringType):
+                text = value  # already JSON
+            else:
+                text = F.to_json(value, {"ignoreNullFields": "false"})
+            data = F.concat(F.lit(head), text.cast("binary")) if head else text.cast("binary")
+            return F.struct(data.alias("data"), F.lit(None).cast(ERROR_DDL).alias("error"))
+
+        return column
+
+
+def _required(schema: DataType, value: Column, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Column]]:
+    """Fields declared `not null`, with the condition that theirs is null although their struct is there."""
+    if not isinstance(schema, StructType):
+        return
+    for field in schema.fields:
+        path, inner = (*above, field.name), value.getField(field.name)
+        if not field.nullable:
+            yield path, value.isNotNull() & inner.isNull()
+        yield from _required(field.dataType, inner, path)

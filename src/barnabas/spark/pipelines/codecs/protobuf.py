@@ -1,0 +1,188 @@
+"""Protobuf, by a generated class or by a descriptor set (`protoc --include_imports --descriptor_set_out=…`)."""
+
+import base64
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.message import DecodeError, Message
+from pyspark.sql import Column
+from pyspark.sql.types import BinaryType, DataType
+
+from barnabas.spark.pipelines.codecs import protobuf_types, wire
+from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
+from barnabas.spark.pipelines.codecs.registry import Reference, RegisteredSchema, SchemaRegistry
+
+_KNOWN: Final = "google/protobuf/"
+_KNOWN_MODULES: Final = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+
+
+@dataclass(frozen=True)
+class Protobuf:
+    """Protobuf, one message a value.
+
+    `message`: a generated class, or a full name (`shop.v1.Order`) with the `descriptor_set` (a path or bytes) that has it.
+    `registry`: messages are in Confluent's wire format. Reading needs only the message, since Protobuf knows fields by number;
+    writing registers the message's file, and the files that it imports, under `subject`. `confluent` says so without a registry
+    (reading only).
+    """
+
+    message: type[Message] | str
+    descriptor_set: bytes | str | Path | None = None
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+    confluent: bool = False
+
+    def _resolved(self) -> tuple[bytes, str]:
+        """The files, each after those it imports, and the message's full name."""
+        if not isinstance(self.message, str):
+            descriptor = self.message.DESCRIPTOR
+            files = descriptor_pb2.FileDescriptorSet(file=list(_with_imports(descriptor.file, set())))
+            return files.SerializeToString(), str(descriptor.full_name)
+        if self.descriptor_set is None:
+            raise CodecError(f"Protobuf: {self.message!r} needs the descriptor set that has it")
+        given = self.descriptor_set
+        data = given if isinstance(given, bytes) else Path(given).read_bytes()
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(data)
+        except DecodeError as error:
+            raise CodecError(f"Protobuf: not a descriptor set: {error}") from error
+        return descriptor_pb2.FileDescriptorSet(file=_sorted(list(files.file))).SerializeToString(), self.message
+
+    def decoder(self) -> Callable[[Column], Column]:
+        files, name = self._resolved()
+        framed = self.confluent or self.registry is not None
+
+        def make() -> Convert:
+            return _reader(files, name, framed)
+
+        return by_record(make, protobuf_types.spark_type(_descriptor(files, name)))
+
+    def encoder(self, kind: DataType) -> Callable[[Column], Column]:
+        files, name = self._resolved()
+        message = _descriptor(files, name)
+        protobuf_types.writing(message, kind)  # says now what does not fit
+        head = b""
+        if self.registry is not None:
+            if self.subject is None:
+                raise CodecError("Protobuf: writing with a registry needs the subject to register under")
+            schema_id = self.registry.register(self.subject, _registrable(self.registry, message.file))
+            head = wire.frame(schema_id, wire.write_indexes(indexes_of(message)))
+        elif self.confluent:
+            raise CodecError("Protobuf: writing Confluent's wire format needs a registry")
+
+        def make() -> Convert:
+            return _writer(files, name, kind, head)
+
+        return by_record(make, BinaryType())
+
+
+def _with_imports(file: FileDescriptor, seen: set[str]) -> Iterator[descriptor_pb2.FileDescriptorProto]:
+    if file.name in seen:
+        return
+    seen.add(file.name)
+    for imported in file.dependencies:
+        yield from _with_imports(imported, seen)
+    proto = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(proto)
+    yield proto
+
+
+def _sorted(files: list[Any]) -> list[Any]:
+    """Files after what they import; those that everybody has need not be in the set."""
+    by_name = {file.name: file for file in files}
+    done: dict[str, Any] = {}
+
+    def visit(name: str, asked_by: str, above: tuple[str, ...]) -> None:
+        if name in done:
+            return
+        if name in above:
+            raise CodecError(f"Protobuf: {name} imports itself")
+        if name not in by_name:
+            done.update((file.name, file) for file in _known(name, asked_by) if file.name not in done)
+            return
+        for imported in by_name[name].dependency:
+            visit(imported, name, (*above, name))
+        done[name] = by_name[name]
+
+    for name in by_name:
+        visit(name, name, ())
+    return list(done.values())
+
+
+def _known(name: str, asked_by: str) -> Iterator[Any]:
+    module = name.removeprefix(_KNOWN).removesuffix(".proto")
+    if not name.startswith(_KNOWN) or module not in _KNOWN_MODULES:
+        raise CodecError(f"Protobuf: {asked_by} imports {name}, which the set lacks: make it with --include_imports")
+    file = importlib.import_module(f"google.protobuf.{module}_pb2").DESCRIPTOR
+    return _with_imports(file, set())
+
+
+@lru_cache(maxsize=64)
+def _class(files: bytes, name: str) -> type[Message]:
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+            pool.Add(file)
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))  # type: ignore[no-any-return]
+    except KeyError:
+        raise CodecError(f"Protobuf: no message {name!r} in the descriptor set") from None
+    except TypeError as error:
+        raise CodecError(f"Protobuf: not a descriptor set: {error}") from error
+
+
+def _descriptor(files: bytes, name: str) -> Descriptor:
+    return _class(files, name).DESCRIPTOR
+
+
+def _reader(files: bytes, name: str, framed: bool) -> Convert:
+    message_class = _class(files, name)
+    read = protobuf_types.reading(message_class.DESCRIPTOR)
+
+    def convert(data: object) -> object:
+        assert isinstance(data, bytes)
+        payload = wire.skip_indexes(wire.unframe(data)[1]) if framed else data
+        message = message_class()
+        message.ParseFromString(payload)
+        return read(message)
+
+    return convert
+
+
+def _writer(files: bytes, name: str, kind: DataType, head: bytes) -> Convert:
+    message_class = _class(files, name)
+    write = protobuf_types.writing(message_class.DESCRIPTOR, kind)
+
+    def convert(row: object) -> object:
+        message = message_class()
+        write(message, row)
+        return head + message.SerializeToString()
+
+    return convert
+
+
+def indexes_of(message: Descriptor) -> list[int]:
+    """Where a message stands in its file, from the outermost in."""
+    outer = message.containing_type
+    if outer is None:
+        return [list(message.file.message_types_by_name).index(message.name)]
+    return [*indexes_of(outer), list(outer.nested_types_by_name).index(message.name)]
+
+
+def _registrable(registry: SchemaRegistry, file: FileDescriptor) -> RegisteredSchema:
+    """A file as the registry takes it, after registering those that it imports, each under its own name."""
+    references = []
+    for imported in file.dependencies:
+        if imported.name.startswith(_KNOWN):
+            continue
+        schema = _registrable(registry, imported)
+        registry.register(imported.name, schema)
+        references.append(Reference(imported.name, imported.name, registry.version_of(imported.name, schema)))
+    proto = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(proto)
+    return RegisteredSchema(base64.b64encode(proto.SerializeToString()).decode(), "PROTOBUF", tuple(references))

@@ -1,0 +1,232 @@
+"""A client of the schema registry's REST API (Confluent's, and those that speak it), as much as codecs need.
+
+A registry is plain settings, so it travels to executors. Schemas never change under their id: each process fetches one once.
+A registry that does not answer is nobody's bad record: it is asked again, and then the batch fails (`RegistryUnavailable`), so
+that good records do not end as dead letters. An id that it does not know is one bad record (`UnknownSchema`).
+"""
+
+import base64
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Self, TypeAlias
+from urllib.parse import quote, urlsplit
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_SCHEMAS_CACHED: Final = 1000  # Confluent's serializers keep as many a subject
+_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
+_NOT_FOUND: Final = 404
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+
+class RegistryError(Exception):
+    """What went wrong between us and a schema registry."""
+
+
+class UnknownSchema(RegistryError):
+    """The registry has no such schema, subject or version."""
+
+
+class RegistryRefused(RegistryError):
+    """The registry understood and said no: not allowed, not compatible, not a schema."""
+
+
+class RegistryUnavailable(RegistryError):
+    """No registry answered, however often it was asked."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A schema that another one imports."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    text: str
+    kind: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """Where the registry is and how to speak to it.
+
+    `url` may list several, by commas: they are tried in turn. `user_info` is `user:password`.
+    """
+
+    url: str
+    user_info: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_location: str | None = None
+    certificate_location: str | None = None
+    key_location: str | None = None
+    timeout_ms: int = 10_000
+    retries: int = 4
+    backoff_ms: int = 200
+
+    def __post_init__(self) -> None:
+        if not self.urls:
+            raise ValueError("schema.registry.url is empty")
+        for url in self.urls:
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError(f"schema.registry.url: {url!r} is neither http nor https")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> Self:
+        """From the settings' names that Confluent's clients use."""
+        names = {
+            "schema.registry.url": "url",
+            "basic.auth.user.info": "user_info",
+            "schema.registry.basic.auth.user.info": "user_info",
+            "bearer.auth.token": "token",
+            "ssl.ca.location": "ca_location",
+            "ssl.certificate.location": "certificate_location",
+            "ssl.key.location": "key_location",
+        }
+        known = {names[name]: value for name, value in config.items() if name in names}
+        if "url" not in known:
+            raise ValueError("schema.registry.url is missing")
+        timeout_ms = int(config.get("request.timeout.ms", cls.timeout_ms))
+        return cls(**known, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+
+    @property
+    def urls(self) -> list[str]:
+        return [url.strip().rstrip("/") for url in self.url.split(",") if url.strip()]
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """The schema of an id, from this process's memory if it was asked for before."""
+        return _schema(self, schema_id)
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        return _registered(self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest"))
+
+    def resolve(self, schema: RegisteredSchema) -> tuple[str, ...]:
+        """The texts of all that a schema imports, each after those it needs itself."""
+        return tuple(dict.fromkeys(self._imports(schema, frozenset())))
+
+    def _imports(self, schema: RegisteredSchema, above: frozenset[Reference]) -> Iterator[str]:
+        for reference in schema.references:
+            if reference in above:
+                raise RegistryRefused(f"schema {reference.name!r} imports itself")
+            imported = _version(self, reference.subject, reference.version)
+            yield from self._imports(imported, above | {reference})
+            yield imported.text
+
+    def register(self, subject: str, schema: RegisteredSchema) -> int:
+        """Register (again, which changes nothing), and get the id."""
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", _body(schema))
+        schema_id = answer.get("id")
+        if not isinstance(schema_id, int):
+            raise RegistryRefused(f"subject {subject!r}: the registry answered without an id: {answer}")
+        return schema_id
+
+    def version_of(self, subject: str, schema: RegisteredSchema) -> int:
+        """Under which version a subject has this schema."""
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body(schema))
+        version = answer.get("version")
+        if not isinstance(version, int):
+            raise RegistryRefused(f"subject {subject!r}: the registry answered without a version: {answer}")
+        return version
+
+    def _call(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
+        failures: list[str] = []
+        for attempt in range(self.retries + 1):
+            if attempt:
+                time.sleep(self.backoff_ms / 1000 * 2 ** (attempt - 1))
+            for url in self.urls:
+                try:
+                    return self._ask(method, url + path, body)
+                except urllib.error.HTTPError as error:
+                    with error:
+                        failure = f"{method} {url}{path}: {error.code} {_message(error.read())}"
+                    if error.code == _NOT_FOUND:
+                        raise UnknownSchema(failure) from None
+                    if error.code not in _RETRIED:
+                        raise RegistryRefused(failure) from None
+                    failures.append(failure)
+                except (OSError, http.client.HTTPException) as error:
+                    failures.append(f"{method} {url}{path}: {getattr(error, 'reason', error)}")
+        raise RegistryUnavailable(f"asked {self.retries + 1} times; {failures[-1]}")
+
+    def _ask(self, method: str, url: str, body: Mapping[str, Json] | None) -> dict[str, Json]:
+        headers = {"Accept": f"{MEDIA_TYPE}, application/json"}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = MEDIA_TYPE
+            data = json.dumps(body).encode()
+        if self.user_info is not None:
+            headers["Authorization"] = "Basic " + base64.b64encode(self.user_info.encode()).decode()
+        elif self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=self.timeout_ms / 1000, context=self._tls(url)) as response:
+            text = response.read()
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RegistryRefused(f"{method} {url}: the answer is not a JSON object; is this a schema registry?")
+        return answer
+
+    def _tls(self, url: str) -> ssl.SSLContext | None:
+        if not url.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cafile=self.ca_location)
+        if self.certificate_location is not None:
+            context.load_cert_chain(self.certificate_location, self.key_location)
+        return context
+
+
+@lru_cache(maxsize=_SCHEMAS_CACHED)
+def _schema(registry: SchemaRegistry, schema_id: int) -> RegisteredSchema:
+    return _registered(registry._call("GET", f"/schemas/ids/{schema_id}"))
+
+
+@lru_cache(maxsize=_SCHEMAS_CACHED)
+def _version(registry: SchemaRegistry, subject: str, version: int) -> RegisteredSchema:
+    return _registered(registry._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}"))
+
+
+def _registered(answer: Mapping[str, Json]) -> RegisteredSchema:
+    text, kind, references = answer.get("schema"), answer.get("schemaType", "AVRO"), answer.get("references") or []
+    if not isinstance(text, str) or not isinstance(kind, str) or not isinstance(references, list):
+        raise RegistryRefused(f"the registry answered with something that is not a schema: {answer}")
+    return RegisteredSchema(text, kind, tuple(_reference(one) for one in references))
+
+
+def _reference(one: Json) -> Reference:
+    match one:
+        case {"name": str(name), "subject": str(subject), "version": int(version)}:
+            return Reference(name, subject, version)
+    raise RegistryRefused(f"the registry answered with something that is not a reference: {one}")
+
+
+def _body(schema: RegisteredSchema) -> dict[str, Json]:
+    body: dict[str, Json] = {"schema": schema.text}
+    if schema.kind != "AVRO":
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = [
+            {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
+        ]
+    return body
+
+
+def _message(body: bytes) -> str:
+    try:
+        answer = json.loads(body)
+        return str(answer["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")

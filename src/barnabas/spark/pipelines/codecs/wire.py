@@ -1,0 +1,65 @@
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, and for Protobuf which message of the file it is."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+MAGIC: Final = 0
+_HEAD: Final = struct.Struct(">bI")
+HEAD_BYTES: Final = _HEAD.size
+
+
+class NotFramed(ValueError):
+    """Bytes without the five that Confluent's serializers put in front."""
+
+
+def frame(schema_id: int, payload: bytes) -> bytes:
+    return _HEAD.pack(MAGIC, schema_id) + payload
+
+
+def unframe(data: bytes) -> tuple[int, bytes]:
+    """The schema's id, and what follows."""
+    if len(data) < HEAD_BYTES:
+        raise NotFramed(f"{len(data)} bytes are too few for the schema registry's wire format")
+    magic, schema_id = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise NotFramed(f"starts with byte {data[0]:#04x}, where the schema registry's wire format has 0x00")
+    return schema_id, data[HEAD_BYTES:]
+
+
+def write_indexes(indexes: Sequence[int]) -> bytes:
+    """Where a message stands in its file: `[0]`, the first, is so common that it is written as a single zero."""
+    if list(indexes) == [0]:
+        return b"\0"
+    return b"".join(_varint(number) for number in (len(indexes), *indexes))
+
+
+def skip_indexes(payload: bytes) -> bytes:
+    """The message without its indexes: a reader that knows which message it wants has no use for them."""
+    count, at = _read_varint(payload, 0)
+    if not 0 <= count <= len(payload):
+        raise NotFramed(f"{count} message indexes in {len(payload)} bytes")
+    for _ in range(count):
+        _, at = _read_varint(payload, at)
+    return payload[at:]
+
+
+def _varint(number: int) -> bytes:
+    left, out = (number << 1) ^ (number >> 63), bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise NotFramed("message indexes that do not end")
+        number |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
