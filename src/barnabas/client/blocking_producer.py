@@ -140,6 +140,13 @@ class BlockingProducer:
                 if state.in_flight:
                     self._collect(state)
 
+    def discard(self) -> None:
+        """After a failure: what waits is dropped, and connections with answers under way are closed."""
+        for state in self._leaders.values():
+            for connection, _, _ in state.in_flight:
+                connection.close()
+        self._leaders.clear()
+
     # -- batches --------------------------------------------------------------------------------------------------------
 
     def _seal(self, batch: ReadyBatch) -> None:

@@ -1,0 +1,175 @@
+"""What a Python process of Spark keeps between tasks: connections to a cluster, and the decision log as far as it has read it.
+
+Spark reuses its Python processes, so a task of a micro-batch finds open connections and reads only what was decided since.
+Owner: the one thread of the process; after a fork each process makes its own.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.client.admin.partitions import READ_UNCOMMITTED
+from barnabas.client.blocking import BlockingClient, BlockingConnection
+from barnabas.client.blocking_transactions import BlockingTransactions
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.image import ClusterImage, TopicInfo
+from barnabas.client.partitioner import partition_of_key
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
+from barnabas.spark.decision import DecisionLog
+
+#: Replicas of the decision log, where there are as many brokers.
+_REPLICAS: Final = 3
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_EARLIEST: Final = -2
+
+
+@dataclass(slots=True)
+class _Read:
+    """A partition of the decision log, up to `position`."""
+
+    topic_id: bytes
+    position: int = -1
+    log: DecisionLog = field(default_factory=DecisionLog)
+
+
+class Link:
+    def __init__(self, config: ClientConfig) -> None:
+        self.client = BlockingClient(config)
+        self.transactions = BlockingTransactions(self.client)
+        #: For produce requests alone, by broker.
+        self.connections: dict[int, BlockingConnection] = {}
+        #: Whether the brokers keep prepared transactions (KIP-939); None until one was asked.
+        self.two_phase: bool | None = None
+        self._read: dict[TopicPartition, _Read] = {}
+
+    def close(self) -> None:
+        self.client.close()
+        for connection in self.connections.values():
+            connection.close()
+        self.connections.clear()
+
+    def forget_topics(self) -> None:
+        """Each task looks again: topics grow, move, and are made anew."""
+        image = self.client.image
+        self.client.image = ClusterImage(image.brokers, image.cluster_id, image.controller_id)
+
+    # -- the decision log -----------------------------------------------------------------------------------------------
+
+    def decisions(self, topic: str, query: str) -> tuple[TopicPartition, DecisionLog] | None:
+        """The partition that holds the query's decisions, read up to its end; None where there is no such topic."""
+        info = self._topic(topic)
+        if info is None:
+            return None
+        partition = TopicPartition(topic, partition_of_key(query.encode(), len(info.partitions)))
+        read = self._read.get(partition)
+        if read is None or read.topic_id != info.topic_id:
+            read = self._read[partition] = _Read(info.topic_id)
+        try:
+            self._catch_up(partition, read)
+        except BrokerRefused as refused:
+            if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            # Truncated or made anew behind our back: what was read means nothing.
+            read = self._read[partition] = _Read(info.topic_id)
+            self._catch_up(partition, read)
+        return partition, read.log
+
+    def _topic(self, topic: str) -> TopicInfo | None:
+        def once() -> TopicInfo | None:
+            info = self.client.refresh([topic]).topics.get(topic)
+            if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            check(info.error, f"topic {topic}")
+            return info
+
+        return self.client.retrying(f"metadata of {topic}", once)
+
+    def _catch_up(self, partition: TopicPartition, read: _Read) -> None:
+        if read.position < 0:
+            read.position = self.client.list_offsets({partition: _EARLIEST})[partition]
+        end = None
+        while True:
+            # Uncommitted: another query's open transaction must not hide our own decision behind it.
+            fetched = self.client.fetch(
+                partition, read.position, max_bytes=_FETCH_BYTES, max_wait_ms=0, isolation_level=READ_UNCOMMITTED
+            )
+            end = fetched.high_watermark if end is None else end
+            data = _whole_batches(fetched.data)
+            if data:
+                read.position = read.log.replay(data, read.position)
+            if read.position >= end:
+                return
+
+    def make_decisions_topic(self, topic: str) -> None:
+        """Compacted, replicated as well as the cluster can; somebody else may have made it."""
+        if self._topic(topic) is not None:
+            return
+        brokers = len(self.client.image.brokers)
+        replicas = min(_REPLICAS, brokers)
+        configs = {
+            "cleanup.policy": "compact",
+            "min.insync.replicas": str(max(1, replicas - 1)),
+            "segment.bytes": str(16 * 1024 * 1024),
+            "min.cleanable.dirty.ratio": "0.1",
+            "compression.type": "producer",
+        }
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic,
+                    num_partitions=1,
+                    replication_factor=replicas,
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+                )
+            ],
+            timeout_ms=self.client.config.request_timeout_ms,
+        )
+
+        def once() -> None:
+            self.client.refresh([])
+            response = self.client.connection(self.client.image.controller_id).request(request, CreateTopicsResponse)
+            result = response.topics[0]
+            if result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                check(result.error_code, result.error_message or f"topic {topic}")
+
+        self.client.retrying(f"creation of {topic}", once)
+
+        def led() -> None:
+            info = self._topic(topic)
+            if info is None or not info.partitions or info.partitions[0].leader < 0:
+                raise BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic}")
+
+        self.client.retrying(f"leader of {topic}", led)
+
+
+def _whole_batches(data: bytes | memoryview) -> memoryview:
+    """Without the torn batch that a broker may send at the end."""
+    view = memoryview(data)
+    at = 0
+    while len(view) - at >= HEADER_SIZE:
+        after = at + LOG_OVERHEAD + read_header(view, at).batch_length
+        if after > len(view):
+            break
+        at = after
+    return view[:at]
+
+
+_links: dict[tuple[int, str], Link] = {}
+
+
+def link_to(config: ClientConfig) -> Link:
+    """The link of this process to the cluster, by everything that its connections depend on."""
+    key = (os.getpid(), repr(config))
+    link = _links.get(key)
+    if link is None:
+        link = _links[key] = Link(config)
+    return link

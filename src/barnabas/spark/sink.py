@@ -1,0 +1,251 @@
+"""The sink of format `barnabas`: rows of a batch or of a micro-batch into topics.
+
+Tasks write; with `deliveryGuarantee=exactly-once` (the default) each in a transaction of its own that it leaves open, and the
+driver decides for all of them at once (`transactions.py`). With `at-least-once` a task that is done has written for good.
+"""
+
+import hashlib
+import logging
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from barnabas.client.blocking_producer import BlockingProducer
+from barnabas.client.blocking_transactions import NO_IDENTITY, ProducerIdentity
+from barnabas.client.errors import ClientError
+from barnabas.core.errors import ConfigError
+from barnabas.spark import decision
+from barnabas.spark.decision import BATCH, STREAM
+from barnabas.spark.encode import Encoder
+from barnabas.spark.link import Link, link_to
+from barnabas.spark.sink_options import SinkOptions, check_schema, parse
+from barnabas.spark.transactions import BatchOf, Driver
+
+log = logging.getLogger(__name__)
+
+#: Arrow batches are put together up to this size: many partitions would otherwise get tiny record batches.
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
+    if overwrite:
+        raise ConfigError("Save mode overwrite is not allowed: a topic can only be appended to. Use mode('append')")
+    parsed = parse(options)
+    check_schema(schema, parsed.encoder.topic)
+    return BatchWriter(parsed, uuid.uuid4().hex)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
+    if overwrite:
+        raise ConfigError(
+            "output mode complete is not supported: a topic can only be appended to. Use append or update"
+        )
+    parsed = parse(options)
+    check_schema(schema, parsed.encoder.topic)
+    return StreamWriter(parsed)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    batch: BatchOf
+    records: int = 0
+    size_bytes: int = 0
+    #: The open transaction with its rows; None where there is none.
+    transactional_id: str | None = None
+    identity: ProducerIdentity = NO_IDENTITY
+    #: The batch was decided before the task began.
+    skipped: bool = False
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made once per `df.write…save()`; executors and the driver have copies of it."""
+
+    def __init__(self, options: SinkOptions, job: str) -> None:
+        self._options = options
+        self._batch = BatchOf(job, job[:8], 0, BATCH)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._options, self._batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, messages, self.reached)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, messages)
+
+    def reached(self, point: str) -> None:
+        """The driver passes a point at which tests may stop it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Made for each micro-batch, on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._options, _micro_batch(self._options), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _commit(self._options, messages, self.reached)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _abort(self._options, messages)
+
+    def reached(self, point: str) -> None:
+        """The driver passes a point at which tests may stop it."""
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "rows are written by tasks of Spark"
+    return context
+
+
+def _micro_batch(options: SinkOptions) -> BatchOf:
+    context = _task()
+    query = context.getLocalProperty(QUERY_ID)
+    batch = context.getLocalProperty(BATCH_ID)
+    if batch is None:
+        raise ConfigError("the sink finds no batch id: it can be used in micro-batches, not in continuous processing")
+    if query is None:
+        if not options.checkpoint_location:
+            raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
+        known_by = f"{options.checkpoint_location}\0{options.query_name}"
+        query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
+    run = (context.getLocalProperty(RUN_ID) or "0")[:8]
+    return BatchOf(query, run, int(batch), STREAM)
+
+
+def write_rows(options: SinkOptions, batch: BatchOf, rows: Iterator[pa.RecordBatch]) -> Written:
+    """What each task does. Rows whose batch was decided before are read, and written no more."""
+    link = link_to(options.client)
+    link.forget_topics()
+    task: _TaskWriter | None = None
+    try:
+        for chunk in _chunks(rows):
+            if task is None:
+                if options.exactly_once and _is_decided(link, options, batch):
+                    for _ in rows:
+                        continue
+                    return Written(batch, skipped=True)
+                task = _TaskWriter(options, link, batch)
+            task.write(chunk)
+        return Written(batch) if task is None else task.finish()
+    except BaseException:
+        if task is not None:
+            task.abort()
+        raise
+
+
+def _is_decided(link: Link, options: SinkOptions, batch: BatchOf) -> bool:
+    if batch.kind == BATCH:
+        return False  # written once, by the one start that knows its name
+    found = link.decisions(options.decisions_topic, batch.query)
+    return found is not None and decision.is_written(found[1].of(batch.query), batch.batch)
+
+
+class _TaskWriter:
+    def __init__(self, options: SinkOptions, link: Link, batch: BatchOf) -> None:
+        self._link = link
+        self._written = Written(batch)
+        identity = NO_IDENTITY
+        if options.exactly_once:
+            context = _task()
+            attempt = f"{context.partitionId()}/{context.attemptNumber()}"
+            name = self._written.transactional_id = batch.ids(options.transactional_id_prefix) + attempt
+            identity = link.transactions.initialise(name, timeout_ms=options.transaction_timeout_ms)
+        elif options.idempotent:
+            identity = link.transactions.initialise(None, timeout_ms=0)
+        self._written.identity = identity
+        self._producer = BlockingProducer(
+            link.client,
+            options.producer,
+            identity=identity,
+            transactional_id=self._written.transactional_id,
+            connections=link.connections,
+        )
+        self._encoder = Encoder(options.encoder, self._producer.partition_count, chance=random.Random(os.urandom(8)))
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        ready = self._encoder.encode(rows, now_ms=time.time_ns() // 1_000_000)
+        self._producer.announce(batch.partition for batch in ready)
+        for batch in ready:
+            self._written.size_bytes += len(batch.data)
+            self._producer.send(batch)
+        self._written.records += rows.num_rows
+
+    def finish(self) -> Written:
+        self._producer.flush()
+        return self._written
+
+    def abort(self) -> None:
+        """Best effort, on the way out: what stays open times out, or is aborted by the driver."""
+        self._producer.discard()
+        name = self._written.transactional_id
+        if name is None:
+            return
+        try:
+            self._link.transactions.end(name, self._written.identity, committed=False)
+        except ClientError as error:
+            log.warning("transaction %s could not be aborted and is left to time out: %s", name, error)
+
+
+def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in rows:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= _CHUNK_BYTES:
+            yield from _together(held)
+            held, held_bytes = [], 0
+    yield from _together(held)
+
+
+def _together(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(held) < 2:
+        return held
+    return list(pa.Table.from_batches(held).combine_chunks().to_batches())
+
+
+# -- the driver -------------------------------------------------------------------------------------------------------
+
+
+def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], reached: Callable[[str], None]) -> None:
+    told = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(told)
+    if not options.exactly_once or not (written or any(message.skipped for message in told)):
+        return  # nothing was written that is not seen already
+    Driver(options, link_to(options.client), at=reached).commit(told[0].batch, written)
+
+
+def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    written = _transactions([message for message in messages if isinstance(message, Written)])
+    if options.exactly_once and written:
+        Driver(options, link_to(options.client)).abort(written)
+
+
+def _transactions(told: list[Written]) -> dict[str, ProducerIdentity]:
+    return {
+        message.transactional_id: message.identity
+        for message in told
+        if message.transactional_id is not None and message.records
+    }

@@ -1,0 +1,374 @@
+"""All of a batch or nothing: the driver's side of the exactly-once sink.
+
+Tasks leave their rows in open transactions. `Driver.commit` makes itself the query's only driver (InitProducerId of the
+driver's transactional id fences any other), reads what was decided, and carries out the verdict of `decision.judge`: keep
+the transactions from timing out where the brokers can (KIP-939), record the decision, end every transaction, record that.
+A driver that dies on the way leaves a decision or none; the next one finishes or starts over accordingly.
+
+What no decision names is aborted: attempts of the same start after each batch, those of earlier starts at the first.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Final
+
+from barnabas.client.blocking_producer import BlockingProducer, ReadyBatch
+from barnabas.client.blocking_transactions import NO_IDENTITY, Initialised, ProducerIdentity
+from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion
+from barnabas.core.errors import BarnabasError, ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_build import BatchBuilder
+from barnabas.spark import decision
+from barnabas.spark.decision import BATCH, AlreadyDecided, Decision, DecisionLog, Ended, Key, Superseded, Undecided
+from barnabas.spark.link import Link
+from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
+
+log = logging.getLogger(__name__)
+
+#: A driver that dies while it decides holds its transaction open for this long at most.
+_DRIVER_TIMEOUT_MS: Final = 60_000
+#: Transactional ids of a start are used again every so many batches: an attempt that lingers is fenced by then, and a
+#: coordinator has to remember a bounded number of ids.
+ID_CYCLE: Final = 4
+
+#: The transaction has another producer by now, or was aborted: it timed out.
+_LOST: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+_NO_TWO_PHASE: Final = frozenset(
+    {
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    }
+)
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+#: Where a driver may die: tests stop it there.
+READY, DECIDED, HALF_ENDED, ALL_ENDED = "ready", "decided", "half-ended", "all-ended"
+
+
+class DriverReplaced(BarnabasError):
+    """Another start of the same query decides from now on."""
+
+
+class BatchNotWritten(BarnabasError):
+    """A task's transaction was gone before the decision: nothing of the batch is seen, and it is to be written again."""
+
+
+class TransactionsLost(BarnabasError):
+    """Transactions of a decided batch were aborted by a broker before they could be ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOf:
+    """One batch of one query, as one start of it writes it."""
+
+    query: str
+    run: str
+    batch: int
+    kind: str
+
+    def ids(self, prefix: str) -> str:
+        """How the transactional ids of its tasks begin; partition and attempt follow."""
+        return f"{run_prefix(prefix, self.query, self.run)}{self.batch % ID_CYCLE}/"
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of query {self.query}" if self.kind != BATCH else f"batch write {self.query}"
+
+
+def query_prefix(prefix: str, query: str) -> str:
+    return f"{prefix}/{query}/"
+
+
+def run_prefix(prefix: str, query: str, run: str) -> str:
+    return f"{query_prefix(prefix, query)}{run}/"
+
+
+def driver_id(prefix: str, query: str) -> str:
+    return f"{query_prefix(prefix, query)}driver"
+
+
+class Driver:
+    def __init__(
+        self,
+        options: SinkOptions,
+        link: Link,
+        *,
+        at: Callable[[str], None] = lambda point: None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._options = options
+        self._link = link
+        self._transactions = link.transactions
+        self._at = at
+        self._now_ms = now_ms
+
+    # -- what writers call ----------------------------------------------------------------------------------------------
+
+    def commit(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
+        """Let what the tasks have written be seen, unless the batch was decided before."""
+        options = self._options
+        self._link.forget_topics()
+        self._link.make_decisions_topic(options.decisions_topic)
+        driver = driver_id(options.transactional_id_prefix, batch.query)
+        identity = self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+        found = self._link.decisions(options.decisions_topic, batch.query)
+        assert found is not None, "the topic was just made"
+        where, known = found
+        verdict = decision.judge(known.of(batch.query), run=batch.run, batch=batch.batch)
+        match verdict:
+            case Superseded(by_run):
+                self.abort(written)
+                raise DriverReplaced(
+                    f"{batch} was not committed: the query was started again (run {by_run}) while this start (run "
+                    f"{batch.run}) still ran. What it wrote is aborted; stop it, and let the newer one go on"
+                )
+            case AlreadyDecided(named, unfinished):
+                self.abort({name: who for name, who in written.items() if name not in named})
+                if unfinished is not None:
+                    self._finish(batch.query, unfinished, where, driver, identity)
+            case Undecided(unfinished, superseded, is_takeover):
+                if unfinished is not None:
+                    self._finish(batch.query, unfinished, where, driver, identity)
+                if is_takeover:
+                    self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *written})
+                decided = self._decide(batch, written, superseded, where, driver, identity)
+                self._finish(batch.query, decided, where, driver, identity)
+                if is_takeover:
+                    self._tidy(known, where, batch.query)
+        self._sweep(run_prefix(options.transactional_id_prefix, batch.query, batch.run), keep={driver})
+
+    def abort(self, written: Mapping[str, ProducerIdentity]) -> None:
+        """Nothing of these is ever seen. One that cannot be aborted now is when it times out."""
+        if not written:
+            return
+        for name, refusal in self._transactions.end_all(written, committed=False).items():
+            if refusal is not None:
+                log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
+
+    # -- deciding -------------------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        batch: BatchOf,
+        written: Mapping[str, ProducerIdentity],
+        superseded: tuple[str, ...],
+        where: TopicPartition,
+        driver: str,
+        identity: ProducerIdentity,
+    ) -> Decision:
+        kept, two_phase = self._keep(batch, written)
+        self._at(READY)
+        prefix = commonprefix(list(kept))  # noqa: RUF071  # characters are what it is for
+        decided = Decision(
+            kind=batch.kind,
+            batch=batch.batch,
+            run=batch.run,
+            superseded=superseded,
+            decided_at_ms=self._now_ms(),
+            two_phase=two_phase,
+            prefix=prefix,
+            transactions=tuple((name.removeprefix(prefix), *who) for name, who in sorted(kept.items())),
+        )
+        try:
+            self._record_decision(batch.query, decided, where, driver, identity)
+        except BrokerRefused as refused:
+            if refused.code not in _FENCED:
+                raise
+            raise DriverReplaced(
+                f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
+                "What this one wrote is aborted; stop it, and let the newer one go on"
+            ) from refused
+        self._at(DECIDED)
+        return decided
+
+    def _keep(
+        self, batch: BatchOf, written: Mapping[str, ProducerIdentity]
+    ) -> tuple[Mapping[str, ProducerIdentity], bool]:
+        """The transactions, safe from timing out where the brokers can do that; each is known to be open."""
+        if self._link.two_phase is not False and written:
+            try:
+                kept = self._transactions.keep_all(list(written))
+            except UnsupportedVersion:
+                kept = None
+            refused = kept is None or any(
+                isinstance(answer, BrokerRefused) and answer.code in _NO_TWO_PHASE for answer in kept.values()
+            )
+            self._link.two_phase = not refused
+            if kept is not None and not refused:
+                gone = {name for name, who in written.items() if not _is_kept(kept[name], who)}
+                self._require_none_gone(batch, gone, written)
+                return {name: answer.identity for name, answer in kept.items() if isinstance(answer, Initialised)}, True
+        states = self._transactions.describe_all(list(written))
+        gone = set()
+        for name, who in written.items():
+            state = states[name]
+            is_open = not isinstance(state, BrokerRefused) and state.transaction_state == "Ongoing"
+            if not is_open or (state.producer_id, state.producer_epoch) != who:  # type: ignore[union-attr]
+                gone.add(name)
+        self._require_none_gone(batch, gone, written)
+        return written, False
+
+    def _require_none_gone(self, batch: BatchOf, gone: set[str], written: Mapping[str, ProducerIdentity]) -> None:
+        if not gone:
+            return
+        self.abort({name: who for name, who in written.items() if name not in gone})
+        raise BatchNotWritten(
+            f"{batch} was not committed, and nothing of it is seen: {len(gone)} of its {len(written)} transactions were "
+            f"aborted before all tasks had finished ({', '.join(sorted(gone)[:3])}). If they timed out, raise "
+            f"kafka.transaction.timeout.ms (now {self._options.transaction_timeout_ms}) and the brokers' "
+            "transaction.max.timeout.ms. Start the query again: the batch will be written again"
+        )
+
+    # -- ending ---------------------------------------------------------------------------------------------------------
+
+    def _finish(
+        self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
+    ) -> None:
+        """End every transaction of a decided batch. Asking again for one that has ended does no harm."""
+        lost = self._end(decided)
+        self._at(ALL_ENDED)
+        if lost:
+            self._give_up(query, decided, lost, where, driver, identity)
+        self._record_ended(query, decided, where)
+
+    def _end(self, decided: Decision) -> list[str]:
+        """The names of those that cannot be ended any more."""
+        participants = list(decided.participants.items())
+        lost = []
+        half = (len(participants) + 1) // 2
+        for part in (participants[:half], participants[half:]):
+            for name, refusal in self._transactions.end_all(dict(part), committed=True).items():
+                if refusal is None:
+                    continue
+                if refusal.code not in _LOST:
+                    raise refusal
+                # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
+                if not (decided.two_phase and refusal.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+                    lost.append(name)
+            self._at(HALF_ENDED)
+        return lost
+
+    def _give_up(
+        self,
+        query: str,
+        decided: Decision,
+        lost: list[str],
+        where: TopicPartition,
+        driver: str,
+        identity: ProducerIdentity,
+    ) -> None:
+        """The brokers timed transactions out between the decision and its end: never in silence."""
+        total = len(decided.transactions)
+        what = (
+            f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970, but {len(lost)} of "
+            f"its {total} transactions were aborted by the brokers before they could be ended (they timed out while no driver "
+            f"ran): {', '.join(sorted(lost)[:5])}"
+        )
+        if len(lost) == total or self._options.on_lost == REWRITE:
+            self._record_decision(query, decision.voided(decided), where, driver, identity)
+            seen = (
+                "Nothing of it is seen." if len(lost) == total else f"The rows of {total - len(lost)} tasks are seen."
+            )
+            raise TransactionsLost(f"{what}. {seen} Start the query again: the whole batch will be written again")
+        if self._options.on_lost == SKIP:
+            log.error(
+                "%s. Their rows are missing from the topics, and are skipped as onLostTransactions=skip says", what
+            )
+            return
+        raise TransactionsLost(
+            f"{what}. Their rows are missing from the topics, those of the other tasks are there. Start the query once with "
+            "onLostTransactions=rewrite to have the whole batch written again (rows that are there come twice), or with "
+            "onLostTransactions=skip to go on without the missing rows. Brokers with transaction.two.phase.commit.enable=true "
+            "do not lose prepared transactions"
+        )
+
+    # -- records of the decision log ------------------------------------------------------------------------------------
+
+    def _record_decision(
+        self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
+    ) -> None:
+        """In a transaction of the driver's own: whoever was fenced cannot commit it."""
+        producer = self._producer(identity, driver)
+        producer.send(_ready(where, [(Key(query, decision.DECISION), decided.encode())], self._now_ms()))
+        producer.flush()
+        self._transactions.end(driver, identity, committed=True)
+
+    def _record_ended(self, query: str, decided: Decision, where: TopicPartition) -> None:
+        """A batch write is done with once it has ended; a streaming query remembers how far it is."""
+        if decided.kind == BATCH:
+            self._record(where, [(Key(query, decision.DECISION), None), (Key(query, decision.ENDED), None)])
+        else:
+            self._record(where, [(Key(query, decision.ENDED), Ended(decided.batch, self._now_ms()).encode())])
+
+    def _record(self, where: TopicPartition, records: list[tuple[Key, bytes | None]]) -> None:
+        if records:
+            producer = self._producer(NO_IDENTITY, None)
+            producer.send(_ready(where, records, self._now_ms()))
+            producer.flush()
+
+    def _producer(self, identity: ProducerIdentity, transactional_id: str | None) -> BlockingProducer:
+        return BlockingProducer(
+            self._link.client,
+            self._options.producer,
+            identity=identity,
+            transactional_id=transactional_id,
+            connections=self._link.connections,
+        )
+
+    # -- what others left behind ----------------------------------------------------------------------------------------
+
+    def _sweep(self, prefix: str, *, keep: set[str]) -> None:
+        """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
+        left = [name for name in self._transactions.ongoing(prefix) if name not in keep]
+        if left:
+            log.info("aborting %d transactions that no decision names, such as %s", len(left), left[0])
+            for name, refusal in self._transactions.abort_all(left, timeout_ms=_DRIVER_TIMEOUT_MS).items():
+                if refusal is not None:
+                    log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
+
+    def _tidy(self, known: DecisionLog, where: TopicPartition, own: str) -> None:
+        """Finish batch writes whose driver died after deciding, and delete what nobody has asked for in a long time."""
+        for query, state in list(known.states.items()):
+            unfinished = state.unfinished
+            if query == own or unfinished is None or unfinished.kind != BATCH:
+                continue
+            try:
+                lost = self._end(unfinished)
+            except ClientError as error:
+                log.warning("batch write %s was decided but cannot be finished now: %s", query, error)
+                continue
+            if lost:
+                log.error(
+                    "batch write %s was decided, its driver died, and %d of its %d transactions timed out before they could "
+                    "be ended: their rows are missing from the topics",
+                    query, len(lost), len(unfinished.transactions),
+                )  # fmt: skip
+            self._record_ended(query, unfinished, where)
+        old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)
+        self._record(where, [(key, None) for key in old if key.query != own])
+
+
+def _is_kept(answer: Initialised | BrokerRefused, who: ProducerIdentity) -> bool:
+    if isinstance(answer, Initialised):
+        return answer.ongoing == who
+    if answer.code in _LOST:
+        return False
+    raise answer
+
+
+def _ready(where: TopicPartition, records: list[tuple[Key, bytes | None]], now_ms: int) -> ReadyBatch:
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.append(key.encode(), value, timestamp=now_ms)
+    return ReadyBatch(where, len(records), memoryview(bytearray(builder.build())))

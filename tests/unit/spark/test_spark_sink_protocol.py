@@ -1,0 +1,436 @@
+"""The exactly-once sink without Spark: tasks write, drivers decide, die at every point, come back late; each row is seen once.
+
+Against real brokers, with transactions that time out and with prepared ones that do not (KIP-939).
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from barnabas.client.blocking_transactions import BlockingTransactions
+from barnabas.spark import sink, transactions
+from barnabas.spark.link import Link, link_to
+from barnabas.spark.sink import StreamWriter, Written, stream_writer
+from barnabas.spark.transactions import (
+    ALL_ENDED,
+    DECIDED,
+    HALF_ENDED,
+    READY,
+    BatchNotWritten,
+    DriverReplaced,
+    TransactionsLost,
+)
+from barnabas.testing.cluster import Cluster
+from barnabas.testing.plugin import Kafka
+
+SCHEMA = sink.StructType().add("value", "string")
+
+
+@pytest.fixture(scope="module")
+def two_phase_cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1, config={"transaction.two.phase.commit.enable": "true"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["times out", "prepared"])
+def cluster(request: pytest.FixtureRequest, kafka_shared_cluster: Cluster) -> Cluster:
+    if request.param == "times out":
+        return kafka_shared_cluster
+    prepared: Cluster = request.getfixturevalue("two_phase_cluster")
+    return prepared
+
+
+class Died(Exception):
+    """The driver's process is gone."""
+
+
+class Task:
+    """Spark's TaskContext, as far as the sink looks at it."""
+
+    def __init__(self, query: str, run: str, batch: int, partition: int, attempt: int) -> None:
+        self._properties = {sink.QUERY_ID: query, sink.BATCH_ID: str(batch), sink.RUN_ID: run}
+        self._partition, self._attempt = partition, attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def attemptNumber(self) -> int:
+        return self._attempt
+
+
+class Run:
+    """One start of a query: its driver and its executors."""
+
+    _names = itertools.count()
+
+    def __init__(self, query: "Query", **options: str) -> None:
+        self.query = query
+        self.run = f"run{next(self._names):05}"
+        self._options = query.options | options
+
+    def writer(self, dies_at: str | None = None) -> StreamWriter:
+        writer = stream_writer(self._options, SCHEMA, False)
+        if dies_at is not None:
+
+            def reached(point: str) -> None:
+                if point == dies_at:
+                    raise Died(point)
+
+            writer.reached = reached  # type: ignore[method-assign]
+        return writer
+
+    def write(self, batch: int, partition: int, rows: Sequence[str], *, attempt: int = 0) -> Written:
+        self.query.monkeypatch.setattr(
+            sink, "_task", lambda: Task(self.query.name, self.run, batch, partition, attempt)
+        )
+        data = [pa.record_batch([pa.array(list(rows), pa.string())], names=["value"])] if rows else []
+        return self.writer().write(iter(data))
+
+    def write_all(self, batch: int, tasks: int = 3) -> list[Written | None]:
+        """Every start of a query has the same rows in the same batch."""
+        return [self.write(batch, task, rows_of(batch, task)) for task in range(tasks)]
+
+    def do(self, batch: int, *, dies_at: str | None = None) -> list[Written | None]:
+        messages = self.write_all(batch)
+        self.writer(dies_at).commit(messages, batch)
+        return messages
+
+
+class Query:
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.cluster = cluster
+        self.monkeypatch = monkeypatch
+        self.name = name
+        self.topic = f"{name}-out"
+        self.options = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "topic": self.topic,
+            "decisionsTopic": "decisions",
+            "kafka.transaction.timeout.ms": "60000",
+        }
+        cluster.create_topic(self.topic, partitions=2)
+
+    def start(self, **options: str) -> Run:
+        return Run(self, **options)
+
+    def link(self) -> Link:
+        return link_to(sink.parse(self.options).client)
+
+    def open_transactions(self) -> list[str]:
+        return BlockingTransactions(self.link().client).ongoing(f"barnabas-spark/{self.name}/")
+
+    def seen(self) -> list[str]:
+        """What a read_committed consumer sees, with nothing held back by an open transaction."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        rows, at_end = [], set()
+        try:
+            consumer.assign([TopicPartition(self.topic, index, 0) for index in range(2)])
+            while len(at_end) < 2:
+                message = consumer.poll(10)
+                assert message is not None
+                if message.error() is not None:
+                    at_end.add(message.partition())
+                else:
+                    rows.append(message.value().decode())
+        finally:
+            consumer.close()
+        return sorted(rows)
+
+
+def rows_of(batch: int, task: int) -> list[str]:
+    return [f"{batch}-{task}-{number}" for number in range(5)]
+
+
+def all_of(*batches: int, tasks: int = 3) -> list[str]:
+    return sorted(row for batch in batches for task in range(tasks) for row in rows_of(batch, task))
+
+
+@pytest.fixture
+def query(cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Query:
+    return Query(cluster, monkeypatch, kafka.name("query"))
+
+
+def test_batches_are_seen_when_they_are_decided(query: Query) -> None:
+    run = query.start()
+    messages = run.write_all(0)
+    assert query.seen() == []
+    run.writer().commit(messages, 0)
+    assert query.seen() == all_of(0)
+    for batch in range(1, 6):  # past the cycle of transactional ids
+        run.do(batch)
+    assert query.seen() == all_of(*range(6))
+    assert query.open_transactions() == []
+
+
+@pytest.mark.parametrize("point", [READY, DECIDED, HALF_ENDED, ALL_ENDED])
+def test_a_driver_that_dies_is_followed_by_one_that_finishes_or_starts_over(query: Query, point: str) -> None:
+    first = query.start()
+    first.do(0)
+    with pytest.raises(Died):
+        first.do(1, dies_at=point)
+    second = query.start()
+    messages = second.do(1)
+    assert [message.skipped for message in messages if message] == [point != READY] * 3
+    second.do(2)
+    assert query.seen() == all_of(0, 1, 2)
+    assert query.open_transactions() == []
+
+
+def test_a_batch_that_was_decided_and_ended_is_not_written_again(query: Query) -> None:
+    query.start().do(0)
+    again = query.start()
+    assert all(message is not None and message.skipped for message in again.do(0))
+    assert query.seen() == all_of(0)
+
+
+def test_rows_of_attempts_that_lost_are_never_seen(query: Query) -> None:
+    """A speculative attempt and a task that died after writing: Spark tells the driver of one attempt of each task."""
+    run = query.start()
+    messages = run.write_all(0)
+    run.write(0, 1, rows_of(0, 1), attempt=1)
+    dead = run.write(0, 2, rows_of(0, 2), attempt=7)
+    assert dead.records == 5
+    assert len(query.open_transactions()) == 5
+    run.writer().commit(messages, 0)
+    assert query.seen() == all_of(0)
+    assert query.open_transactions() == []
+
+
+def test_an_old_driver_that_comes_back_decides_nothing(query: Query) -> None:
+    old = query.start()
+    old.do(0)
+    late = old.write_all(1)
+    new = query.start()
+    new.do(1)
+    with pytest.raises(DriverReplaced, match="started again"):
+        old.writer().commit(late, 1)
+    with pytest.raises(DriverReplaced):
+        old.do(2)
+    new.do(2)
+    assert query.seen() == all_of(0, 1, 2)
+    assert query.open_transactions() == []
+
+
+def test_of_two_drivers_that_decide_the_same_batch_the_first_wins(query: Query) -> None:
+    """The old driver decides while the new one's tasks still write: what they wrote is aborted."""
+    old, new = query.start(), query.start()
+    theirs = old.write_all(0)
+    ours = new.write_all(0)
+    old.writer().commit(theirs, 0)
+    new.writer().commit(ours, 0)
+    new.do(1)
+    assert query.seen() == all_of(0, 1)
+    assert query.open_transactions() == []
+
+
+def test_a_driver_that_is_fenced_while_it_decides_is_told(query: Query) -> None:
+    old, new = query.start(), query.start()
+    theirs = old.write_all(0)
+    writer = old.writer()
+    seen: list[str] = []
+
+    def reached(point: str) -> None:
+        if point == READY and not seen:
+            seen.append(point)
+            new.do(0)
+
+    writer.reached = reached  # type: ignore[method-assign]
+    with pytest.raises(DriverReplaced, match="taken over"):
+        writer.commit(theirs, 0)
+    assert query.seen() == all_of(0)
+
+
+def test_a_transaction_gone_before_the_decision_fails_the_batch_whole(query: Query) -> None:
+    run = query.start()
+    messages = run.write_all(0)
+    assert messages[1] is not None and messages[1].transactional_id is not None
+    query.link().transactions.abort_all([messages[1].transactional_id], timeout_ms=1000)
+    with pytest.raises(BatchNotWritten, match=r"1 of its 3 transactions.*will be written again"):
+        run.writer().commit(messages, 0)
+    assert query.seen() == []
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+    assert query.open_transactions() == []
+
+
+def lose(query: Query, run: Run, count: int) -> None:
+    """The driver dies after deciding; before it comes back, the brokers abort transactions."""
+    with pytest.raises(Died):
+        run.do(0, dies_at=DECIDED)
+    names = query.open_transactions()
+    assert len(names) == 3
+    query.link().transactions.abort_all(names[:count], timeout_ms=1000)
+
+
+def test_decided_transactions_that_a_broker_aborted_fail_the_query_until_it_is_told_what_to_do(query: Query) -> None:
+    lose(query, query.start(), 1)
+    for _ in range(2):
+        with pytest.raises(TransactionsLost, match=r"1 of its 3 .*onLostTransactions=rewrite"):
+            query.start().do(0)
+    with pytest.raises(TransactionsLost, match="Start the query again"):
+        query.start(onLostTransactions="rewrite").do(0)
+    query.start().do(0)
+    seen = query.seen()
+    assert sorted(set(seen)) == all_of(0)
+    assert len(seen) == 25
+
+
+def test_lost_rows_are_skipped_where_the_user_says_so(query: Query) -> None:
+    lose(query, query.start(), 1)
+    run = query.start(onLostTransactions="skip")
+    run.do(0)
+    query.start().do(1)
+    assert len(query.seen()) == 25
+
+
+def test_a_decision_whose_transactions_are_all_gone_is_void(query: Query) -> None:
+    lose(query, query.start(), 3)
+    with pytest.raises(TransactionsLost, match="Nothing of it is seen"):
+        query.start().do(0)
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+
+
+def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
+    two_phase_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(two_phase_cluster, monkeypatch, kafka.name("query"))
+    with pytest.raises(Died):
+        query.start().do(0, dies_at=DECIDED)
+    described = query.link().transactions.describe_all(query.open_transactions())
+    assert {state.transaction_timeout_ms for state in described.values()} == {2**31 - 1}  # type: ignore[union-attr]
+    run = query.start()
+    run.write(1, 0, ["x"])
+    (name,) = [name for name in query.open_transactions() if run.run in name]
+    state = query.link().transactions.describe_all([name])[name]
+    assert state.transaction_timeout_ms == 60000  # type: ignore[union-attr]
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+
+
+def test_aborted_batches_leave_nothing(query: Query) -> None:
+    run = query.start()
+    messages = run.write_all(0)
+    run.writer().abort([messages[0], None, messages[2]], 0)
+    run.write(0, 1, rows_of(0, 1), attempt=1)
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+
+
+def test_a_batch_without_rows_needs_no_decision(query: Query) -> None:
+    run = query.start()
+    run.writer().commit([run.write(0, 0, []), None], 0)
+    run.do(1)
+    assert query.seen() == all_of(1)
+
+
+def test_at_least_once_is_seen_when_the_task_is_done(query: Query) -> None:
+    run = query.start(deliveryGuarantee="at-least-once")
+    messages = run.write_all(0)
+    assert query.seen() == all_of(0)
+    run.writer().commit(messages, 0)
+    assert query.seen() == all_of(0)
+
+
+# -- batch writes -----------------------------------------------------------------------------------------------------
+
+
+def batch_write(query: Query, *, dies_at: str | None = None) -> Callable[[], None]:
+    writer = sink.batch_writer(query.options, SCHEMA, False)
+    messages: list[Written] = []
+    for partition in range(3):
+        query.monkeypatch.setattr(sink, "_task", lambda partition=partition: Task("", "", 0, partition, 0))
+        rows = pa.record_batch([pa.array(rows_of(0, partition), pa.string())], names=["value"])
+        messages.append(writer.write(iter([rows])))
+
+    def reached(point: str) -> None:
+        if point == dies_at:
+            raise Died(point)
+
+    writer.reached = reached  # type: ignore[method-assign]
+    return lambda: writer.commit(list(messages))
+
+
+def test_a_batch_write_is_all_or_nothing_and_leaves_no_decision(query: Query) -> None:
+    commit = batch_write(query)
+    assert query.seen() == []
+    commit()
+    assert query.seen() == all_of(0)
+    with pytest.raises(Died):
+        batch_write(query, dies_at=READY)()
+    assert decisions(query) == {}
+
+
+def test_the_next_batch_write_finishes_one_whose_driver_died_after_deciding(query: Query) -> None:
+    with pytest.raises(Died):
+        batch_write(query, dies_at=HALF_ENDED)()
+    assert len(decisions(query)) == 1
+    batch_write(query)()
+    assert query.seen() == sorted(all_of(0) * 2)
+    assert decisions(query) == {}
+
+
+def decisions(query: Query) -> dict[str, object]:
+    """Unfinished batch writes."""
+    found = Link(sink.parse(query.options).client)
+    try:
+        known = found.decisions("decisions", "any")
+        assert known is not None
+        return {name: state for name, state in known[1].states.items() if state.unfinished and "query" not in name}
+    finally:
+        found.close()
+
+
+def test_old_decisions_are_deleted(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.start().do(0)
+    link = query.link()
+    driver = transactions.Driver(
+        sink.parse(query.options | {"decisionRetentionMs": "1000"}), link, now_ms=lambda: 4_000_000_000_000
+    )
+    other = Query(query.cluster, monkeypatch, f"{query.name}-other")
+    run = other.start()
+    messages = [message for message in run.write_all(0) if message is not None]
+    driver.commit(
+        messages[0].batch,
+        {message.transactional_id: message.identity for message in messages if message.transactional_id},
+    )
+    known = link.decisions("decisions", query.name)
+    assert known is not None
+    assert query.name not in known[1].states
+    assert other.name in known[1].states
+
+
+def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
+    query.start().do(3)
+    reader = Consumer(
+        {"bootstrap.servers": query.cluster.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
+    )
+    try:
+        reader.assign([TopicPartition("decisions", 0, 0)])
+        mine: dict[str, dict[str, object]] = {}
+        while "ended" not in mine:
+            message = reader.poll(10)
+            assert message is not None and message.error() is None
+            key = json.loads(message.key())
+            if key["query"] == query.name:
+                mine[key["record"]] = json.loads(message.value())
+    finally:
+        reader.close()
+    assert mine["decision"]["batch"] == mine["ended"]["batch"] == 3
+    assert len(mine["decision"]["transactions"]) == 3  # type: ignore[arg-type]
