@@ -4,7 +4,7 @@ topic ids (v13, KIP-516), replica state (v15, KIP-903), where the leader has mov
 Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from barnabas.api.leader_hint import MOVED, leader_hint
 from barnabas.core.errors import ErrorCode
@@ -67,7 +67,7 @@ class FetchApi:
             uses_topic_ids=by_id,
             now_s=context.clock.monotonic_s(),
         )
-        wanted = [(want, self._resolve(call, want.key, is_follower, may_follow)) for want in fetched.partitions]
+        wanted = self._resolve_all(call, fetched.partitions, is_follower=is_follower, may_follow=may_follow)
         params = FetchParams(
             replica_id=replica_id,
             replica_epoch=replica_epoch,
@@ -86,10 +86,29 @@ class FetchApi:
             call.on_abandoned = waiting.cancel
         return None
 
-    def _resolve(self, call: Call, key: FetchKey, is_follower: bool, may_follow: bool) -> TopicPartition | ErrorCode:
+    def _resolve_all(
+        self, call: Call, partitions: Iterable[FetchedPartition], *, is_follower: bool, may_follow: bool
+    ) -> list[tuple[FetchedPartition, TopicPartition | ErrorCode]]:
+        """Each topic is looked up once: a session may hold thousands of its partitions."""
+        topics: dict[str | bytes, str | ErrorCode] = {}
+        wanted: list[tuple[FetchedPartition, TopicPartition | ErrorCode]] = []
+        for want in partitions:
+            key = want.key
+            topic = topics.get(key.topic)
+            if topic is None:
+                topic = topics[key.topic] = self._resolve(call, key.topic, is_follower, may_follow)
+            if isinstance(topic, ErrorCode):
+                wanted.append((want, topic))
+                continue
+            tp = want.tp
+            if tp is None or tp.topic != topic:
+                tp = want.tp = TopicPartition(topic, key.partition)
+            wanted.append((want, tp))
+        return wanted
+
+    def _resolve(self, call: Call, topic: str | bytes, is_follower: bool, may_follow: bool) -> str | ErrorCode:
         if is_follower and not may_follow:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        topic = key.topic
         if not isinstance(topic, str):
             name = self._context.metadata.topic_name(TopicId(topic))
             if name is None:
@@ -98,7 +117,7 @@ class FetchApi:
             topic = name
         if not is_follower and not self._context.allows_topic(call, Operation.READ, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return TopicPartition(topic, key.partition)
+        return topic
 
     def _answer(
         self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted, reads: list[PartitionRead]

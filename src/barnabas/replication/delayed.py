@@ -4,10 +4,9 @@ Each waits in a purgatory under the partitions that can satisfy it. A partition 
 wait for its high watermark, and under `partition.log_end_key` by followers, who wait for its log end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Hashable
 
 from barnabas.core.errors import ErrorCode
-from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.partition import Partition
 from barnabas.runtime.purgatory import DelayedOperation
 
@@ -46,43 +45,50 @@ class DelayedProduce(DelayedOperation):
 
 
 class DelayedFetch(DelayedOperation):
-    """A long poll: done when `min.bytes` have come, when a partition has news of another kind, or when time is up."""
+    """A long poll: done when `min.bytes` have come, when a partition has news of another kind, or when time is up.
 
-    __slots__ = ("_bytes_ready", "_min_bytes", "_on_done", "_positions")
+    A follower's session may hold thousands of partitions, of which one has a new record: only what was touched while the
+    request waited is looked at again.
+    """
+
+    __slots__ = ("_bytes_ready", "_missing_bytes", "_on_done", "_places", "_ready")
 
     def __init__(
         self,
-        positions: Sequence[tuple[Partition, int, FetchedPartition]],
+        places: dict[Hashable, int],
         *,
+        ready: dict[int, int],
         min_bytes: int,
-        bytes_ready: Callable[[Partition, FetchedPartition], int | None],
-        on_done: Callable[[], None],
+        bytes_ready: Callable[[int], int | None],
+        on_done: Callable[[Container[int]], None],
     ) -> None:
-        """`positions`: partition, the leader epoch that the read believed in, what is wanted of it.
+        """`places`: for each key, which partition of the request it is. `ready`: those that have some bytes already.
 
-        `bytes_ready` says how much could be read, or None when the fetch must be answered at once, whatever it gets.
+        `bytes_ready` says how much could be read of a partition, or None when the fetch must be answered at once, whatever
+        it gets. `on_done` is told which partitions may have changed.
         """
         super().__init__()
-        self._positions = positions
-        self._min_bytes = min_bytes
+        self._places = places
+        self._ready = ready
+        self._missing_bytes = min_bytes - sum(ready.values())
         self._bytes_ready = bytes_ready
         self._on_done = on_done
 
     def is_satisfied(self) -> bool:
-        total = 0
-        for partition, leader_epoch, want in self._positions:
-            if partition.machine.leader_epoch != leader_epoch:
-                return True
-            ready = self._bytes_ready(partition, want)
-            if ready is None:
-                return True
-            total += ready
-            if total >= self._min_bytes:
-                return True
-        return False
+        return any(self.is_satisfied_by(key) for key in self._places)
+
+    def is_satisfied_by(self, key: Hashable) -> bool:
+        place = self._places[key]
+        found = self._bytes_ready(place)
+        before = self._ready.get(place, 0)
+        self._ready[place] = found or 0
+        if found is None:
+            return True
+        self._missing_bytes -= found - before
+        return self._missing_bytes <= 0
 
     def on_complete(self, *, expired: bool) -> None:
-        self._on_done()
+        self._on_done(self._ready)
 
 
 class DelayedDeleteRecords(DelayedOperation):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicPartition
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -36,6 +37,8 @@ class FetchedPartition:
     #: What the last response said; -1 forces the next one to speak of this partition.
     told_high_watermark: int = -1
     told_log_start: int = -1
+    #: The partition that the key meant last time.
+    tp: TopicPartition | None = None
 
     def update(self, other: "FetchedPartition") -> None:
         self.fetch_offset = other.fetch_offset

@@ -4,7 +4,7 @@ Owner: the event loop. Produce and Fetch come straight through here: no coroutin
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from barnabas.core.clock import Clock
@@ -103,6 +103,8 @@ class ReplicaManager:
         self._prefers_replica = prefers_replica
         self._partitions: dict[TopicPartition, Partition] = {}
         self._counters: dict[str, TopicCounters] = {}
+        #: Counts moves of log ends and high watermarks, of any partition.
+        self._movements = 0
         self.produce_purgatory = Purgatory("Produce", timers)
         self.fetch_purgatory = Purgatory("Fetch", timers)
         self.delete_records_purgatory = Purgatory("DeleteRecords", timers)
@@ -289,29 +291,44 @@ class ReplicaManager:
         on_done: Callable[[list[PartitionRead]], None],
     ) -> WaitingFetch | None:
         """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it."""
+        before = self._movements
         reads, readable_bytes, has_news = self._read_all(params, wanted)
         if has_news or params.max_wait_ms <= 0 or not wanted or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None
-        positions: list[tuple[Partition, int, FetchedPartition]] = []
-        for (want, tp), read in zip(wanted, reads, strict=True):
-            read.release()
+        positions: list[tuple[Partition, int]] = []
+        places: dict[Hashable, int] = {}
+        ready: dict[int, int] = {}
+        is_follower = params.is_from_follower
+        for place, ((_, tp), read) in enumerate(zip(wanted, reads, strict=True)):
             assert not isinstance(tp, ErrorCode)  # an error would have been news
             partition = self._partitions[tp]
-            positions.append((partition, partition.machine.leader_epoch, want))
+            positions.append((partition, partition.machine.leader_epoch))
+            key = partition.log_end_key if is_follower else partition
+            if read.readable_bytes or key in places:
+                # Of a partition that is asked for twice only one has the key: look at both in the end.
+                ready[place] = read.readable_bytes
+                read.release()
+            places.setdefault(key, place)
 
-        def ready(partition: Partition, want: FetchedPartition) -> int | None:
-            return self._bytes_ready(partition, params, want)
+        def bytes_ready(place: int) -> int | None:
+            partition, leader_epoch = positions[place]
+            if partition.machine.leader_epoch != leader_epoch:
+                return None
+            return self._bytes_ready(partition, params, wanted[place][0])
 
         operation = DelayedFetch(
-            positions,
+            places,
+            ready=ready,
             min_bytes=params.min_bytes,
-            bytes_ready=ready,
-            on_done=lambda: on_done(self._read_all(params, wanted)[0]),
+            bytes_ready=bytes_ready,
+            on_done=lambda touched: on_done(self._read_again(params, wanted, positions, reads, touched)),
         )
-        is_follower = params.is_from_follower
-        keys = [partition.log_end_key if is_follower else partition for partition, _, _ in positions]
-        self.fetch_purgatory.try_complete_else_watch(operation, keys, timeout_ms=params.max_wait_ms)
+        if self._movements == before:
+            self.fetch_purgatory.watch(operation, places, timeout_ms=params.max_wait_ms)
+        else:
+            # What this request said about its sender has moved others, who may have written in turn.
+            self.fetch_purgatory.try_complete_else_watch(operation, places, timeout_ms=params.max_wait_ms)
         return None if operation.completed else WaitingFetch(self.fetch_purgatory, operation)
 
     def _read_all(
@@ -329,9 +346,10 @@ class ReplicaManager:
             else:
                 read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
             reads.append(read)
-            total_bytes += read.size_bytes
+            if read.size_bytes:
+                total_bytes += read.size_bytes
+                left_bytes = max(0, left_bytes - read.size_bytes)
             readable_bytes += read.readable_bytes
-            left_bytes = max(0, left_bytes - read.size_bytes)
             if (
                 read.error
                 or read.diverging_epoch is not None
@@ -341,6 +359,29 @@ class ReplicaManager:
                 has_news = True
         return reads, readable_bytes, has_news
 
+    def _read_again(
+        self,
+        params: FetchParams,
+        wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]],
+        positions: Sequence[tuple[Partition, int]],
+        reads: list[PartitionRead],
+        touched: Container[int],
+    ) -> list[PartitionRead]:
+        """The wait is over: what was touched meanwhile is read, of the rest only how far it goes now."""
+        left_bytes = min(params.max_bytes, self.fetch_bytes_max)
+        total_bytes = 0
+        for place, (partition, leader_epoch) in enumerate(positions):
+            if place not in touched and partition.log is not None and partition.machine.leader_epoch == leader_epoch:
+                partition.refresh(reads[place])
+                continue
+            want, tp = wanted[place]
+            assert not isinstance(tp, ErrorCode)
+            # Where the sender is was recorded when its request came: this is no news of it.
+            read = reads[place] = self._read_one(params, want, tp, left_bytes, total_bytes == 0, None)
+            total_bytes += read.size_bytes
+            left_bytes = max(0, left_bytes - read.size_bytes)
+        return reads
+
     def _read_one(
         self,
         params: FetchParams,
@@ -348,14 +389,20 @@ class ReplicaManager:
         tp: TopicPartition,
         left_bytes: int,
         min_one_batch: bool,
-        now_ms: int,
+        record_ms: int | None,
     ) -> PartitionRead:
+        """`record_ms`: when a follower's request came, which tells where it is; None where that is known."""
         read: PartitionRead | None = None
         try:
             partition = self.require(tp)
             if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
                 # A topic of the same name was made anew; its LeaderAndIsr or StopReplica is under way.
                 return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
+            if params.replica_id >= 0 and record_ms is not None:
+                read = partition.read_nothing(want)
+                if read is not None:
+                    self._note_follower(partition, params, want, want.fetch_offset, record_ms)
+                    return read
             preferred = self._prefers_replica(partition, params, want.fetch_offset)
             if preferred is not None:
                 return self._redirect(partition, preferred, want.current_leader_epoch)
@@ -368,8 +415,8 @@ class ReplicaManager:
                 max_bytes=min(want.max_bytes, left_bytes),
                 min_one_batch=min_one_batch,
             )
-            if params.replica_id >= 0 and not read.error and read.diverging_epoch is None:
-                self._note_follower(partition, params, want, log_end, now_ms)
+            if params.replica_id >= 0 and record_ms is not None and not read.error and read.diverging_epoch is None:
+                self._note_follower(partition, params, want, log_end, record_ms)
         except (Refused, LogDirFault) as error:
             if read is not None:
                 read.release()
@@ -458,9 +505,11 @@ class ReplicaManager:
     # -- waking -------------------------------------------------------------------------------------------------------
 
     def log_end_moved(self, partition: Partition) -> None:
+        self._movements += 1
         self.fetch_purgatory.check(partition.log_end_key)
 
     def high_watermark_moved(self, partition: Partition) -> None:
+        self._movements += 1
         self.produce_purgatory.check(partition)
         self.fetch_purgatory.check(partition)
 

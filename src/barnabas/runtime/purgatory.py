@@ -24,6 +24,10 @@ class DelayedOperation(ABC):
     def is_satisfied(self) -> bool:
         """Whether the condition has come true. Cheap: it is asked each time one of the keys is checked."""
 
+    def is_satisfied_by(self, key: Hashable) -> bool:
+        """The same, when one of its keys was checked: an operation with thousands of them looks at this one alone."""
+        return self.is_satisfied()
+
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
         """Called once, with what ended the wait."""
@@ -54,19 +58,28 @@ class Purgatory:
             operation.completed = True
             operation.on_complete(expired=False)
             return True
+        self.watch(operation, keys, timeout_ms=timeout_ms)
+        return False
+
+    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int) -> None:
+        """Wait: the caller knows that the condition does not hold."""
         operation._keys = tuple(dict.fromkeys(keys))
+        watchers = self._watchers
         for key in operation._keys:
-            self._watchers.setdefault(key, {})[operation] = None
+            waiting = watchers.get(key)
+            if waiting is None:
+                watchers[key] = {operation: None}
+            else:
+                waiting[operation] = None
         operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._finish(operation, True))
         self._size += 1
-        return False
 
     def check(self, key: Hashable) -> int:
         """Something happened to `key`: complete whatever that satisfies. Returns how many completed."""
         watchers = self._watchers.get(key)
         if not watchers:
             return 0
-        done = [operation for operation in watchers if operation.is_satisfied()]
+        done = [operation for operation in watchers if operation.is_satisfied_by(key)]
         for operation in done:
             self._finish(operation, False)
         return len(done)

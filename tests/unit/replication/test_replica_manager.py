@@ -53,16 +53,25 @@ class World:
             prefers_replica=lambda partition, params, offset: prefers,
             fetch_bytes_max=1 << 20,
         )
+        self._folder = folder
+        self._config = LogConfig(segment_bytes=segment_bytes)
+        self._replicas = replicas
+        self.partition = self.add_partition(0)
+        self.log = self.partition.local_log
+
+    def add_partition(self, number: int) -> Partition:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
-        self.partition = Partition(TP, machine, self.clock, on_high_watermark=lambda partition: None)
-        config = LogConfig(segment_bytes=segment_bytes)
-        self.log = open_log(str(folder / "t-0"), config=config, env=LogEnvironment(clock=self.clock), partition=TP)
-        self.partition.log = self.log
+        tp = TopicPartition("t", number)
+        partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
+        env = LogEnvironment(clock=self.clock)
+        partition.log = open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp)
+        replicas = self._replicas
         state = PartitionState(
             leader=ME, leader_epoch=LeaderEpoch(0), isr=replicas[:1], partition_epoch=0, replicas=replicas
         )
-        self.partition.become_leader(state, now_ms=self.clock.now_ms())
-        self.manager.add(self.partition)
+        partition.become_leader(state, now_ms=self.clock.now_ms())
+        self.manager.add(partition)
+        return partition
 
     def append(self, size_bytes: int = 100) -> None:
         """One batch of about `size_bytes`."""
@@ -81,6 +90,12 @@ class World:
         answers: list[list[PartitionRead]] = []
         want = FetchedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
         self.manager.fetch(params, [(want, TP)], answers.append)
+        return answers
+
+    def fetch_as_follower(self, offset: int, *, last_fetched_epoch: int = -1) -> list[list[PartitionRead]]:
+        answers: list[list[PartitionRead]] = []
+        want = FetchedPartition(FetchKey("t", 0), offset, 1 << 20, 0, last_fetched_epoch, 0)
+        self.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), [(want, TP)], answers.append)
         return answers
 
     @property
@@ -141,6 +156,73 @@ def test_long_poll_ends_when_the_replica_is_stopped(tmp_path: Path) -> None:
     world.manager.wake_all(world.partition)
     [[read]] = answers
     assert read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_follower_that_waits_is_recorded_when_its_request_comes_and_not_again_when_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    world.append(100)
+    came_ms = world.clock.now_ms()
+    answers = world.fetch_as_follower(1)
+    assert answers == []
+    world.clock.advance_ms(200)
+    world.append(100)
+    [[read]] = answers
+    assert read.size_bytes > 0
+    read.release()
+    position = world.partition.machine.follower(FOLLOWER)
+    assert position is not None
+    assert (position.log_end, position.last_fetch_ms, position.last_caught_up_ms) == (1, came_ms, came_ms)
+    assert position.last_fetch_leader_log_end == 1
+
+
+def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    others = [world.add_partition(number) for number in range(1, 5)]
+    wanted = [(FetchedPartition(FetchKey("t", n), 0, 1 << 20, 0, -1, 0), TopicPartition("t", n)) for n in range(5)]
+    answers: list[list[PartitionRead]] = []
+    world.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), wanted, answers.append)
+    assert answers == []
+    for other in others:
+        other.local_log.abandon()  # any read of them would be refused
+    world.append(100)
+    [reads] = answers
+    assert [read.size_bytes > 0 for read in reads] == [True, False, False, False, False]
+    assert all(not read.error for read in reads)
+    reads[0].release()
+    assert len(world.manager.fetch_purgatory) == 0 and world.manager.fetch_purgatory.watched_keys == 0
+
+
+def test_answer_that_waited_tells_the_high_watermark_of_its_end(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    world.append(100)
+    answers = world.fetch_as_follower(1)
+    world.log.update_high_watermark(1)
+    world.timers.advance_ms(500)
+    [[read]] = answers
+    assert (read.size_bytes, read.high_watermark) == (0, 1)
+
+
+def test_partition_that_changes_its_leader_epoch_ends_the_wait(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    answers = world.fetch_as_follower(0)
+    state = PartitionState(
+        leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME,), partition_epoch=1, replicas=(ME, FOLLOWER)
+    )
+    world.partition.become_leader(state, now_ms=world.clock.now_ms())
+    world.manager.wake_all(world.partition)
+    [[read]] = answers
+    assert read.error is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_follower_with_another_epoch_at_the_same_end_is_told_where_it_diverges(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    world.append(100)
+    world.log.assign_epoch_start(3, 1)
+    [[read]] = world.fetch_as_follower(1, last_fetched_epoch=2)
+    assert read.diverging_epoch == (0, 1)
+    assert world.fetch_as_follower(1, last_fetched_epoch=0) == []
 
 
 def test_fetch_of_a_followers_former_life_leaves_no_pin(tmp_path: Path) -> None:
