@@ -37,6 +37,7 @@ from zk_process import four_letter_word  # noqa: E402
 from zk_raw import RawClient, create, set_data, watched  # noqa: E402
 
 from barnabas.coordination.embedded.wire import Op  # noqa: E402
+from bench import as_installed  # noqa: E402
 
 APACHE = "Apache ZooKeeper 3.8.4"
 OURS = "barnabas"
@@ -52,12 +53,12 @@ SESSIONS = 100
 class Server:
     """A server process under test."""
 
-    def __init__(self, name: str, command: list[str], port: int, out: Path) -> None:
+    def __init__(self, name: str, command: list[str], port: int, out: Path, environment: dict[str, str]) -> None:
         self.name = name
         self.port = port
         with out.open("wb") as log:
             began = time.perf_counter()
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         deadline = began + 60
         while True:
             with suppress(OSError):
@@ -110,7 +111,7 @@ def start(name: str, folder: Path) -> Server:
         # 1000 MB is what zkServer.sh gives it.
         command = ["java", "-Xmx1000m", f"-Dlogback.configurationFile={quiet}", "-cp", maven.classpath(*JARS)]
         command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
-    return Server(name, command, port, folder / "out.txt")
+    return Server(name, command, port, folder / "out.txt", as_installed(str(folder.parent / "bytecode")))
 
 
 @contextmanager
@@ -321,6 +322,7 @@ def measure(folder: Path, *, seconds: float, rounds: int) -> Results:
     def figures(row: str, name: str) -> Figures:
         return results.setdefault(row, {OURS: Figures(), APACHE: Figures()})[name]
 
+    start(OURS, folder / "compile").stop()
     for number in range(min(rounds, 5)):
         for name in (OURS, APACHE):
             server = start(name, folder / f"start-{name[:6]}-{number}")
