@@ -112,6 +112,22 @@ def scan_batches(data: ByteArray, start: int, end: int, table: Int64s) -> tuple[
 
 
 @kernel
+def next_offset(data: ByteArray) -> int:
+    """The offset after the last whole batch; -1 where there is none. A look at each header's length, no more."""
+    pos = int64(0)
+    end = data.shape[0]
+    found = int64(-1)
+    while end - pos >= 61:
+        length = _int(data, pos + 8, 4)
+        after = pos + 12 + length
+        if length < 49 or after > end:
+            break
+        found = _int(data, pos, 8) + _int(data, pos + 23, 4) + 1
+        pos = after
+    return found
+
+
+@kernel
 def _varint(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
     """(value, next position) of a zig-zag varint of 32 bits; the position is -1 where there is none."""
     value = int64(0)

@@ -1,0 +1,25 @@
+"""Kafka topics in Spark through PySpark, with no JAR: format `barnabas` (a cluster), `barnabas-log` (segments on disk).
+
+`pip install barnabas[spark]` on the driver and the executors; Java 17 is Spark's own need. Then::
+
+    import barnabas.spark
+
+    barnabas.spark.register(spark)
+    spark.read.format("barnabas").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
+
+Options and columns are those of Spark's own `kafka` source: see docs/spark-options.md.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the formats known to a session. Spark finds them by itself where `pyspark_barnabas` is installed beside it."""
+    from barnabas.spark.segments import BarnabasLogDataSource
+    from barnabas.spark.source import BarnabasDataSource
+
+    spark.dataSource.register(BarnabasDataSource)
+    spark.dataSource.register(BarnabasLogDataSource)

@@ -1,0 +1,201 @@
+"""One range of one partition, from the broker to Arrow: the executor's side of the source.
+
+A thread of its own fetches the next bytes while those that have come are decoded and handed to Spark. The queue between
+them is bounded, so a task holds three fetches at most.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from barnabas.client.admin.partitions import EARLIEST
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.consumer import Fetched
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.record_batch import MAGIC_AT, MAGIC_V2
+from barnabas.spark import kernels
+from barnabas.spark.columns import BatchDecoder
+from barnabas.spark.offsets import OffsetRange, report_data_loss
+from barnabas.spark.options import SourceOptions
+
+_log: Final = logging.getLogger("barnabas.spark")
+
+_QUEUED_FETCHES: Final = 1
+#: How often a broker must say that there is nothing, with the end past our range, before we believe it.
+_EMPTY_ANSWERS: Final = 3
+
+
+#: No batch that a broker takes is larger (`message.max.bytes` is an int32, and a response must hold it).
+FETCH_BYTES_MAX: Final = 1 << 30
+
+
+class _Gone(Exception):
+    """Records of the range are not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last thing in the queue: how fetching ended."""
+
+    error: BaseException | None = None
+
+
+def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of `wanted`. Records that are gone end the task or are skipped, as `failOnDataLoss` says."""
+    decoder = BatchDecoder(
+        wanted.partition,
+        from_offset=wanted.from_offset,
+        to_offset=wanted.until_offset,
+        columns=columns,
+        read_committed=options.read_committed,
+        check_crcs=options.consumer.check_crcs,
+    )
+    arrived: queue.Queue[Fetched | _End] = queue.Queue(maxsize=_QUEUED_FETCHES)
+    stopped = threading.Event()
+    fetcher = _Fetcher(options, wanted, arrived, stopped)
+    thread = threading.Thread(target=fetcher.run, name=f"fetch {wanted.partition}", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = arrived.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield from decoder.decode(item.data, item.aborted)
+    finally:
+        stopped.set()
+        # A put that waits for room ends with it; a fetch that waits for the broker ends with its own time limit.
+        while not arrived.empty():
+            arrived.get_nowait()
+
+
+class _Fetcher:
+    """Fetches until the range is behind. Owner: its thread; the queue is all it shares."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        wanted: OffsetRange,
+        arrived: "queue.Queue[Fetched | _End]",
+        stopped: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._arrived = arrived
+        self._stopped = stopped
+        self._clock = clock
+        self._position = wanted.from_offset
+        self._fetch_bytes = options.consumer.partition_max_bytes
+
+    def run(self) -> None:
+        try:
+            with BlockingClient(self._options.client()) as client:
+                self._fetch_all(client)
+        except BaseException as error:  # carried to the task, which raises it
+            self._put(_End(error))
+        else:
+            self._put(_End())
+
+    def _fetch_all(self, client: BlockingClient) -> None:
+        while self._position < self._wanted.until_offset and not self._stopped.is_set():
+            try:
+                fetched = self._next(client)
+            except _Gone as gone:
+                self._skip(client, str(gone))
+                continue
+            if fetched is None:
+                return
+            self._put(fetched)
+
+    def _next(self, client: BlockingClient) -> Fetched | None:
+        """Bytes that reach further than before; None where the rest of the range holds nothing."""
+        deadline_s = self._clock() + self._options.poll_timeout_ms / 1000
+        empty = 0
+        while not self._stopped.is_set():
+            fetched = self._once(client)
+            position = kernels.next_offset(kernels.byte_array(fetched.data))
+            if position > self._position:
+                self._position = position
+                return fetched
+            if len(fetched.data):
+                if not _is_cut(fetched.data) or self._fetch_bytes >= FETCH_BYTES_MAX:
+                    return fetched  # for the decoder, which says what is wrong with it
+                # A batch larger than the request: brokers send the first one whole, but not every proxy does.
+                self._fetch_bytes = min(self._fetch_bytes * 2, FETCH_BYTES_MAX)
+                continue
+            if fetched.throttle_time_ms:
+                self._stopped.wait(fetched.throttle_time_ms / 1000)
+                continue
+            readable = fetched.last_stable_offset if self._options.read_committed else fetched.high_watermark
+            empty = empty + 1 if readable >= self._wanted.until_offset else 0
+            if empty >= _EMPTY_ANSWERS:
+                # Compaction has taken the last records of the log, and the newest segment is empty.
+                return None
+            if self._clock() > deadline_s:
+                raise _Gone(
+                    f"Cannot fetch record for offset {self._position} of {self._wanted.partition} in "
+                    f"{self._options.poll_timeout_ms} milliseconds: the log ends at {readable}, "
+                    f"{self._wanted.until_offset} was promised"
+                )
+        return None
+
+    def _once(self, client: BlockingClient) -> Fetched:
+        consumer = self._options.consumer
+        try:
+            return client.fetch(
+                self._wanted.partition,
+                self._position,
+                max_bytes=self._fetch_bytes,
+                max_wait_ms=consumer.fetch_max_wait_ms,
+                min_bytes=consumer.fetch_min_bytes,
+                isolation_level=consumer.isolation_level,
+            )
+        except BrokerRefused as refused:
+            if refused.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise _Gone(f"Cannot fetch offset {self._position} of {self._wanted.partition}") from refused
+            raise
+        except ClientError as error:
+            cause = error.__cause__
+            if isinstance(cause, BrokerRefused) and cause.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise _Gone(
+                    f"Cannot fetch offset {self._position} of {self._wanted.partition}: there is no such partition"
+                ) from error
+            raise
+
+    def _skip(self, client: BlockingClient, what: str) -> None:
+        """Go on where the log begins now; past the range if that is where it begins, or if it is gone."""
+        report_data_loss(what, fail=self._options.fail_on_data_loss)
+        first = self._first_available(client)
+        until = self._wanted.until_offset
+        target = until if first is None or not self._position < first < until else first
+        _log.warning("Skipping %s from offset %d to %d", self._wanted.partition, self._position, target)
+        self._position = target
+
+    def _first_available(self, client: BlockingClient) -> int | None:
+        try:
+            return client.list_offsets({self._wanted.partition: EARLIEST})[self._wanted.partition]
+        except ClientError as error:
+            _log.warning("%s has no first offset: %s", self._wanted.partition, error)
+            return None
+
+    def _put(self, item: Fetched | _End) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._arrived.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+
+def _is_cut(data: bytes | memoryview) -> bool:
+    """Whether more bytes could make a batch of it: its format is v2, or not yet to be seen."""
+    return len(data) <= MAGIC_AT or data[MAGIC_AT] == MAGIC_V2

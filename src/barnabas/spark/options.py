@@ -1,0 +1,375 @@
+"""The options of format `barnabas` as a source: names, defaults, rules and refusals of Spark's own `kafka` source. Pure.
+
+Spark hands names over in lower case. What nobody knows is refused with the nearest known name: a misspelt
+`startingOffset` would otherwise read from the wrong place in silence.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import Enum
+from typing import Final, TypeAlias
+
+from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_COMMITTED
+from barnabas.client.config import ClientConfig, client_config
+from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.settings import consumer_config
+from barnabas.core.errors import ConfigError
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.durations import parse_duration_ms
+
+#: Every option of the source but `kafka.*`, by the name that users write.
+OPTIONS: Final = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
+
+#: Consumer settings that would mean something else here than in a consumer, and what to do instead.
+FORBIDDEN_KAFKA: Final = {
+    "auto.offset.reset": "set the source option 'startingOffsets' to 'earliest' or 'latest' to say where to start",
+    "key.deserializer": "keys are byte arrays; use DataFrame operations to deserialize them",
+    "value.deserializer": "values are byte arrays; use DataFrame operations to deserialize them",
+    "enable.auto.commit": "the offsets read are kept in the query's checkpoint, and in the group that 'kafka.group.id' names",
+    "interceptor.classes": "there is no Java class to call here",
+}
+#: What pyspark itself may add.
+_IGNORED: Final = ("path", "checkpointlocation", "queryname")
+
+DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
+_OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
+_ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
+
+Offsets: TypeAlias = Mapping[TopicPartition, int]
+
+
+class NoMatch(Enum):
+    """`startingOffsetsByTimestampStrategy`: what to do where no record is that young."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+# -- where to read ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    topics: tuple[str, ...]
+
+    def takes(self, topic: str) -> bool:
+        return topic in self.topics
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """Java's `matches`: the whole name."""
+
+    pattern: str
+
+    def takes(self, topic: str) -> bool:
+        return re.fullmatch(self.pattern, topic) is not None
+
+
+Strategy: TypeAlias = Assign | Subscribe | SubscribePattern
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """`earliest` or `latest` in every partition: ListOffsets' EARLIEST or LATEST."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Specific:
+    """An offset for every partition; -1 is latest, -2 earliest."""
+
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record that is not older; per partition, or one time for all."""
+
+    timestamps: Offsets | int
+    no_match: NoMatch = NoMatch.ERROR
+
+
+Limit: TypeAlias = Everywhere | Specific | AtTimestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Checked. Travels to the executors as it is."""
+
+    #: `kafka.*` without its prefix.
+    kafka: Mapping[str, str]
+    strategy: Strategy
+    starting: Limit
+    ending: Limit
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    group_id_prefix: str | None = None
+    fetch_offset_retries: int = 3
+    fetch_offset_retry_interval_ms: int = 1000
+    poll_timeout_ms: int = 120_000
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
+
+    @property
+    def read_committed(self) -> bool:
+        return self.consumer.isolation_level == READ_COMMITTED
+
+    def client(self) -> ClientConfig:
+        return client_config(settings=self.kafka, client_id="barnabas-spark-source")
+
+
+def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """What `options` say, or `ConfigError`."""
+    given = {name.lower(): value for name, value in options.items()}
+    kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
+    check_names(given, OPTIONS, what="source")
+    _check_kafka(kafka)
+    _check_mode(given, streaming=streaming)
+    read = _Reader(given)
+    consumer = consumer_config(
+        {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), **_without(kafka, "auto.offset.reset")}
+    )
+    made = SourceOptions(
+        kafka=kafka,
+        strategy=_strategy(given),
+        starting=_limit(given, "starting", default=LATEST if streaming else EARLIEST),
+        ending=_limit(given, "ending", default=LATEST),
+        fail_on_data_loss=read.flag("failOnDataLoss", default=True),
+        include_headers=read.flag("includeHeaders", default=False),
+        min_partitions=read.positive("minPartitions"),
+        max_records_per_partition=read.positive("maxRecordsPerPartition"),
+        max_offsets_per_trigger=read.positive("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=read.positive("minOffsetsPerTrigger"),
+        max_trigger_delay_ms=read.duration_ms("maxTriggerDelay", default_ms=15 * 60_000),
+        group_id_prefix=given.get("groupidprefix"),
+        fetch_offset_retries=read.whole("fetchOffset.numRetries", default=3),
+        fetch_offset_retry_interval_ms=read.whole("fetchOffset.retryIntervalMs", default=1000),
+        poll_timeout_ms=read.whole("kafkaConsumer.pollTimeoutMs", default=120_000),
+        consumer=consumer,
+    )
+    _check_limits(made, streaming=streaming)
+    made.client()
+    return made
+
+
+def wants_headers(options: Mapping[str, str]) -> bool:
+    """`includeHeaders` alone: the schema depends on nothing else."""
+    return _Reader({name.lower(): value for name, value in options.items()}).flag("includeHeaders", default=False)
+
+
+def check_names(given: Mapping[str, str], known: tuple[str, ...], *, what: str) -> None:
+    """Refuse what is neither known nor Kafka's. `given` has lower-case names."""
+    names = {name.lower(): name for name in known}
+    for name in given:
+        if name.startswith(("kafka.", "__")) or name in names or name in _IGNORED:
+            continue
+        near = get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{names[near[0]]}'?" if near else f"; the options are kafka.*, {', '.join(known)}"
+        raise ConfigError(f"Option '{name}' is not supported by the {what}{hint}")
+
+
+def _check_kafka(kafka: Mapping[str, str]) -> None:
+    if not kafka.get("bootstrap.servers", "").strip():
+        raise ConfigError(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring the Kafka consumer, "
+            "for example kafka.bootstrap.servers=localhost:9092"
+        )
+    for name, instead in FORBIDDEN_KAFKA.items():
+        if name in kafka:
+            raise ConfigError(f"Kafka option '{name}' is not supported: {instead}")
+
+
+def _check_mode(given: Mapping[str, str], *, streaming: bool) -> None:
+    for name in _BATCH_ONLY if streaming else ():
+        if name.lower() in given:
+            kind = "ending timestamp" if "Timestamp" in name else "ending offset"
+            raise ConfigError(f"{kind} not valid in streaming queries: remove '{name}'")
+
+
+def _check_limits(options: SourceOptions, *, streaming: bool) -> None:
+    if streaming:
+        return
+    starting, ending = options.starting, options.ending
+    if starting == Everywhere(LATEST):
+        raise ConfigError("starting offset can't be latest for batch queries on Kafka")
+    if ending == Everywhere(EARLIEST):
+        raise ConfigError("ending offset can't be earliest for batch queries on Kafka")
+    for limit, forbidden, side, word in (
+        (starting, LATEST, "startingOffsets", "latest"),
+        (ending, EARLIEST, "ending offset", "earliest"),
+    ):
+        if isinstance(limit, Specific):
+            for partition, offset in limit.offsets.items():
+                if offset == forbidden:
+                    raise ConfigError(f"{side} for {partition} can't be {word} for batch queries on Kafka")
+
+
+def _strategy(given: Mapping[str, str]) -> Strategy:
+    chosen = [name for name in _STRATEGIES if name.lower() in given]
+    if len(chosen) != 1:
+        which = "Only one" if chosen else "One"
+        rule = "can be specified" if chosen else "must be specified"
+        raise ConfigError(f"{which} of the following options {rule} for the source: {', '.join(_STRATEGIES)}")
+    (name,) = chosen
+    text = given[name.lower()].strip()
+    if name == "assign":
+        return Assign(parse_assignment(text))
+    if name == "subscribePattern":
+        if not text:
+            raise ConfigError(
+                f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'"
+            )
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern '{text}' is not a regular expression: {error}") from None
+        return SubscribePattern(text)
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+    if not topics:
+        raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+    return Subscribe(topics)
+
+
+def _limit(given: Mapping[str, str], side: str, *, default: int) -> Limit:
+    """A global timestamp wins over timestamps per partition, and those over offsets, as in Spark's own source."""
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ConfigError(f"startingOffsetsByTimestampStrategy is '{strategy}': neither 'error' nor 'latest'")
+    # An ending time that no record reaches is the end, whatever the strategy.
+    no_match = NoMatch(strategy) if side == "starting" else NoMatch.LATEST
+    if (text := given.get(f"{side}timestamp")) is not None:
+        try:
+            return AtTimestamp(int(text), no_match)
+        except ValueError:
+            raise ConfigError(f"{side}Timestamp is '{text}': not a time in milliseconds since 1970") from None
+    if (text := given.get(f"{side}offsetsbytimestamp")) is not None:
+        return AtTimestamp(parse_offsets(text, f"{side}OffsetsByTimestamp", _TIMESTAMPS_EXAMPLE), no_match)
+    text = given.get(f"{side}offsets")
+    if text is None:
+        return Everywhere(default)
+    text = text.strip()
+    if text.lower() in ("earliest", "latest"):
+        return Everywhere(EARLIEST if text.lower() == "earliest" else LATEST)
+    return Specific(parse_offsets(text, f"{side}Offsets", _OFFSETS_EXAMPLE))
+
+
+# -- values -------------------------------------------------------------------------------------------------------------
+
+
+def parse_offsets(text: str, option: str = "offsets", example: str = _OFFSETS_EXAMPLE) -> dict[TopicPartition, int]:
+    """`{"topic":{"0":23}}`: how options, checkpoints and progress reports write offsets."""
+    found: dict[TopicPartition, int] = {}
+    topics = _json_object(text, option, example)
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, dict):
+            raise _not_json(option, example, text)
+        for index, offset in partitions.items():
+            if not str(index).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+                raise _not_json(option, example, text)
+            found[TopicPartition(topic, int(index))] = offset
+    return found
+
+
+def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
+    topics = _json_object(text, "assign", _ASSIGN_EXAMPLE)
+    found: dict[TopicPartition, None] = {}
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, list):
+            raise _not_json("assign", _ASSIGN_EXAMPLE, text)
+        for index in partitions:
+            if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+                raise _not_json("assign", _ASSIGN_EXAMPLE, text)
+            found[TopicPartition(topic, index)] = None
+    if not found:
+        raise ConfigError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
+    return tuple(found)
+
+
+def _json_object(text: str, option: str, example: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise _not_json(option, example, text) from None
+    if not isinstance(value, dict):
+        raise _not_json(option, example, text)
+    return value
+
+
+def _not_json(option: str, example: str, text: str) -> ConfigError:
+    words = "" if option == "assign" else "'earliest', 'latest' or " if option.endswith("Offsets") else ""
+    return ConfigError(f"{option}: expected {words}e.g. {example}, got {text}")
+
+
+def _without(settings: Mapping[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in settings.items() if key != name}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    given: Mapping[str, str]
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.given.get(name.lower())
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is '{text}': neither true nor false")
+        return text.lower() == "true"
+
+    def positive(self, name: str) -> int | None:
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        if not text.strip().isdecimal() or int(text) == 0:
+            raise ConfigError(f"{name} must be positive, not '{text}'")
+        return int(text)
+
+    def whole(self, name: str, *, default: int) -> int:
+        text = self.given.get(name.lower(), str(default)).strip()
+        if not text.isdecimal():
+            raise ConfigError(f"{name} must be a whole number, not '{text}'")
+        return int(text)
+
+    def duration_ms(self, name: str, *, default_ms: int) -> int:
+        text = self.given.get(name.lower())
+        return default_ms if text is None else parse_duration_ms(text, name)

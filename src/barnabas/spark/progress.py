@@ -1,0 +1,114 @@
+"""A streaming query's progress as offsets of a consumer group, so that its lag shows in every Kafka tool.
+
+Nobody reads these offsets back: where a query goes on is in its checkpoint. So a commit that fails is logged and made up for
+by the next one; it never ends the query. The group is `kafka.group.id`, or with `groupIdPrefix` the prefix and what is
+subscribed to, the same after a restart.
+
+Spark tells a source of a batch's end only when the next one begins. `latestOffset` therefore commits what it is asked to go on
+from, and `ProgressListener` (on the driver, beside the query) commits the end of each batch as soon as it is reported: needed
+where nothing follows the last batch, as with `Trigger.Once`.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.blocking_groups import commit_offsets
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientError
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.offsets import Offsets, from_json
+from barnabas.spark.options import Assign, SourceOptions, Strategy, Subscribe, SubscribePattern, source_options
+
+_log: Final = logging.getLogger("barnabas.spark")
+_OUR_SOURCE: Final = "PythonMicroBatchStream"
+
+
+def progress_group(options: SourceOptions) -> str | None:
+    """The group that progress goes to; None where the options name none."""
+    if group := options.kafka.get("group.id"):
+        return group
+    if options.group_id_prefix is None:
+        return None
+    return f"{options.group_id_prefix}-{_fingerprint(options.strategy)}"
+
+
+def _fingerprint(strategy: Strategy) -> str:
+    if isinstance(strategy, Subscribe):
+        text = "subscribe:" + ",".join(sorted(strategy.topics))
+    elif isinstance(strategy, SubscribePattern):
+        text = "subscribePattern:" + strategy.pattern
+    else:
+        text = "assign:" + ",".join(sorted(map(str, strategy.partitions)))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class GroupProgress:
+    """Commits offsets for a group without being a member. Owner: one thread."""
+
+    def __init__(self, config: ClientConfig, group: str) -> None:
+        self._client = BlockingClient(config)
+        self._group = group
+        self._committed: dict[TopicPartition, int] = {}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def commit(self, offsets: Offsets) -> None:
+        """What has changed since the last time. Failures are logged."""
+        changed = {
+            partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
+        }
+        if not changed:
+            return
+        try:
+            commit_offsets(self._client, self._group, changed)
+        except ClientError as error:
+            _log.warning("progress was not committed to group %s: %s", self._group, error)
+            return
+        self._committed |= changed
+
+
+class ProgressListener(StreamingQueryListener):
+    """`spark.streams.addListener(ProgressListener(options))` with the options of the source that it speaks for."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__()
+        self._options = source_options(options, streaming=True)
+        group = progress_group(self._options)
+        if group is None:
+            raise ValueError("progress needs a group: set kafka.group.id or groupIdPrefix")
+        self._progress = GroupProgress(self._options.client(), group)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing has been read yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        for source in event.progress.sources:
+            if _OUR_SOURCE in source.description and source.endOffset:
+                offsets = from_json(json.loads(source.endOffset))
+                self._progress.commit({p: offset for p, offset in offsets.items() if self._subscribes(p)})
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing has been read since the last report."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self._progress.close()
+
+    def _subscribes(self, partition: TopicPartition) -> bool:
+        """A session may run other queries, on other topics or clusters."""
+        strategy = self._options.strategy
+        if isinstance(strategy, Assign):
+            return partition in strategy.partitions
+        return strategy.takes(partition.topic)

@@ -1,0 +1,232 @@
+"""Spark's readers: a batch query's and a stream's. They plan on the driver and read on the executors.
+
+A reader travels to the executors by pickle with its options; what it asks of the cluster it asks through `OffsetLookup`,
+which lives on the driver alone. Numba and the columns are loaded where rows are read, so that planning stays quick.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.lookup import OffsetLookup
+from barnabas.spark.offsets import (
+    OffsetJson,
+    OffsetRange,
+    TriggerDelay,
+    from_json,
+    plan_ranges,
+    rate_limited,
+    report_data_loss,
+    split_ranges,
+    to_json,
+    waiting_records,
+)
+from barnabas.spark.options import Limit, SourceOptions, Specific
+from barnabas.spark.progress import GroupProgress, progress_group
+from barnabas.spark.pushdown import PUSHDOWN_WORKER, Bounds
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """One task's work."""
+
+    range: OffsetRange
+
+
+def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, RangePartition):  # a query without partitions gets an empty one of Spark's own
+        from barnabas.spark.fetching import read_range
+
+        yield from read_range(options, partition.range, columns)
+
+
+class BarnabasReader(DataSourceReader):
+    """A batch query: the offsets are fixed when it is planned."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._bounds = Bounds()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        lookup = OffsetLookup(self._options)
+        try:
+            ranges = self._ranges(lookup)
+        finally:
+            lookup.close()
+        split = split_ranges(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [RangePartition(each) for each in split]
+
+    def _ranges(self, lookup: OffsetLookup) -> list[OffsetRange]:
+        bounds, options = self._bounds, self._options
+        everything = lookup.partitions(required=True)
+        wanted = [partition for partition in everything if bounds.admits(partition)]
+        start = lookup.resolve(options.starting, everything, option="startingOffsets")
+        end = lookup.resolve(options.ending, everything, option="endingOffsets")
+        if bounds.timestamp_from_ms is not None:
+            at = max(0, bounds.timestamp_from_ms)
+            young = lookup.at_time(dict.fromkeys(wanted, at))
+            start |= {p: end[p] if young[p] < 0 else max(start[p], young[p]) for p in wanted}
+        ranges = []
+        for partition in wanted:
+            if end[partition] < start[partition] and bounds.timestamp_from_ms is None:
+                report_data_loss(
+                    f"Partition {partition} is to be read from offset {start[partition]} to {end[partition]}",
+                    fail=options.fail_on_data_loss,
+                )
+            ranges.append(OffsetRange(partition, *bounds.cut(start[partition], max(start[partition], end[partition]))))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._columns, partition)
+
+
+class BarnabasFilteringReader(BarnabasReader):
+    """The same, with filters pushed down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        return list(self._bounds.take(filters))
+
+
+def batch_reader(options: SourceOptions, columns: tuple[str, ...]) -> BarnabasReader:
+    kind = BarnabasFilteringReader if PUSHDOWN_WORKER in sys.modules else BarnabasReader
+    return kind(options, columns)
+
+
+class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. On the driver one instance lives as long as the query; those on executors only `read`."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._lookup: OffsetLookup | None = None
+        self._progress: GroupProgress | None = None
+        #: Where `Trigger.AvailableNow` ends.
+        self._pinned: dict[TopicPartition, int] | None = None
+        self._newest: dict[TopicPartition, int] | None = None
+        #: First offsets of partitions that have come while the query runs.
+        self._new_from: dict[TopicPartition, int] = {}
+        self._delay: TriggerDelay | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._delay = TriggerDelay(
+                min_offsets=options.min_offsets_per_trigger, max_delay_ms=options.max_trigger_delay_ms
+            )
+
+    # -- offsets --------------------------------------------------------------------------------------------------------
+
+    @property
+    def lookup(self) -> OffsetLookup:
+        if self._lookup is None:
+            self._lookup = OffsetLookup(self._options)
+        return self._lookup
+
+    def initialOffset(self) -> OffsetJson:  # noqa: N802
+        partitions = self.lookup.partitions(required=True)
+        starting: Limit = self._options.starting
+        found = self.lookup.resolve(starting, partitions, option="startingOffsets")
+        if isinstance(starting, Specific):
+            found = self.lookup.checked(found, option="startingOffsets")
+        return to_json(found)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark's Python limits do not combine: which one is told matters little, `latestOffset` looks at the options."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._pinned = self.lookup.latest(self.lookup.partitions(required=True))
+
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
+        """How far the next micro-batch reads. Asked once all below `start` is done, so that is progress to commit."""
+        begin = from_json(start)
+        self._commit(begin)
+        latest = self._latest(begin)
+        self._newest = latest
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(latest)
+        self._note_new(begin, latest)
+        if self._delay is not None and self._pinned is None:
+            waiting = waiting_records(begin, latest, new_from=self._new_from)
+            if self._delay.waits(waiting=waiting, now_ms=int(time.monotonic() * 1000)):
+                return start
+        if self._options.max_offsets_per_trigger is None:
+            return to_json(latest)
+        most = self._options.max_offsets_per_trigger
+        return to_json(rate_limited(begin, latest, new_from=self._new_from, limit=most))
+
+    def _latest(self, begin: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if self._pinned is None:
+            return self.lookup.latest(self.lookup.partitions(required=False), known=begin)
+        # A restart may begin past the pin, or with partitions that have gone meanwhile: then there is nothing to do there.
+        return {p: max(offset, begin.get(p, offset)) for p, offset in self._pinned.items()} | {
+            p: offset for p, offset in begin.items() if p not in self._pinned
+        }
+
+    def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
+        return None if self._newest is None else to_json(self._newest)
+
+    def _note_new(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> None:
+        unknown = [p for p in end if p not in begin and p not in self._new_from]
+        if unknown:
+            there = set(self.lookup.partitions(required=False))
+            self._new_from |= self.lookup.earliest([p for p in unknown if p in there])
+
+    # -- tasks ----------------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        begin, until = from_json(start), from_json(end)
+        self._note_new(begin, until)
+        ranges = plan_ranges(begin, until, new_from=self._new_from, fail_on_data_loss=self._options.fail_on_data_loss)
+        split = split_ranges(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
+        return [RangePartition(each) for each in split]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._columns, partition)
+
+    # -- progress -------------------------------------------------------------------------------------------------------
+
+    def commit(self, end: OffsetJson) -> None:
+        self._commit(from_json(end))
+
+    def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+        group = progress_group(self._options)
+        if group is None:
+            return
+        if self._progress is None:
+            self._progress = GroupProgress(self._options.client(), group)
+        self._progress.commit(offsets)
+
+    def stop(self) -> None:
+        if self._lookup is not None:
+            self._lookup.close()
+        if self._progress is not None:
+            self._progress.close()

@@ -1,0 +1,258 @@
+"""What of a log directory can be read, found from its files alone: partitions, offsets, and slices of segments for tasks.
+
+Reads below the checkpointed high watermark only: what lies above may still be taken back by a new leader. No broker is
+asked, and nothing is locked: a broker may be running on the directory. Its newest segment grows, older ones may go.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from barnabas.core.errors import ConfigError, Malformed
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import BatchHeader, iter_batches
+from barnabas.storage import names, producer_snapshot
+from barnabas.storage.checkpoints import read_offsets
+from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
+
+_INDEX_ENTRY: Final = struct.Struct(">ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    base_offset: int
+    path: str
+    size_bytes: int
+    #: Where the next segment begins; None for the newest, which may still grow.
+    next_base_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """One partition's folder. log_start <= until; until is the high watermark, or the last stable offset."""
+
+    partition: TopicPartition
+    directory: str
+    log_start: int
+    high_watermark: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """One task's work: whole batches at `start` to `end` of a file, and the offsets that count there."""
+
+    partition: TopicPartition
+    path: str
+    from_offset: int
+    until_offset: int
+    start: int
+    end: int
+    #: No other process appends to it, so it can be mapped: bytes that vanish under a map end the process.
+    sealed: bool
+    aborted: tuple[AbortedTxn, ...] = field(default=())
+
+
+def find_logs(paths: Sequence[str], *, beyond_high_watermark: bool) -> dict[TopicPartition, PartitionLog]:
+    """Every partition below `paths`, each a log directory or one partition's folder.
+
+    A partition that several of them hold (log directories of several brokers) is read where its high watermark is highest.
+    """
+    found: dict[TopicPartition, PartitionLog] = {}
+    for path in paths:
+        for log in _logs_of(path, beyond_high_watermark=beyond_high_watermark):
+            there = found.get(log.partition)
+            if there is None or there.high_watermark < log.high_watermark:
+                found[log.partition] = log
+    if not found:
+        raise ConfigError(f"no partition's folder (topic-partition) in {', '.join(paths)}")
+    return dict(sorted(found.items()))
+
+
+def _logs_of(path: str, *, beyond_high_watermark: bool) -> Iterator[PartitionLog]:
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise ConfigError(f"{path} is not a directory")
+    own = _partition_of(root)
+    log_dir, folders = (root.parent, [root]) if own is not None else (root, sorted(root.iterdir()))
+    watermarks = _checkpoint(log_dir / names.REPLICATION_OFFSET_CHECKPOINT)
+    starts = _checkpoint(log_dir / names.LOG_START_OFFSET_CHECKPOINT)
+    for folder in folders:
+        partition = _partition_of(folder)
+        if partition is None:
+            continue
+        segments = _segments(folder)
+        watermark = watermarks.get(partition)
+        if beyond_high_watermark:
+            watermark = 1 << 62
+        elif watermark is None:
+            if own is None:
+                continue  # a folder that a broker has made and not yet heard of: nothing in it is committed
+            raise ConfigError(
+                f"there is no high watermark for {partition} in {log_dir / names.REPLICATION_OFFSET_CHECKPOINT}; "
+                "set beyondHighWatermark=true to read all that is on disk"
+            )
+        first = segments[0].base_offset if segments else 0
+        yield PartitionLog(partition, str(folder), max(first, starts.get(partition, 0)), watermark, segments)
+
+
+def _partition_of(folder: Path) -> TopicPartition | None:
+    """Whose folder it is; None for what is no partition's, or is leaving or arriving."""
+    if not folder.is_dir():
+        return None
+    with suppress(Malformed):
+        parsed = names.parse_partition_dir(folder.name)
+        return parsed.partition if not parsed.suffix else None
+    return None
+
+
+def _checkpoint(path: Path) -> dict[TopicPartition, int]:
+    return dict(read_offsets(str(path))) if path.exists() else {}
+
+
+def _segments(folder: Path) -> tuple[Segment, ...]:
+    files = []
+    for entry in os.scandir(folder):
+        parsed = names.parse_segment_file(entry.name)
+        if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.transient:
+            files.append((int(parsed.base_offset), entry.path, entry.stat().st_size))
+    files.sort()
+    bases: list[int | None] = [base for base, _, _ in files[1:]]
+    return tuple(
+        Segment(base, path, size, following)
+        for (base, path, size), following in zip(files, [*bases, None], strict=True)
+    )
+
+
+# -- slices -------------------------------------------------------------------------------------------------------------
+
+
+def slices(log: PartitionLog, *, start: int, until: int, max_bytes: int, read_committed: bool) -> list[SegmentSlice]:
+    """Tasks for the records in [start, until): one per segment, more where a segment is larger than `max_bytes`."""
+    aborted = _aborted(log) if read_committed else []
+    found = []
+    for segment in log.segments:
+        last = until if segment.next_base_offset is None else min(until, segment.next_base_offset)
+        first = max(start, segment.base_offset)
+        if first >= last or not segment.size_bytes:
+            continue
+        for begin, end in _pieces(segment, first, last, max_bytes):
+            found.append(
+                SegmentSlice(
+                    log.partition,
+                    segment.path,
+                    first,
+                    last,
+                    begin,
+                    end,
+                    segment.next_base_offset is not None,
+                    tuple(txn for txn in aborted if txn.last_offset >= first and txn.first_offset < last),
+                )
+            )
+    return found
+
+
+def _pieces(segment: Segment, first: int, last: int, max_bytes: int) -> list[tuple[int, int]]:
+    """Parts of the file, cut at batches that the index names; what certainly lies outside the offsets is left out."""
+    entries = list(_index_entries(segment))
+    begin, end = 0, segment.size_bytes
+    for offset, position in entries:
+        # The batch at `position` ends with `offset`: before it there is nothing of ours if that is below the range.
+        if offset < first:
+            begin = position
+        if offset >= last:
+            # The batch itself may begin inside the range; all after the next entry does not.
+            following = [at for _, at in entries if at > position]
+            end = min(following, default=segment.size_bytes)
+            break
+    cuts = [begin]
+    for _, position in entries:
+        if begin < position < end and position - cuts[-1] >= max_bytes:
+            cuts.append(position)
+    return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+
+def _index_entries(segment: Segment) -> Iterator[tuple[int, int]]:
+    """(last offset, position) of some batches. Without an index, or past its end in a preallocated one, there are none."""
+    path = segment.path.removesuffix(names.LOG_SUFFIX) + names.INDEX_SUFFIX
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return
+    before = 0
+    for relative, position in _INDEX_ENTRY.iter_unpack(data[: len(data) // 8 * 8]):
+        if position <= before or position >= segment.size_bytes or relative < 0:
+            if relative or position:
+                continue  # the first batch, at 0, or one that was appended since the file was looked at
+            return
+        before = position
+        yield segment.base_offset + relative, position
+
+
+# -- transactions -------------------------------------------------------------------------------------------------------
+
+
+def _aborted(log: PartitionLog) -> list[AbortedTxn]:
+    return [
+        txn
+        for segment in log.segments
+        for txn in TransactionIndex(
+            segment.path.removesuffix(names.LOG_SUFFIX) + names.TXN_INDEX_SUFFIX, segment.base_offset
+        ).entries()
+    ]
+
+
+def last_stable_offset(log: PartitionLog) -> int:
+    """The first offset of the oldest transaction that is open at the high watermark, or the high watermark itself."""
+    open_since, scan_from = _open_at_snapshot(log)
+    for segment in log.segments:
+        if segment.next_base_offset is not None and segment.next_base_offset <= scan_from:
+            continue
+        for header in _headers(segment):
+            if header.base_offset >= log.high_watermark:
+                break
+            if header.base_offset < scan_from or not header.is_transactional:
+                continue
+            if header.is_control:
+                open_since.pop(header.producer_id, None)
+            else:
+                open_since.setdefault(header.producer_id, int(header.base_offset))
+    return min([log.high_watermark, *open_since.values()])
+
+
+def _open_at_snapshot(log: PartitionLog) -> tuple[dict[int, int], int]:
+    """What the newest usable producer snapshot says of open transactions, and where to read on from."""
+    offsets = []
+    for entry in os.scandir(log.directory):
+        parsed = names.parse_segment_file(entry.name)
+        if parsed is not None and parsed.kind == names.SNAPSHOT_SUFFIX and not parsed.transient:
+            offsets.append(int(parsed.base_offset))
+    for offset in sorted(offsets, reverse=True):
+        if offset > log.high_watermark:
+            continue
+        try:
+            entries = producer_snapshot.read(os.path.join(log.directory, names.snapshot_file(offset)))
+        except (producer_snapshot.CorruptSnapshot, FileNotFoundError):
+            continue
+        opened = {e.producer_id: int(e.txn_first_offset) for e in entries if e.txn_first_offset is not None}
+        return opened, offset
+    return {}, log.log_start
+
+
+def _headers(segment: Segment) -> Iterator[BatchHeader]:
+    data = Path(segment.path).read_bytes()
+    batches = iter_batches(data)
+    while True:
+        try:
+            _, header = next(batches)
+        except StopIteration:
+            return
+        except Malformed:
+            if segment.next_base_offset is None:
+                return  # a broker is just appending to it
+            raise
+        yield header

@@ -1,0 +1,263 @@
+"""Format `barnabas-log`: rows straight from the segment files of a log directory, Kafka's or ours, without a broker.
+
+    spark.read.format("barnabas-log").load("/var/lib/kafka/data")
+
+For backfills and analysis: it costs the brokers nothing. The folder must be where the executors run: local, or mounted.
+"""
+
+import json
+import mmap
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from barnabas.client.admin.partitions import EARLIEST, LATEST
+from barnabas.client.consumer import whole_batches_end
+from barnabas.core.errors import ConfigError
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.offsets import report_data_loss
+from barnabas.spark.options import check_names, parse_offsets, wants_headers
+from barnabas.spark.pushdown import PUSHDOWN_WORKER, Bounds
+from barnabas.spark.segment_plan import PartitionLog, SegmentSlice, find_logs, last_stable_offset, slices
+from barnabas.spark.source import columns_of, schema_for
+from barnabas.storage.txn_index import AbortedTxn
+
+if TYPE_CHECKING:
+    from barnabas.spark.columns import BatchDecoder
+
+#: Every option, by the name that users write.
+OPTIONS: Final = (
+    "path",
+    "paths",
+    "topic",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "endingOffsets",
+    "includeHeaders",
+    "failOnDataLoss",
+    "isolationLevel",
+    "beyondHighWatermark",
+    "maxBytesPerPartition",
+)
+DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Checked. Travels to the executors as it is."""
+
+    paths: tuple[str, ...]
+    #: None: all but Kafka's own topics.
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    starting: Mapping[TopicPartition, int] | int = EARLIEST
+    ending: Mapping[TopicPartition, int] | int = LATEST
+    fail_on_data_loss: bool = True
+    read_committed: bool = False
+    beyond_high_watermark: bool = False
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+    def takes(self, topic: str) -> bool:
+        if self.topics is not None:
+            return topic in self.topics
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return not topic.startswith("__")
+
+
+def log_options(options: Mapping[str, str]) -> LogOptions:
+    """What `options` say, or `ConfigError`."""
+    given = {name.lower(): value for name, value in options.items()}
+    # A pipeline that reads a cluster moves over by changing the format: its connection is not needed, and not refused.
+    given = {name: value for name, value in given.items() if not name.startswith("kafka.") or name == _ISOLATION}
+    check_names({name: value for name, value in given.items() if name != _ISOLATION}, OPTIONS, what="segment reader")
+    named = given.get("topic", given.get("subscribe"))
+    topics = None if named is None else tuple(name.strip() for name in named.split(",") if name.strip())
+    if topics is not None and "subscribepattern" in given:
+        raise ConfigError("only one of topic, subscribe and subscribePattern can be specified")
+    max_bytes = given.get("maxbytesperpartition", str(DEFAULT_MAX_BYTES))
+    if not max_bytes.isdecimal() or int(max_bytes) == 0:
+        raise ConfigError(f"maxBytesPerPartition must be positive, not '{max_bytes}'")
+    isolation = given.get("isolationlevel", given.get(_ISOLATION, "read_uncommitted"))
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(f"isolationLevel is '{isolation}': neither read_committed nor read_uncommitted")
+    return LogOptions(
+        paths=_paths(given),
+        topics=topics,
+        pattern=given.get("subscribepattern"),
+        starting=_limit(given, "startingOffsets", EARLIEST),
+        ending=_limit(given, "endingOffsets", LATEST),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        read_committed=isolation == "read_committed",
+        beyond_high_watermark=_flag(given, "beyondHighWatermark", default=False),
+        max_bytes=int(max_bytes),
+    )
+
+
+_ISOLATION: Final = "kafka.isolation.level"
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    found: list[str] = list(json.loads(given["paths"])) if "paths" in given else []
+    if "path" in given:
+        found += [path.strip() for path in given["path"].split(",") if path.strip()]
+    if not found:
+        raise ConfigError("option 'path' must name a log directory or a partition's folder in it")
+    return tuple(path.removeprefix("file://") for path in found)
+
+
+def _limit(given: Mapping[str, str], name: str, default: int) -> Mapping[TopicPartition, int] | int:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() in ("earliest", "latest"):
+        return EARLIEST if text.lower() == "earliest" else LATEST
+    return parse_offsets(text, name)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is '{text}': neither true nor false")
+    return text == "true"
+
+
+@dataclass(frozen=True)
+class SlicePartition(InputPartition):
+    """One task's work."""
+
+    slice: SegmentSlice
+
+
+class SegmentReader(DataSourceReader):
+    def __init__(self, options: LogOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._bounds = Bounds()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        logs = find_logs(options.paths, beyond_high_watermark=options.beyond_high_watermark)
+        if options.topics is not None and (
+            missing := sorted(set(options.topics) - {partition.topic for partition in logs})
+        ):
+            raise ConfigError(f"no folder of topic {', '.join(missing)} in {', '.join(options.paths)}")
+        found = []
+        for partition, log in logs.items():
+            if options.takes(partition.topic) and self._bounds.admits(partition):
+                start, until = self._bounds.cut(*self._range(log))
+                found += slices(
+                    log, start=start, until=until, max_bytes=options.max_bytes, read_committed=options.read_committed
+                )
+        return [SlicePartition(each) for each in found]
+
+    def _range(self, log: PartitionLog) -> tuple[int, int]:
+        end = last_stable_offset(log) if self._options.read_committed else log.high_watermark
+        start = _resolve(self._options.starting, log.partition, log.log_start, end, default=EARLIEST)
+        until = _resolve(self._options.ending, log.partition, log.log_start, end, default=LATEST)
+        if start < log.log_start:
+            report_data_loss(
+                f"{log.partition} is to be read from offset {start}, its log begins with {log.log_start}",
+                fail=self._options.fail_on_data_loss,
+            )
+        return max(start, log.log_start), max(start, min(until, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # A query without partitions gets an empty one of Spark's own.
+        return (
+            _rows(self._options, self._columns, partition.slice) if isinstance(partition, SlicePartition) else iter(())
+        )
+
+
+class FilteringSegmentReader(SegmentReader):
+    """The same, with filters on topic, partition and offset pushed down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        return list(self._bounds.take(filters))
+
+
+def _resolve(
+    limit: Mapping[TopicPartition, int] | int, partition: TopicPartition, start: int, end: int, *, default: int
+) -> int:
+    offset = limit if isinstance(limit, int) else limit.get(partition, default)
+    if offset == EARLIEST:
+        return start
+    return end if offset == LATEST else offset
+
+
+def _rows(options: LogOptions, columns: Sequence[str], part: SegmentSlice) -> Iterator[pa.RecordBatch]:
+    from barnabas.spark.columns import BatchDecoder
+
+    decoder = BatchDecoder(
+        part.partition,
+        from_offset=part.from_offset,
+        to_offset=part.until_offset,
+        columns=columns,
+        read_committed=options.read_committed,
+    )
+    try:
+        fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        report_data_loss(
+            f"Cannot read {part.partition} from offset {part.from_offset} to {part.until_offset}: {part.path} is gone",
+            fail=options.fail_on_data_loss,
+        )
+        return
+    try:
+        if part.sealed:
+            # The map lives as long as a row of it does.
+            data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+            data.madvise(mmap.MADV_SEQUENTIAL)
+            view = memoryview(data)[part.start : part.end]
+            yield from decoder.decode(view, _relevant(part, view), cut=False)
+        else:
+            yield from _read_growing(fd, decoder, part, cut=options.beyond_high_watermark)
+    finally:
+        os.close(fd)
+
+
+def _read_growing(fd: int, decoder: "BatchDecoder", part: SegmentSlice, *, cut: bool) -> Iterator[pa.RecordBatch]:
+    """The newest segment in pieces. A broker may append to it, and cut off what is above the high watermark."""
+    position, want = part.start, _READ_BYTES
+    while position < part.end and not decoder.done:
+        data = memoryview(os.pread(fd, min(want, part.end - position), position))
+        size = whole_batches_end(data)
+        if size:
+            yield from decoder.decode(data[:size], _relevant(part, data))
+            position += size
+        elif position + want < part.end and len(data) == want:
+            want *= 2  # a batch larger than a piece
+        else:
+            # Below the high watermark every batch is whole.
+            yield from decoder.decode(data, cut=cut)
+            return
+
+
+def _relevant(part: SegmentSlice, data: memoryview) -> list[AbortedTxn]:
+    """Aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next."""
+    first = int.from_bytes(data[:8], "big", signed=True)
+    return [txn for txn in part.aborted if txn.last_offset >= first]
+
+
+class BarnabasLogDataSource(DataSource):
+    """`spark.read.format("barnabas-log")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "barnabas-log"
+
+    def schema(self) -> StructType:
+        return schema_for(headers=wants_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        kind = FilteringSegmentReader if PUSHDOWN_WORKER in sys.modules else SegmentReader
+        return kind(log_options(self.options), columns_of(schema))
