@@ -209,6 +209,28 @@ class Chaos:
         self.cluster.resume(controller)
         self._start(other)
 
+    def return_without_disk(self) -> None:
+        """A new machine with a dead one's id. Only once the ISRs are without it: until then its disk may be all there is."""
+        broker = self._victim()
+        self._note(f"kill -9 {broker} for good")
+        self.cluster.kill(broker)
+        time.sleep(SESSION_TIMEOUT_MS / 1000 + 1)
+        try:
+            wait_until(lambda: self._left_isrs(broker), 10, what=f"that the ISRs are without {broker}")
+        except TimeoutError:
+            self._note(f"{broker} is the last of an ISR: it keeps its disk")
+        else:
+            shutil.rmtree(self.cluster.log_dir(broker))
+            self._note(f"{broker} has lost its disk")
+        self._start(broker)
+        self._wait_in_sync()
+
+    def _left_isrs(self, broker: int) -> bool:
+        with contextlib.suppress(KafkaException):
+            topic = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC]
+            return all(broker not in p.isrs and p.leader > 0 for p in topic.partitions.values())
+        return False
+
     def _terminated(self, broker: int) -> None:
         code = self.cluster.terminate(broker)
         if code != 0:
@@ -302,6 +324,7 @@ FAULTS: dict[str, Callable[[Chaos], None]] = {
     "kill all": Chaos.kill_all,
     "kill and coordinator": Chaos.kill_and_coordinator,
     "pause controller, kill another": Chaos.pause_controller_and_kill_another,
+    "new disk": Chaos.return_without_disk,
 }
 
 

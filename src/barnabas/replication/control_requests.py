@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: Partitions carried out before others get their turn on the loop: creating a log takes about a millisecond.
 SLICE = 16
+#: Partitions that a line of the log names; DEBUG names all.
+NAMED_IN_LOG = 20
 
 
 class Logs(Protocol):
@@ -193,13 +195,13 @@ class ControlRequests:
         self._fetchers.remove([order.tp])
         self._open_log(partition, order)
         partition.become_leader(order.state, now_ms=self._clock.now_ms())
-        log.info("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, sorted(order.state.isr))
+        log.debug("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)
         self._replicas.wake_all(partition)
 
     def _follow(self, partition: Partition, order: PartitionOrder) -> None:
         self._open_log(partition, order)
         must_refetch = partition.become_follower(order.state)
-        log.info("following %s of %s in epoch %d", order.state.leader, order.tp, order.state.leader_epoch)
+        log.debug("following %s of %s in epoch %d", order.state.leader, order.tp, order.state.leader_epoch)
         self._replicas.wake_all(partition)
         leader = order.state.leader
         if leader < 0 or not self._is_alive(leader):
@@ -282,5 +284,15 @@ class ControlRequests:
 
     def _tell(self, led: list[Partition], followed: list[Partition]) -> None:
         if led or followed:
+            # One line for all: a fail-over may be of thousands, and clients wait for it.
+            log.info("leading %s; following %s", _some(led), _some(followed))
             for listener in self._listeners:
                 listener(led, followed)
+
+
+def _some(partitions: list[Partition]) -> str:
+    """The first few with their leader epochs, and how many more there are."""
+    named = [f"{each.tp} in epoch {each.machine.leader_epoch}" for each in partitions[:NAMED_IN_LOG]]
+    if len(partitions) > NAMED_IN_LOG:
+        named.append(f"{len(partitions) - NAMED_IN_LOG} more")
+    return ", ".join(named) or "nothing more"
