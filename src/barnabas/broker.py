@@ -19,6 +19,7 @@ from barnabas.api import (
     cluster,
     configs,
     control,
+    delegation_tokens,
     fetch,
     find_coordinator,
     group_parts,
@@ -34,6 +35,7 @@ from barnabas.api import (
     transaction_parts,
 )
 from barnabas.api.find_coordinator import KeyType
+from barnabas.api.sasl_mechanisms import SaslParts
 from barnabas.api.secured_listeners import LinkSecurity, secured
 from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
@@ -79,9 +81,11 @@ from barnabas.security.acl_store import AclStore
 from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
+from barnabas.security.key_sets import KeySets
 from barnabas.security.quotas import ClientQuotas, entity_of
-from barnabas.security.setup import make_authorizer
+from barnabas.security.setup import make_authorizer, make_tokens
 from barnabas.security.tls import Certificates
+from barnabas.security.token_store import TokenStore
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
@@ -257,9 +261,15 @@ class Broker:
         )
         self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self.scram_credentials = ScramCredentials()
+        self.tokens = make_tokens(config)
+        key_sets = KeySets(self._loop.time)
+        parts = SaslParts(
+            scram=self.scram_credentials, tokens=self.tokens, key_sets=key_sets, now_ms=self._clock.now_ms
+        )
         for listener in config.listeners:
-            endpoint = secured(config, listener, self.sasl, self.scram_credentials)
-            self.ports[listener.name] = self.server.bind(endpoint)
+            self.ports[listener.name] = self.server.bind(secured(config, listener, self.sasl, parts))
+        for source in key_sets:
+            self._spawn(source.run(), "oauth key set")
         self.certificates = Certificates(config, on_change=self.server.replace_tls)
         self.dynamic.add_check(self.certificates.check)
         self.link_security = LinkSecurity(config)
@@ -286,6 +296,11 @@ class Broker:
             self.acl_store = AclStore(self.session, self.authorizer, self._clock)
             await self.acl_store.start()
             self._spawn(self.acl_store.run(), "acl changes")
+        self.token_store: TokenStore | None = None
+        if self.tokens.is_enabled:
+            self.token_store = TokenStore(self.session, self.tokens, self._clock)
+            await self.token_store.start()
+            self._spawn(self.token_store.run(), "delegation token changes")
 
     async def _open_logs(self) -> None:
         config = self.config
@@ -423,6 +438,7 @@ class Broker:
                     control.handlers(self.context, self.control),
                     acls.handlers(self.context, self.acl_store),
                     sasl.handlers(self.sasl),
+                    delegation_tokens.handlers(self.context, self.tokens, self.token_store),
                     quotas.handlers(self.context, self.config_store, self._write_config),
                     scram.handlers(self.context, self.config_store, self._write_config),
                     *self.groups.families,
@@ -650,6 +666,11 @@ class Broker:
         await self.registrar.register()
         await self.features.refresh()
         self._spawn(self.config_store.run(), "config changes")
+        if self.token_store is not None:
+            interval_ms = self.config.delegation_token_expiry_check_interval_ms
+            self._spawn(
+                self.token_store.remove_expired(interval_ms, lambda: self.controller.is_active), "expired tokens"
+            )
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
         self._spawn(watch_loop_lag(self.registry), "loop lag")

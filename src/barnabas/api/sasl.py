@@ -7,26 +7,17 @@ A failure is answered, and the connection closed, after `connection.failed.authe
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
-from barnabas.auth.jaas import JaasEntry, parse_jaas
-from barnabas.auth.machine import IllegalState, Mechanism, NotAdmitted, RequestKind, SaslSession
-from barnabas.auth.mechanism import SaslFailed, ServerExchange
-from barnabas.auth.plain import MECHANISM as PLAIN
-from barnabas.auth.plain import PlainServer
-from barnabas.auth.scram import BY_NAME, ScramMechanism, ScramServer
+from barnabas.auth.machine import IllegalState, NotAdmitted, RequestKind, SaslSession
+from barnabas.auth.mechanism import SaslFailed
 from barnabas.core.clock import Clock
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.config.definition import Password
-from barnabas.core.config.listeners import Listener
-from barnabas.core.errors import ConfigError, ErrorCode, Malformed
+from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.credentials import ScramCredentials
 from barnabas.security.principal import Principal
 from barnabas.server.call import Call
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -158,50 +149,3 @@ def handlers(api: SaslApi) -> list[ApiHandler]:
         ApiHandler(api_named("SaslHandshake"), api.handshake, _refuse_handshake),
         ApiHandler(api_named("SaslAuthenticate"), api.authenticate, _refuse_authenticate),
     ]
-
-
-# -- from settings ----------------------------------------------------------------------------------------------------
-
-
-def mechanisms_of(config: BrokerConfig, listener: Listener, credentials: ScramCredentials) -> dict[str, Mechanism]:
-    """What a listener offers. :raises ConfigError: for a mechanism that is not served, or lacks its settings."""
-    names = config.for_listener(listener.name, "sasl.enabled.mechanisms")
-    assert isinstance(names, tuple)
-    offered = {name: _mechanism(config, listener, name, credentials) for name in names}
-    if not offered:
-        raise ConfigError(f"listener {listener.name} asks for SASL, but sasl.enabled.mechanisms is empty")
-    return offered
-
-
-def _mechanism(config: BrokerConfig, listener: Listener, name: str, credentials: ScramCredentials) -> Mechanism:
-    reauth_ms = config.for_listener(listener.name, "connections.max.reauth.ms", name)
-    assert isinstance(reauth_ms, int)
-    if name == PLAIN:
-        passwords: Mapping[str, str] = _jaas(config, listener, name).users
-        return Mechanism(lambda: PlainServer(passwords), reauth_ms)
-    if name in BY_NAME:
-        return Mechanism(_scram(BY_NAME[name], credentials), reauth_ms)
-    if name == "GSSAPI":
-        raise ConfigError(
-            f"listener {listener.name}: GSSAPI (Kerberos) is not supported; set sasl.enabled.mechanisms to PLAIN, "
-            f"{', '.join(BY_NAME)} (GSSAPI is Kafka's default)"
-        )
-    raise ConfigError(
-        f"listener {listener.name}: SASL mechanism {name} is not supported; use PLAIN or {' or '.join(BY_NAME)}"
-    )
-
-
-def _scram(mechanism: ScramMechanism, credentials: ScramCredentials) -> Callable[[], ServerExchange]:
-    return lambda: ScramServer(
-        mechanism, lambda user: credentials.get(mechanism, user), nonce=secrets.token_urlsafe(24)
-    )
-
-
-def _jaas(config: BrokerConfig, listener: Listener, mechanism: str) -> JaasEntry:
-    text = config.for_listener(listener.name, "sasl.jaas.config", mechanism)
-    if not isinstance(text, Password):
-        raise ConfigError(
-            f"{mechanism} on listener {listener.name} needs "
-            f"{listener.config_prefix}{mechanism.lower()}.sasl.jaas.config"
-        )
-    return parse_jaas(text.value)

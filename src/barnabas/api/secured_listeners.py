@@ -2,7 +2,8 @@
 
 import logging
 
-from barnabas.api.sasl import SaslApi, SaslGate, mechanisms_of
+from barnabas.api.sasl import SaslApi, SaslGate
+from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth.machine import SaslSession
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.security import ClientSecurity, authenticate
@@ -10,7 +11,6 @@ from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.errors import ConfigError
-from barnabas.security.credentials import ScramCredentials
 from barnabas.security.tls import certificate_principals, listener_context, setting_text
 from barnabas.server.links import open_plaintext
 from barnabas.server.listener import Endpoint
@@ -34,18 +34,29 @@ _LINK_SETTINGS = (
     "ssl.cipher.suites",
     "ssl.endpoint.identification.algorithm",
 )
+#: Of these a mechanism may have its own.
+_LOGIN_SETTINGS = (
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.login.retry.backoff.max.ms",
+)
 #: How long a broker waits for each answer while it authenticates to another.
 _AUTHENTICATION_TIMEOUT_MS = 10_000
 
 
-def secured(config: BrokerConfig, listener: Listener, api: SaslApi, credentials: ScramCredentials) -> Endpoint:
+def secured(config: BrokerConfig, listener: Listener, api: SaslApi, parts: SaslParts) -> Endpoint:
     """:raises ConfigError: for a listener whose settings cannot work."""
     protocol = listener.security_protocol
     tls = listener_context(config, listener) if protocol.uses_tls else None
     if not protocol.uses_sasl:
         principal_of = certificate_principals(config, listener) if protocol.uses_tls else None
         return Endpoint(name=listener.name, host=listener.host, port=listener.port, tls=tls, principal_of=principal_of)
-    mechanisms = mechanisms_of(config, listener, credentials)
+    mechanisms = mechanisms_of(config, listener, parts)
     frame_bytes_max = config.sasl_server_max_receive_size
     return Endpoint(
         name=listener.name,
@@ -96,5 +107,5 @@ def _link_security(config: BrokerConfig) -> ClientSecurity | None:
     mechanism = config.sasl_mechanism_inter_broker_protocol
     settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
     settings["sasl.mechanism"] = mechanism
-    settings["sasl.jaas.config"] = setting_text(config, listener, "sasl.jaas.config", mechanism)
+    settings |= {name: setting_text(config, listener, name, mechanism) for name in _LOGIN_SETTINGS}
     return ClientSecurity.of(protocol.name, {name: text for name, text in settings.items() if text is not None})

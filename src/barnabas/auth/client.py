@@ -20,7 +20,7 @@ def exchange_factory(settings: Mapping[str, str]) -> tuple[str, Callable[[], Cli
     if mechanism != plain.MECHANISM and scram_mechanism is None:
         hint = " (GSSAPI is the default: set sasl.mechanism)" if mechanism == "GSSAPI" else ""
         raise ConfigError(
-            f"sasl.mechanism={mechanism} is not supported{hint}; use PLAIN or {' or '.join(scram.BY_NAME)}"
+            f"sasl.mechanism={mechanism} is not supported{hint}; use PLAIN, {', '.join(scram.BY_NAME)} or OAUTHBEARER"
         )
     text = settings.get("sasl.jaas.config")
     if text is None:
@@ -29,6 +29,8 @@ def exchange_factory(settings: Mapping[str, str]) -> tuple[str, Callable[[], Cli
     user, password = entry.require("username"), entry.require("password")
     if scram_mechanism is None:
         return mechanism, lambda: plain.PlainClient(user, password)
+    # A delegation token: its id is the user, its HMAC the password.
+    by_token = entry.options.get("tokenauth", "").lower() == "true"
     return mechanism, lambda: scram.ScramClient(
-        scram_mechanism, user, password, nonce=secrets.token_urlsafe(_NONCE_BYTES)
+        scram_mechanism, user, password, nonce=secrets.token_urlsafe(_NONCE_BYTES), delegation_token=by_token
     )

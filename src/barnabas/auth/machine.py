@@ -63,6 +63,8 @@ class SaslSession:
         self.state = State.HANDSHAKE
         self.mechanism: str | None = None
         self.user: str | None = None
+        #: Proved with a delegation token, by the last authentication.
+        self.by_delegation_token = False
         #: After a handshake of version 0, tokens come without a header.
         self.takes_raw_tokens = False
         self._exchange: ServerExchange | None = None
@@ -131,6 +133,7 @@ class SaslSession:
             return Accepted(answer)
         lifetime_ms = self._lifetime_ms(self._exchange, wall_ms)
         self.user = user
+        self.by_delegation_token = self._exchange.by_delegation_token
         self.state, self._exchange, self.takes_raw_tokens = State.COMPLETE, None, False
         self._completed_at_ms = now_ms
         self._expires_at_ms = now_ms + lifetime_ms if lifetime_ms is not None else None

@@ -22,6 +22,11 @@ class ServerExchange(Protocol):
         """When the credential itself ends, if it does: a token's end."""
         ...
 
+    @property
+    def by_delegation_token(self) -> bool:
+        """Whether it was proved with a delegation token: whoever has one gets no other with it."""
+        ...
+
     def evaluate(self, token: bytes) -> bytes:
         """The answer to a client's token. Raises `SaslFailed`."""
         ...

@@ -12,6 +12,7 @@ class PlainServer:
     """Checks against passwords that the settings hold. The words are Kafka's."""
 
     expires_at_ms: int | None = None
+    by_delegation_token = False
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords

@@ -110,10 +110,17 @@ class ScramCredential:
         return ScramCredential(salt, stored, server, int(fields["iterations"]))
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class TokenCredential:
+    """A delegation token as SCRAM sees it: its id is the user, its HMAC in base64 the password."""
+
+    owner: str
+    credential: ScramCredential
+    expires_at_ms: int
+
+
 class ScramServer:
     """Owner: one connection. Two tokens come, two go."""
-
-    expires_at_ms: int | None = None
 
     def __init__(
         self,
@@ -121,11 +128,17 @@ class ScramServer:
         credential_of: Callable[[str], ScramCredential | None],
         *,
         nonce: str,
+        token_of: Callable[[str], TokenCredential | None] = lambda token_id: None,
     ) -> None:
+        """`token_of` answers for delegation tokens, which come with the extension `tokenauth=true`."""
         self._mechanism = mechanism
         self._credential_of = credential_of
+        self._token_of = token_of
+        self.expires_at_ms: int | None = None
+        self.by_delegation_token = False
         self._own_nonce = nonce
         self._claimed = ""
+        self._owner = ""
         self._credential: ScramCredential | None = None
         self._nonce = ""
         self._messages = ""
@@ -148,10 +161,11 @@ class ScramServer:
         if match is None:
             raise self._fail()
         self._claimed = _decode_name(match["name"])
-        # Delegation tokens come with the extension tokenauth=true; without them, nobody may pass as one.
+        # Names of users and of tokens are two worlds: the extension says which one is meant.
         if "tokenauth=true" in match["extensions"].split(","):
-            raise self._fail()
-        credential = self._credential_of(self._claimed)
+            credential = self._take_token()
+        else:
+            credential = self._credential_of(self._claimed)
         if credential is None or credential.iterations < ITERATIONS_MIN:
             raise self._fail()
         if match["authzid"] and _decode_name(match["authzid"]) != self._claimed:
@@ -163,6 +177,13 @@ class ScramServer:
         answer = f"r={self._nonce},s={_b64(credential.salt)},i={credential.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return answer.encode()
+
+    def _take_token(self) -> ScramCredential | None:
+        token = self._token_of(self._claimed)
+        if token is None:
+            return None
+        self._owner, self.expires_at_ms, self.by_delegation_token = token.owner, token.expires_at_ms, True
+        return token.credential
 
     def _final(self, credential: ScramCredential, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(token.decode("utf-8", "replace"))
@@ -176,18 +197,20 @@ class ScramServer:
             raise self._fail()
         if not hmac.compare_digest(mechanism.hash(_xor(proof, signature)), credential.stored_key):
             raise self._fail()
-        self.user = self._claimed
+        self.user = self._owner if self.by_delegation_token else self._claimed
         return f"v={_b64(mechanism.hmac(credential.server_key, signed))}".encode()
 
 
 class ScramClient:
     """Proves a password, and makes the server prove that it knows it too."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, delegation_token: bool = False
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={_encode_name(user)},r={nonce}"
+        self._bare = f"n={_encode_name(user)},r={nonce}" + (",tokenauth=true" if delegation_token else "")
         self._verifier: bytes | None = None
         self.is_complete = False
 

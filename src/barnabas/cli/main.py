@@ -43,6 +43,9 @@ COMMANDS: dict[str, _Entry] = {
     "reassign-partitions": _Entry("barnabas.cli.reassign_partitions", "Move replicas between brokers."),
     "transactions": _Entry("barnabas.cli.transactions", "List, describe and abort transactions."),
     "acls": _Entry("barnabas.cli.acls", "List, add and remove access control entries."),
+    "delegation-tokens": _Entry(
+        "barnabas.cli.delegation_tokens", "Create, renew, expire and describe delegation tokens."
+    ),
     "producer-perf-test": _Entry("barnabas.cli.producer_perf_test", "Measure producing."),
     "consumer-perf-test": _Entry("barnabas.cli.consumer_perf_test", "Measure consuming."),
     "broker-api-versions": _Entry("barnabas.cli.broker_api_versions", "Print which API versions each broker serves."),

@@ -1,5 +1,6 @@
 """How a client proves who it is and checks whom it speaks to, from `security.protocol`, `ssl.*` and `sasl.*`."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,11 @@ from typing import Final
 
 from barnabas.auth.client import exchange_factory
 from barnabas.auth.mechanism import ClientExchange, SaslFailed
+from barnabas.auth.oauth import MECHANISM as OAUTHBEARER
 from barnabas.auth.tls import TlsSettings, client_context
 from barnabas.client.connection import Connection
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.oauth_login import TokenSource, token_source
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -26,6 +29,8 @@ class ClientSecurity:
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
     begin: Callable[[], ClientExchange] | None = None
+    #: Where OAUTHBEARER's tokens come from.
+    tokens: TokenSource | None = None
 
     @staticmethod
     def of(security_protocol: str, settings: Mapping[str, str]) -> "ClientSecurity":
@@ -35,11 +40,14 @@ class ClientSecurity:
             tls = client_context(TlsSettings.read(settings.get))
         if security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
             return ClientSecurity(tls=tls)
+        if settings.get("sasl.mechanism") == OAUTHBEARER:
+            tokens = token_source(settings)
+            return ClientSecurity(tls=tls, mechanism=OAUTHBEARER, begin=tokens.exchange, tokens=tokens)
         mechanism, begin = exchange_factory(settings)
         return ClientSecurity(tls=tls, mechanism=mechanism, begin=begin)
 
     def exchange(self, address: str) -> "SaslConversation | None":
-        """The conversation to hold on a fresh connection; None where there is no SASL."""
+        """The conversation to hold on a fresh connection; None where there is no SASL. It may wait for a token."""
         if self.begin is None or self.mechanism is None:
             return None
         return SaslConversation(address, self.mechanism, self.begin())
@@ -47,6 +55,8 @@ class ClientSecurity:
 
 async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
     """The whole exchange: the hook of `open_connection`. Where the broker ends sessions, it is held again in time."""
+    if security.tokens is not None and not security.tokens.is_fresh:
+        await asyncio.to_thread(security.tokens.get)
     conversation = security.exchange(connection.address)
     if conversation is None:
         return

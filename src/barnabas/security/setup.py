@@ -1,4 +1,4 @@
-"""From a broker's settings to the authorizer that they ask for."""
+"""From a broker's settings to the authorizer and the delegation tokens that they ask for."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ConfigError
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.authorizer import AllowEverything, Authorizer
+from barnabas.security.tokens import DelegationTokens, TokenLimits
 
 ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 
@@ -20,3 +21,14 @@ def make_authorizer(config: BrokerConfig) -> Authorizer:
             "which keeps its entries in ZooKeeper"
         )
     return AclAuthorizer(super_users=config.super_users, allow_if_no_acl=config.allow_everyone_if_no_acl_found)
+
+
+def make_tokens(config: BrokerConfig) -> DelegationTokens:
+    """Off without `delegation.token.secret.key`."""
+    secret = config.delegation_token_secret_key
+    return DelegationTokens(
+        secret.value if secret is not None else None,
+        TokenLimits(
+            lifetime_ms_max=config.delegation_token_max_lifetime_ms, renewal_ms=config.delegation_token_expiry_time_ms
+        ),
+    )

@@ -1,5 +1,9 @@
 """Secured clusters for tests: listeners and users."""
 
+import json
+import subprocess
+import sys
+
 from barnabas.cli.local_cluster import LocalCluster
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -37,3 +41,31 @@ def bootstrap_of(cluster: LocalCluster, listener: str) -> str:
             if name == listener:
                 found.append(address)
     return ",".join(found)
+
+
+_KAFKA_PYTHON = """
+import json, sys
+import kafka, kafka.errors
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+class Tokens(AbstractTokenProvider):
+    def __init__(self, token): self._token = token
+    def token(self): return self._token
+
+settings = json.loads(sys.argv[1])
+if "token" in settings:
+    settings["sasl_oauth_token_provider"] = Tokens(settings.pop("token"))
+try:
+    kafka.KafkaProducer(**settings, bootstrap_timeout_ms=4000)
+except kafka.errors.KafkaError as error:
+    print("refused", type(error).__name__)
+else:
+    print("let in")
+"""
+
+
+def kafka_python_is_refused(**settings: object) -> bool:
+    """In a process of its own: a client of kafka-python that is refused leaves sockets behind."""
+    command = [sys.executable, "-W", "ignore", "-c", _KAFKA_PYTHON, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.startswith("refused")

@@ -15,6 +15,7 @@ class TwoSteps:
     def __init__(self, expires_at_ms: int | None = None) -> None:
         self.user: str | None = None
         self.expires_at_ms = expires_at_ms
+        self.by_delegation_token = False
         self._tokens = 0
 
     def evaluate(self, token: bytes) -> bytes:

@@ -1,0 +1,192 @@
+"""Where a client's OAUTHBEARER tokens come from: a token endpoint (KIP-768), a file, or made on the spot and not signed.
+
+A token is kept until a share of its life has passed (`sasl.login.refresh.window.factor`), then fetched again when it is next
+needed: each new connection, and each renewal of a session, asks.
+"""
+
+import base64
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote_plus
+
+from barnabas.auth.jaas import JaasEntry, parse_jaas
+from barnabas.auth.jwt import InvalidToken, Json, encode_unsecured, parse_jwt
+from barnabas.auth.oauth import OAuthClient, check_extensions
+from barnabas.auth.tls import TlsSettings, client_context
+from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.web import WebFailed, check_url, load
+from barnabas.core.errors import ConfigError
+
+_UNSECURED: Final = "unsecuredLogin"
+_EXTENSION: Final = "extension_"
+_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+_TRIES_MAX: Final = 4
+
+
+class TokenSource:
+    """Thread-safe. `get` may block: on the web, or on a file."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], str],
+        extensions: Mapping[str, str],
+        *,
+        refresh_share: float = 0.8,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._fetch = fetch
+        self._extensions = dict(extensions)
+        self._refresh_share = refresh_share
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._refresh_at_s = 0.0
+
+    @property
+    def is_fresh(self) -> bool:
+        return self._token is not None and self._now_s() < self._refresh_at_s
+
+    def get(self) -> str:
+        """:raises AuthenticationFailed: where no token can be had."""
+        with self._lock:
+            if not self.is_fresh:
+                token, now_s = self._fetch(), self._now_s()
+                self._refresh_at_s = now_s + max(0.0, _end_s(token) - now_s) * self._refresh_share
+                self._token = token
+            assert self._token is not None
+            return self._token
+
+    def exchange(self) -> OAuthClient:
+        return OAuthClient(self.get(), self._extensions)
+
+
+def _end_s(token: str) -> float:
+    try:
+        end = parse_jwt(token).claims.get("exp")
+    except InvalidToken:
+        return 0.0  # opaque to us, so it is used once; the broker may know it
+    return float(end) if isinstance(end, int | float) else 0.0
+
+
+def token_source(settings: Mapping[str, str]) -> TokenSource:
+    """:raises ConfigError: for settings from which no token can come."""
+    text = settings.get("sasl.jaas.config")
+    if text is None:
+        raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {_ENDPOINT} for signed tokens")
+    entry = parse_jaas(text)
+    share = _share(settings)
+    url = settings.get(_ENDPOINT)
+    if url is not None:
+        check_url(_ENDPOINT, url)
+        extensions = _prefixed(entry, _EXTENSION)
+        check_extensions(extensions)
+        fetch = _from_file(url) if url.startswith("file:") else _from_endpoint(url, entry, settings)
+        return TokenSource(fetch, extensions, refresh_share=share)
+    if not any(name.startswith(_UNSECURED) for name in entry.options):
+        raise ConfigError(
+            f"sasl.mechanism=OAUTHBEARER: set {_ENDPOINT}, or, for tokens that nobody signs, unsecuredLoginStringClaim_sub "
+            "in sasl.jaas.config"
+        )
+    extensions = _prefixed(entry, f"{_UNSECURED}Extension_")
+    check_extensions(extensions)
+    claims_of = _unsecured(entry)
+    return TokenSource(lambda: encode_unsecured(claims_of(time.time())), extensions, refresh_share=share)
+
+
+def _share(settings: Mapping[str, str]) -> float:
+    try:
+        factor = float(settings.get("sasl.login.refresh.window.factor") or 0.8)
+        jitter = float(settings.get("sasl.login.refresh.window.jitter") or 0.05)
+    except ValueError:
+        raise ConfigError("sasl.login.refresh.window.factor and .jitter are numbers between 0 and 1") from None
+    return min(1.0, factor + random.uniform(0, jitter))
+
+
+def _prefixed(entry: JaasEntry, prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in entry.options.items() if name.startswith(prefix)}
+
+
+def _from_file(url: str) -> Callable[[], str]:
+    def fetch() -> str:
+        try:
+            return load(url).decode().strip()
+        except (WebFailed, UnicodeDecodeError) as error:
+            raise AuthenticationFailed(f"no token: {error}") from error
+
+    return fetch
+
+
+def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> Callable[[], str]:
+    identity = f"{entry.require('clientId')}:{entry.require('clientSecret')}"
+    scope = entry.options.get("scope", "").strip()
+    body = "grant_type=client_credentials" + (f"&scope={quote_plus(scope)}" if scope else "")
+    headers = {
+        "Authorization": "Basic " + base64.b64encode(identity.encode()).decode(),
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Cache-Control": "no-cache",
+    }
+    timeout_ms = _milliseconds(settings, "sasl.login.read.timeout.ms", "sasl.login.connect.timeout.ms")
+    backoff_ms = _milliseconds(settings, "sasl.login.retry.backoff.ms") or 100
+    backoff_max_ms = _milliseconds(settings, "sasl.login.retry.backoff.max.ms") or 10_000
+    # Kafka's Java client reads the trust store from the JAAS line here, and so do we.
+    own = {name: value for name, value in entry.options.items() if name.startswith("ssl.")}
+    tls = client_context(TlsSettings.read(own.get)) if own else None
+
+    def fetch() -> str:
+        wait_ms = backoff_ms
+        for attempt in range(1, _TRIES_MAX + 1):
+            try:
+                return _access_token(
+                    url, load(url, body=body.encode(), headers=headers, timeout_ms=timeout_ms, tls=tls)
+                )
+            except WebFailed as failure:
+                if failure.is_final or attempt == _TRIES_MAX:
+                    raise AuthenticationFailed(f"no token: {failure}") from failure
+            time.sleep(wait_ms / 1000)
+            wait_ms = min(wait_ms * 2, backoff_max_ms)
+        raise AssertionError("the last try returns or raises")
+
+    return fetch
+
+
+def _access_token(url: str, document: bytes) -> str:
+    try:
+        token = json.loads(document)["access_token"]
+    except (ValueError, KeyError, TypeError):
+        token = None
+    if not isinstance(token, str) or not token.strip():
+        # Not chained, and nothing of the document: it may hold a token under another name.
+        raise AuthenticationFailed(f"no token: the answer of {url} has no access_token") from None
+    return token.strip()
+
+
+def _milliseconds(settings: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        if text := settings.get(name):
+            if not text.strip().isdigit():
+                raise ConfigError(f"{name}={text} is not a number of milliseconds")
+            return int(text)
+    return None
+
+
+def _unsecured(entry: JaasEntry) -> Callable[[float], dict[str, Json]]:
+    """By the JAAS options `unsecuredLogin…`, as Kafka's."""
+    options = entry.options
+    lifetime = options.get(f"{_UNSECURED}LifetimeSeconds", "3600")
+    principal_claim = options.get(f"{_UNSECURED}PrincipalClaimName", "sub")
+    try:
+        lifetime_s = float(lifetime)
+        numbers = {name: float(text) for name, text in _prefixed(entry, f"{_UNSECURED}NumberClaim_").items()}
+    except ValueError:
+        raise ConfigError(f"sasl.jaas.config: {_UNSECURED}LifetimeSeconds and NumberClaims are numbers") from None
+    claims: dict[str, Json] = {**numbers, **_prefixed(entry, f"{_UNSECURED}StringClaim_")}
+    for name, text in _prefixed(entry, f"{_UNSECURED}ListClaim_").items():
+        # As Kafka: the first character is what the entries are separated by.
+        claims[name] = list(text[1:].split(text[:1])) if text else []
+    if not claims.get(principal_claim):
+        raise ConfigError(f'sasl.jaas.config: unsecured tokens need {_UNSECURED}StringClaim_{principal_claim}="…"')
+    return lambda now_s: {**claims, "iat": now_s, "exp": now_s + lifetime_s}

@@ -1,0 +1,103 @@
+"""The key sets that OAUTHBEARER's tokens are checked against: loaded from a URL, loaded again, and kept while that fails.
+
+Owner: the event loop; documents are loaded on a thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
+from barnabas.client.web import WebFailed, check_url, load
+from barnabas.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: A token with an unknown key asks for a new key set at once, but not more often than this: strangers send tokens, too.
+EXPEDITE_MIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeySetSettings:
+    url: str
+    refresh_ms: int
+    backoff_ms: int
+    backoff_max_ms: int
+
+
+class KeySetSource:
+    def __init__(self, settings: KeySetSettings, *, now_s: Callable[[], float]) -> None:
+        """:raises ConfigError: for a URL, or a file, that cannot be used. The web may come up later."""
+        check_url("sasl.oauthbearer.jwks.endpoint.url", settings.url)
+        self._settings = settings
+        self._now_s = now_s
+        self._keys: KeySet | None = None
+        self._wanted = asyncio.Event()
+        self._expedited_s = -EXPEDITE_MIN_S
+        if settings.url.startswith("file:"):
+            try:
+                self._keys = KeySet(load(settings.url))
+            except (WebFailed, ConfigError) as error:
+                raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
+
+    def verify(self, token: Jwt) -> None:
+        """:raises InvalidToken: unless a key of the set signed it."""
+        if self._keys is None:
+            raise InvalidToken("the key set has not been loaded yet")
+        try:
+            self._keys.verify(token)
+        except UnknownKey:
+            self._expedite()
+            raise
+
+    def _expedite(self) -> None:
+        now_s = self._now_s()
+        if now_s - self._expedited_s >= EXPEDITE_MIN_S:
+            self._expedited_s = now_s
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Loads it, and again after each `…refresh.ms`, or sooner when a token asks; until cancelled."""
+        backoff_ms = self._settings.backoff_ms
+        if self._keys is not None:
+            await self._wait(self._settings.refresh_ms)
+        while True:
+            try:
+                document = await asyncio.to_thread(load, self._settings.url)
+                self._keys = KeySet(document)
+            except (WebFailed, ConfigError) as error:
+                kept = "tokens are refused meanwhile" if self._keys is None else "the former one is kept"
+                log.error("the key set for OAUTHBEARER could not be loaded, %s: %s", kept, error)
+                await asyncio.sleep(backoff_ms / 1000)
+                backoff_ms = min(backoff_ms * 2, self._settings.backoff_max_ms)
+            else:
+                log.info("the key set for OAUTHBEARER has %d keys", len(self._keys))
+                backoff_ms = self._settings.backoff_ms
+                await self._wait(self._settings.refresh_ms)
+
+    async def _wait(self, delay_ms: int) -> None:
+        self._wanted.clear()
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+
+class KeySets:
+    """One source for each URL, however many listeners ask for it."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._sources: dict[KeySetSettings, KeySetSource] = {}
+
+    def of(self, settings: KeySetSettings) -> KeySetSource:
+        source = self._sources.get(settings)
+        if source is None:
+            source = self._sources[settings] = KeySetSource(settings, now_s=self._now_s)
+        return source
+
+    def __iter__(self) -> Iterator[KeySetSource]:
+        return iter(self._sources.values())

@@ -1,0 +1,138 @@
+"""Delegation tokens in ZooKeeper, where Kafka keeps them, and the notifications by which brokers hear of a change.
+
+Owner: the event loop. The store feeds one `DelegationTokens`. A change holds here at once, on other brokers when they have read
+the notification.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from barnabas.coordination import paths
+from barnabas.coordination.notifications import ChangeNotifications
+from barnabas.coordination.operations import Get, Operation
+from barnabas.coordination.session import (
+    ConnectionLost,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    ZooKeeperSession,
+)
+from barnabas.coordination.znodes_security import DelegationTokenInfo
+from barnabas.core.clock import Clock
+from barnabas.core.errors import Malformed
+from barnabas.security.tokens import DelegationTokens
+
+log = logging.getLogger(__name__)
+
+
+class TokenStore:
+    def __init__(self, session: ZooKeeperSession, tokens: DelegationTokens, clock: Clock) -> None:
+        self._session = session
+        self._tokens = tokens
+        self._clock = clock
+        #: Reads and writes must not overtake each other, or an old answer would win.
+        self._lock = asyncio.Lock()
+        self._reload_due = asyncio.Event()
+        self._unsubscribe = session.on_state(self._on_state)
+        self._notifications = ChangeNotifications(
+            session, paths.DELEGATION_TOKEN_CHANGES, paths.TOKEN_CHANGE_PREFIX, self._on_notification, clock
+        )
+
+    async def start(self) -> None:
+        """Everything that is stored; `run` follows what changes after it."""
+        await self._session.ensure_paths((paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES))
+        await self._notifications.start()
+        await self._load()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._notifications.run(), name="token changes")
+                tasks.create_task(self._reload_when_due(), name="token reload")
+        finally:
+            self._unsubscribe()
+
+    async def remove_expired(self, interval_ms: int, is_controller: Callable[[], bool]) -> None:
+        """One broker's task is enough: the controller's. Until cancelled."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            if not is_controller():
+                continue
+            try:
+                for info in self._tokens.expired(now_ms=self._clock.now_ms()):
+                    log.info("delegation token %s of %s has expired", info.token_id, info.owner)
+                    await self.remove(info.token_id)
+            except (ConnectionLost, SessionExpired) as error:
+                log.info("expired delegation tokens wait for ZooKeeper: %s", error)
+
+    def _on_state(self, state: SessionState) -> None:
+        # Notifications live a quarter of an hour: after a longer absence some may be gone unread.
+        if state in (SessionState.CONNECTED, SessionState.RENEWED):
+            self._reload_due.set()
+
+    async def _reload_when_due(self) -> None:
+        while True:
+            await self._reload_due.wait()
+            self._reload_due.clear()
+            try:
+                await self._load()
+            except (ConnectionLost, SessionExpired) as error:
+                log.info("delegation tokens wait for ZooKeeper: %s", error)  # the next session comes with a state
+
+    async def _load(self) -> None:
+        async with self._lock:
+            ids = await self._session.children(paths.DELEGATION_TOKENS)
+            reads: list[Operation] = [Get(paths.delegation_token(each)) for each in ids]
+            results = (await self._session.batch(reads)).results if reads else ()
+            for info in [each for each in self._tokens if each.token_id not in ids]:
+                self._tokens.removed(info.token_id)
+            for token_id, result in zip(ids, results, strict=True):
+                self._take(token_id, result.data if result.ok else None)
+
+    async def _on_notification(self, data: bytes) -> None:
+        token_id = data.decode("utf-8", "replace")
+        async with self._lock:
+            try:
+                stored, _ = await self._session.get(paths.delegation_token(token_id))
+            except NoNode:
+                stored = None
+            self._take(token_id, stored)
+
+    def _take(self, token_id: str, data: bytes | None) -> None:
+        if not data:
+            self._tokens.removed(token_id)
+            return
+        try:
+            self._tokens.changed(DelegationTokenInfo.decode(data))
+        except Malformed as error:
+            # Somebody wrote what nobody can read: nobody gets in with it.
+            log.error("the delegation token %s cannot be read: %s", token_id, error)
+            self._tokens.removed(token_id)
+
+    async def write(self, info: DelegationTokenInfo) -> None:
+        path, data = paths.delegation_token(info.token_id), info.encode()
+        async with self._lock:
+            try:
+                await self._session.set(path, data)
+            except NoNode:
+                try:
+                    await self._session.create(path, data)
+                except NodeExists:
+                    await self._session.set(path, data)
+            self._tokens.changed(info)
+        await self._tell(info.token_id)
+
+    async def remove(self, token_id: str) -> None:
+        async with self._lock:
+            try:
+                await self._session.delete(paths.delegation_token(token_id))
+            except NoNode:
+                log.info("delegation token %s was removed by another broker", token_id)
+            self._tokens.removed(token_id)
+        await self._tell(token_id)
+
+    async def _tell(self, token_id: str) -> None:
+        await self._session.create(paths.delegation_token_change(), token_id.encode(), sequence=True)
