@@ -1,0 +1,154 @@
+"""Records that could not be used, kept as they were in a topic of their own, with headers that say where and why.
+
+A dead letter has the key, value, headers and time of the record it was, and the headers that Connect adds
+(`__connect.errors.topic`, `.partition`, `.offset`, `.exception.message`, …), so that Connect's tools read ours and we theirs.
+
+    decoded = decode(records, Json("id int, total double"))                            # bad records have an error
+    ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
+    sink.writer(to_topics(ready, topic="clean", dead_letter_topic="dead", value="out"), checkpoint=…).start()
+
+`to_topics` sends both kinds through one query, so each record arrives exactly once in one place or the other.
+`barnabas pipeline replay` (`replay.replay`) sends dead letters back; `restore` does so within Spark.
+"""
+
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, StringType
+
+from barnabas.spark.pipelines import error_headers as names
+from barnabas.spark.pipelines._fields import TransformError, column, column_type
+from barnabas.spark.pipelines.transforms import HEADERS_TYPE, header, headers_or_none_yet
+
+#: Stages by Connect's names.
+KEY_CONVERTER: Final = "KEY_CONVERTER"
+VALUE_CONVERTER: Final = "VALUE_CONVERTER"
+TRANSFORMATION: Final = "TRANSFORMATION"
+
+
+class Split(NamedTuple):
+    good: DataFrame
+    bad: DataFrame
+
+
+def split(df: DataFrame, *, error: str = "error") -> Split:
+    """Those without an error, and those with one. Each is a query of its own if both are started; see `to_topics`."""
+    column_type(df, error, "split")
+    return Split(df.filter(column(error).isNull()).drop(error), df.filter(column(error).isNotNull()))
+
+
+def dead_letters(
+    bad: DataFrame,
+    topic: str,
+    *,
+    pipeline: str = "barnabas",
+    stage: str = VALUE_CONVERTER,
+    error: str = "error",
+) -> DataFrame:
+    """What to write to a dead-letter topic: `topic, key, value, headers` and, where known, `timestamp`."""
+    _raw(bad, "dead_letters")
+    return bad.select(
+        F.lit(topic).alias("topic"),
+        _bytes_of(bad, "key"),
+        _bytes_of(bad, "value"),
+        error_headers(bad, pipeline=pipeline, stage=stage, error=error).alias("headers"),
+        *_timestamp(bad),
+    )
+
+
+def to_topics(
+    df: DataFrame,
+    *,
+    topic: str | Column,
+    dead_letter_topic: str,
+    key: str = "key",
+    value: str = "value",
+    pipeline: str = "barnabas",
+    stage: str = VALUE_CONVERTER,
+    error: str = "error",
+) -> DataFrame:
+    """Good records to `topic` (a name, or a column that says it) with columns `key` and `value`, bad ones as they came to
+    `dead_letter_topic`, all in one DataFrame for one sink."""
+    column_type(df, error, "to_topics")
+    _raw(df, "to_topics")
+    for name in (key, value):
+        kind = column_type(df, name, "to_topics")
+        if not isinstance(kind, BinaryType | StringType):
+            raise TransformError(f"to_topics: column {name!r} is {kind.simpleString()}: encode it first")
+    bad = column(error).isNotNull()
+    destination = F.lit(topic) if isinstance(topic, str) else topic
+    kept = headers_or_none_yet(df).cast(HEADERS_TYPE)
+    return df.select(
+        F.when(bad, F.lit(dead_letter_topic)).otherwise(destination).alias("topic"),
+        F.when(bad, _bytes_of(df, "key")).otherwise(column(key).cast("binary")).alias("key"),
+        F.when(bad, _bytes_of(df, "value")).otherwise(column(value).cast("binary")).alias("value"),
+        F.when(bad, error_headers(df, pipeline=pipeline, stage=stage, error=error)).otherwise(kept).alias("headers"),
+        *_timestamp(df),
+    )
+
+
+def _raw(df: DataFrame, who: str) -> None:
+    for name in ("key", "value"):
+        if name in df.columns and not isinstance(df.schema[name].dataType, BinaryType | StringType):
+            kind = df.schema[name].dataType.simpleString()
+            raise TransformError(
+                f"{who}: {name!r} is {kind}, but a dead letter keeps the bytes: decode into another column"
+            )
+
+
+def _bytes_of(df: DataFrame, name: str) -> Column:
+    return (column(name) if name in df.columns else F.lit(None)).cast("binary").alias(name)
+
+
+def _timestamp(df: DataFrame) -> list[Column]:
+    return [column("timestamp")] if "timestamp" in df.columns else []
+
+
+def error_headers(df: DataFrame, *, pipeline: str, stage: str, error: str = "error") -> Column:
+    """The record's own headers, and the error's. Those of an earlier failure make room for the new ones."""
+
+    def text(value: Column) -> Column:
+        return value.cast("string").cast("binary")
+
+    def known(name: str, otherwise: object) -> Column:
+        value = column(name).cast("string") if name in df.columns else F.lit(None).cast("string")
+        return text(F.coalesce(value, F.lit(str(otherwise))))
+
+    task = F.coalesce(column("partition").cast("string") if "partition" in df.columns else F.lit("0"), F.lit("0"))
+    added = F.array(
+        header(names.TOPIC, known("topic", "")),
+        header(names.PARTITION, known("partition", -1)),
+        header(names.OFFSET, known("offset", -1)),
+        header(names.CONNECTOR_NAME, text(F.lit(pipeline))),
+        header(names.TASK_ID, text(task)),
+        header(names.STAGE, text(F.lit(stage))),
+        header(names.CLASS_NAME, text(column(error).getField("class"))),
+        header(names.EXCEPTION_CLASS_NAME, text(column(error).getField("class"))),
+        header(names.EXCEPTION_MESSAGE, text(column(error).getField("message"))),
+    ).cast(HEADERS_TYPE)
+    return F.concat(_without_errors(headers_or_none_yet(df).cast(HEADERS_TYPE)), added)
+
+
+def _without_errors(headers: Column) -> Column:
+    return F.filter(headers, lambda one: ~one.getField("key").startswith(names.PREFIX))
+
+
+def header_text(df: DataFrame, name: str) -> Column:
+    """A header's value as text, null where there is none: `header_text(letters, error_headers.EXCEPTION_MESSAGE)`."""
+    column_type(df, "headers", "header_text")
+    named = F.filter(column("headers"), lambda one: one.getField("key") == name)
+    return F.get(named, -1 + F.size(named)).getField("value").cast("string")
+
+
+def restore(df: DataFrame, topic: str | None = None) -> DataFrame:
+    """Dead letters as the records they were, for `topic` or for the one that they came from. Read them with
+    `includeHeaders=true`."""
+    target = F.lit(topic) if topic is not None else header_text(df, names.TOPIC)
+    return df.select(
+        target.alias("topic"),
+        column("key"),
+        column("value"),
+        _without_errors(headers_or_none_yet(df)).cast(HEADERS_TYPE).alias("headers"),
+        *_timestamp(df),
+    )
