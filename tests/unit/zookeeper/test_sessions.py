@@ -1,17 +1,23 @@
 """Session expiry, by hand-moved time."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.coordination.embedded.sessions import SessionTable, first_session_id
 
 
-def test_session_lives_its_timeout_and_at_most_a_tick_longer() -> None:
-    table = SessionTable(tick_ms=100)
+@pytest.mark.parametrize("tick_ms", [20, 100, 2000])
+def test_session_lives_its_timeout_and_hardly_longer_whatever_the_tick_is(tick_ms: int) -> None:
+    table = SessionTable(tick_ms=tick_ms)
+    assert table.next_expiry_ms() is None
     table.add(1, 1000)
     table.touch(1, now_ms=10_050)
     assert table.expired(now_ms=11_050) == []
-    assert table.expired(now_ms=11_150) == [1]
+    due_ms = table.next_expiry_ms()
+    assert due_ms is not None and 11_050 < due_ms <= 11_100
+    assert table.expired(now_ms=due_ms - 1) == []
+    assert table.expired(now_ms=due_ms) == [1]
 
 
 def test_touching_keeps_a_session_alive_and_expiry_reports_it_once() -> None:

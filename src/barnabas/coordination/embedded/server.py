@@ -19,6 +19,8 @@ from barnabas.core.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 
+#: Later than this, and time was lost that clients may have used to say that they live.
+_HELD_UP_S = 0.1
 #: What reading the requests that piled up may take.
 _CATCH_UP_S = 0.05
 
@@ -127,12 +129,13 @@ class EmbeddedZooKeeper:
     # ---- what the clock drives ----------------------------------------------------------------------------------------
 
     async def _tick(self, service: Service) -> None:
-        """Sessions expire on multiples of the tick; looking twice a tick keeps that exact to half of one."""
+        """Looks at sessions when the next one may expire, and twice a tick in any case."""
         interval_s = self.config.tick_time_ms / 2000
         while True:
-            due_s = self._clock.monotonic_s() + interval_s
-            await asyncio.sleep(interval_s)
-            if self._clock.monotonic_s() - due_s > interval_s:
+            wait_s = min(interval_s, service.until_next_expiry_s())
+            due_s = self._clock.monotonic_s() + wait_s
+            await asyncio.sleep(wait_s)
+            if self._clock.monotonic_s() - due_s > _HELD_UP_S:
                 # We were held up (a stopped process, a busy machine): hear first what clients sent meanwhile.
                 await asyncio.sleep(_CATCH_UP_S)
             service.expire_sessions()

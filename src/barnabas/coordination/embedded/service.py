@@ -6,6 +6,7 @@ Owner: the event loop. This is the one place where zxids and session ids are giv
 import hashlib
 import hmac
 import logging
+import math
 import struct
 from collections.abc import Callable
 
@@ -341,6 +342,11 @@ class Service:
         zxid = self.machine.last_zxid + 1
         written = self.machine.close_session(session_id, cxid, zxid=zxid, now_ms=self.clock.now_ms())
         self._log_and_tell(written, origin, out)
+
+    def until_next_expiry_s(self) -> float:
+        """How long no session can expire; infinite where there is none."""
+        due_ms = self.machine.sessions.next_expiry_ms()
+        return math.inf if due_ms is None else max(0.001, (due_ms - self._elapsed_ms()) / 1000)
 
     def expire_sessions(self) -> None:
         """Close the sessions whose clients have not been heard of."""

@@ -1,9 +1,14 @@
 """Sessions: which there are, and when each expires. Pure: time comes in as an argument, and is monotonic: a wall clock that
 is set must not expire anybody.
 
-Expiry is bucketed by `tick_ms`, as in ZooKeeper: a session lives at least its time-out and at most one tick longer, and
-touching it costs a dictionary move only when it changes bucket.
+Expiry is bucketed, as in ZooKeeper, but more finely than by ticks: clients of a broker that was killed wait for its end. A
+session lives at least its time-out and at most one bucket longer; touching it costs a dictionary move when it changes bucket.
 """
+
+from typing import Final
+
+#: The width of a bucket, unless a tick is less.
+BUCKET_MS: Final = 50
 
 
 class Session:
@@ -11,7 +16,7 @@ class Session:
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        #: When it expires, a multiple of the tick; 0 while its timer has not been started.
+        #: When it expires, a multiple of the buckets' width; 0 while its timer has not been started.
         self.bucket_ms = 0
         #: Set once its end has been decided: from then on it can't be touched or resumed.
         self.closing = False
@@ -21,7 +26,7 @@ class SessionTable:
     """Invariant: every session that is not closing is in exactly the bucket that it names, if it names one."""
 
     def __init__(self, *, tick_ms: int) -> None:
-        self._tick_ms = tick_ms
+        self._width_ms = min(tick_ms, BUCKET_MS)
         self.by_id: dict[int, Session] = {}
         self._buckets: dict[int, dict[int, None]] = {}
 
@@ -47,7 +52,7 @@ class SessionTable:
         return True
 
     def _move(self, session_id: int, session: Session, expires_ms: int) -> None:
-        bucket_ms = (expires_ms // self._tick_ms + 1) * self._tick_ms
+        bucket_ms = (expires_ms // self._width_ms + 1) * self._width_ms
         if bucket_ms == session.bucket_ms:
             return
         self._leave(session_id, session)
@@ -65,6 +70,10 @@ class SessionTable:
         """After a restart every session has its whole time-out again: its client could not reach us meanwhile."""
         for session_id in self.by_id:
             self.touch(session_id, now_ms=now_ms)
+
+    def next_expiry_ms(self) -> int | None:
+        """When the next session expires, unless it is touched; None where there is none."""
+        return min(self._buckets, default=None)
 
     def expired(self, *, now_ms: int) -> list[int]:
         """Sessions whose time has come, now closing; each is reported once."""
