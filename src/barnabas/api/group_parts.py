@@ -42,6 +42,7 @@ def assemble(
         create_topic=create_topic,
         consumer_protocol_enabled=consumer_protocol_enabled,
         verify_transaction=verify_transaction,
+        registry=context.registry,
     )
 
     families = [

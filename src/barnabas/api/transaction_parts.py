@@ -116,6 +116,7 @@ def assemble(
         send_markers=send_markers,
         on_bug=on_bug,
         transaction_version=transaction_version,
+        registry=context.registry,
     )
     verifier = Verifier(
         coordinator_of=coordinator.coordinator_of,

@@ -349,6 +349,7 @@ class ClassicProtocol:
             assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
             # The replay of this record makes the group Stable; the answers wait until it is committed.
             out.records.append(group.record(assignments))
+            self._around.counts.completed_rebalance(1)
             for each in group.members.values():
                 self._answer_sync(group, each, _synced(group, assignments[each.member_id]), out)
         return out.result()

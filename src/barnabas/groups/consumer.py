@@ -293,6 +293,7 @@ class ConsumerProtocol:
                 out.records.append(records.partition_metadata(group.group_id, topics_record(existing)))
             if has_changed or len(out.records) > before:
                 epoch += 1
+                self._around.counts.consumer_group_rebalance(1)
                 out.records.append(records.group_epoch(group.group_id, epoch))
             else:
                 group.topics_version = topics.version
@@ -388,6 +389,7 @@ class ConsumerProtocol:
         existing = existing_topics(group, staying, regexes, self._around.topics)
         if existing != group.topics:
             out.records.append(records.partition_metadata(group.group_id, topics_record(existing)))
+        self._around.counts.consumer_group_rebalance(1)
         out.records.append(records.group_epoch(group.group_id, group.group_epoch + 1))
 
     @staticmethod

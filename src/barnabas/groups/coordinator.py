@@ -16,11 +16,13 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import GROUP_METADATA_TOPIC
-from barnabas.groups.group import Requester, Surroundings
+from barnabas.groups import metrics
+from barnabas.groups.group import GroupCounts, Requester, Surroundings
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
 from barnabas.groups.subscriptions import MayDescribe
 from barnabas.groups.topic_view import TopicView
+from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages import consumer_group_describe
 from barnabas.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -37,7 +39,7 @@ from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, Offset
 from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer, ShardState
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,9 @@ class GroupCoordinator:
         consumer_protocol_enabled: Callable[[], bool] = lambda: False,
         verify_transaction: VerifyTransaction = trust,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
+        registry: Registry | None = None,
     ) -> None:
+        """`registry`: where its numbers go; without one they are not kept."""
         self._metadata = metadata
         self._config = config
         self._now_ms = now_ms
@@ -98,6 +102,7 @@ class GroupCoordinator:
             topics=TopicView(metadata),
             unique=unique,
             consumer_protocol_enabled=consumer_protocol_enabled,
+            counts=GroupCounts() if registry is None else metrics.group_counts(registry),
         )
         self._runtime = CoordinatorRuntime[GroupMachine](
             self.topic,
@@ -107,7 +112,10 @@ class GroupCoordinator:
             timers=timers,
             spawn=spawn,
             answer_timeout_ms=lambda: config().offsets_commit_timeout_ms,
+            on_loaded=metrics.load_time(registry or Registry()),
         )
+        if registry is not None:
+            metrics.add_gauges(registry, self)
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
 
     # -- where groups live ---------------------------------------------------------------------------------------------
@@ -162,6 +170,10 @@ class GroupCoordinator:
     def machines(self) -> Mapping[int, GroupMachine]:
         """Those that serve, by partition: for metrics and for tests."""
         return self._runtime.active
+
+    def partitions_in(self, state: ShardState) -> int:
+        """For metrics."""
+        return self._runtime.count(state)
 
     # -- classic groups ------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,21 @@ class Topics(Protocol):
         ...
 
 
+def _not_counted(amount: int = 1) -> None:
+    """Nobody keeps this number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts:
+    """What machines count: each is called with how many there were."""
+
+    offset_commit: Callable[[int], None] = _not_counted
+    offset_expiration: Callable[[int], None] = _not_counted
+    offset_deletion: Callable[[int], None] = _not_counted
+    completed_rebalance: Callable[[int], None] = _not_counted
+    consumer_group_rebalance: Callable[[int], None] = _not_counted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a machine is given from outside: settings, topics, chance."""
@@ -85,6 +100,7 @@ class Surroundings:
     unique: Callable[[], str]
     #: Whether the consumer protocol (KIP-848) is served: not while some broker of the cluster does not know it.
     consumer_protocol_enabled: Callable[[], bool]
+    counts: GroupCounts = GroupCounts()
 
 
 class Group(Protocol):

@@ -105,6 +105,7 @@ class Offsets:
                         expire_timestamp_ms=expire_ms,
                     )
                 )
+        self._around.counts.offset_commit(len(out.records))
         return out.result(response)
 
     def commit_in_transaction(
@@ -148,6 +149,7 @@ class Offsets:
                         commit_timestamp_ms=now_ms,
                     )
                 )
+        self._around.counts.offset_commit(len(out.records))
         result = out.result(response)
         result.producer = Producer(request.producer_id, request.producer_epoch)
         return result
@@ -202,6 +204,7 @@ class Offsets:
                     answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif self._has(request.group_id, topic.name, each.partition_index):
                     out.records.append(records.offset_tombstone(request.group_id, topic.name, each.partition_index))
+        self._around.counts.offset_deletion(len(out.records))
         return out.result(response)
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
@@ -214,6 +217,7 @@ class Offsets:
         doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
         doomed.update(self._store.pending_of_group(group_id))
         out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
+        self._around.counts.offset_deletion(len(doomed))
 
     def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
         """The topics are gone, and so are their offsets: as many as fit into one batch."""
@@ -257,6 +261,7 @@ class Offsets:
                     and not self._store.is_pending(group.group_id, topic, partition)
                 ):
                     out.records.append(records.offset_tombstone(group.group_id, topic, partition))
+                    self._around.counts.offset_expiration(1)
                 else:
                     all_expired = False
         return all_expired and not self._store.has_open_transaction(group.group_id)

@@ -15,9 +15,11 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import TRANSACTION_STATE_TOPIC
+from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Result
 from barnabas.runtime.timers import Timers
+from barnabas.transactions import metrics
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
 from barnabas.transactions.machine import ListFilter, SendMarkers, TransactionMachine
@@ -57,8 +59,12 @@ class TransactionCoordinator:
         send_markers: SendMarkersTo,
         on_bug: Callable[[BaseException], None],
         transaction_version: Callable[[], int] = lambda: 0,
+        registry: Registry | None = None,
     ) -> None:
-        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster."""
+        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster.
+
+        `registry`: where its numbers go; without one they are not kept.
+        """
         self.producer_ids = producer_ids
         self.transaction_version = transaction_version
         self._metadata = metadata
@@ -82,6 +88,7 @@ class TransactionCoordinator:
             timers=timers,
             spawn=spawn,
             on_effect=self._carry_out,
+            on_loaded=metrics.load_time(registry or Registry()),
         )
         self.markers = MarkerSender(
             self,
@@ -92,6 +99,8 @@ class TransactionCoordinator:
             spawn=spawn,
             on_bug=on_bug,
         )
+        if registry is not None:
+            metrics.add_gauges(registry, self)
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
 
     # -- where transactional ids live ---------------------------------------------------------------------------------

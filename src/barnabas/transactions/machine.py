@@ -79,6 +79,10 @@ class TransactionMachine:
         """Read only."""
         return self._transactions
 
+    def count(self, state: TransactionState) -> int:
+        """How many transactional ids are in a state."""
+        return sum(txn.state is state for txn in self._transactions.values())
+
     def get(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
 

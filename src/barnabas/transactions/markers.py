@@ -109,6 +109,11 @@ class MarkerSender:
         """Decided transactions whose completion is not written yet."""
         return len(self._decided)
 
+    @property
+    def without_leader(self) -> int:
+        """Markers that wait for somebody to lead their partitions, or for a pause to end."""
+        return len(self._parked)
+
     def start(self, coordinator: int, message: SendMarkers) -> None:
         """The decision is committed."""
         decided = _Decided(coordinator, message)

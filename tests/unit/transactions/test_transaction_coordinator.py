@@ -11,6 +11,8 @@ from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
+from barnabas.metrics.exposition import render
+from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -45,6 +47,7 @@ CONFIG = BrokerConfig.parse(
 class World:
     def __init__(self, tasks: asyncio.TaskGroup, log: MemoryLog) -> None:
         self.log = log
+        self.registry = Registry()
         self.metadata = MetadataCache()
         self.tell_metadata({"a": 1})
         self.markers: list[WriteTxnMarkersRequest] = []
@@ -75,6 +78,7 @@ class World:
             send_markers=self.write_markers,
             on_bug=self.bugs.append,
             transaction_version=lambda: 2,
+            registry=self.registry,
         )
 
     def tell_metadata(self, topics: dict[str, int]) -> None:
@@ -174,6 +178,20 @@ def test_a_transaction_from_its_first_producer_to_its_completion() -> None:
         txn = await world.coordinator.describe("t")
         assert txn is not None
         assert txn.state is TransactionState.COMPLETE_COMMIT
+
+    run(scenario)
+
+
+def test_transactions_are_counted_by_state() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init("open")
+        await world.coordinator.add_partitions("open", client, [A0])
+        await world.init("idle")
+        seen = render(world.registry).decode()
+        assert 'kafka_coordinator_transaction_count{state="Ongoing"} 1.0' in seen
+        assert 'kafka_coordinator_transaction_count{state="Empty"} 1.0' in seen
+        assert "kafka_server_transaction_coordinator_partition_load_time_ms_count 4.0" in seen
 
     run(scenario)
 
