@@ -235,6 +235,28 @@ def refuse_election(request: ElectLeadersRequest, code: ErrorCode, message: str 
     )
 
 
+def _refuse_alter_reassignments(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
+) -> ApiMessage:
+    """For the whole and for each partition, as Kafka does."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=partition.partition_index, error_code=code, error_message=message
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 def handlers(context: BrokerContext) -> list[ApiHandler]:
     api = ClusterApi(context)
     return [
@@ -242,7 +264,7 @@ def handlers(context: BrokerContext) -> list[ApiHandler]:
         ApiHandler(
             api_named("AlterPartitionReassignments"),
             api.alter_reassignments,
-            _refuse(AlterPartitionReassignmentsResponse, has_message=True),
+            _refuse_alter_reassignments,
         ),
         ApiHandler(
             api_named("ListPartitionReassignments"),

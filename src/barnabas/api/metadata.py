@@ -82,19 +82,17 @@ class MetadataApi:
     async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:
         errors: dict[str, ErrorCode] = {}
         valid: list[str] = []
+        may_create_any = self._context.allows(call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         for name in missing:
+            if not (may_create_any or self._context.allows_topic(call, Operation.CREATE, name)):
+                errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                continue
             try:
                 check_topic_name(name)
             except InvalidTopicName:
                 errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
-                continue
-            may_create = self._context.allows(
-                call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
-            ) or self._context.allows_topic(call, Operation.CREATE, name)
-            if may_create:
-                valid.append(name)
             else:
-                errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                valid.append(name)
         if valid:
             errors.update(await self._context.auto_create(valid))
             await self._wait_for_leaders(name for name in valid if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE)
@@ -184,7 +182,10 @@ class MetadataApi:
                 check_topic_name(name)
             except InvalidTopicName:
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
+        topic = MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
+        if with_operations and error is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            topic.topic_authorized_operations = self._context.authorized_operations(call, ResourceType.TOPIC, name)
+        return topic
 
     def _topic(self, call: Call, image: TopicImage, with_operations: bool) -> MetadataResponseTopic:
         topic = MetadataResponseTopic(

@@ -166,7 +166,9 @@ def _altered(
 
 
 def _refuse_describe(request: DescribeUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message)
+    # One for each user that was asked for, without its name: so Kafka says it.
+    results = [DescribeUserScramCredentialsResult(error_code=code, error_message=message) for _ in request.users or ()]
+    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message, results=results)
 
 
 def _refuse_alter(request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:

@@ -65,6 +65,8 @@ class TopicsApi:
         wanted: list[NewTopic] = []
         for topic in request.topics:
             result = results[topic.name]
+            if not context.allows_topic(call, Operation.DESCRIBE_CONFIGS, topic.name):
+                result.topic_config_error_code = _CONFIG_HIDDEN
             if counts[topic.name] > 1:
                 result.error_code, result.error_message = (
                     ErrorCode.INVALID_REQUEST,
@@ -88,15 +90,14 @@ class TopicsApi:
                 result.error_code, result.error_message = outcome.failure.code, outcome.failure.message
                 continue
             result.topic_id = outcome.topic_id or ZERO_TOPIC_ID
-            self._describe(call, result, new_topic, outcome.partitions, outcome.replication_factor)
+            self._describe(result, new_topic, outcome.partitions, outcome.replication_factor)
         return CreateTopicsResponse(topics=list(results.values()))
 
     def _describe(
-        self, call: Call, result: CreatableTopicResult, topic: NewTopic, partitions: int, replication_factor: int
+        self, result: CreatableTopicResult, topic: NewTopic, partitions: int, replication_factor: int
     ) -> None:
         """KIP-525: what was made, for those who may see it."""
-        if not self._context.allows_topic(call, Operation.DESCRIBE_CONFIGS, topic.name):
-            result.topic_config_error_code = _CONFIG_HIDDEN
+        if result.topic_config_error_code:
             return
         result.num_partitions, result.replication_factor = partitions, replication_factor
         result.configs = [
@@ -151,10 +152,9 @@ class TopicsApi:
             result.error_message = "Topic name and topic ID can not both be specified."
             return result
         assert result.name is not None
-        if not context.allows_topic(call, Operation.DESCRIBE, result.name):
+        if by_id and not context.allows_topic(call, Operation.DESCRIBE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if by_id:
-                result.name = None  # hidden from those who may not see the topic
+            result.name = None  # hidden from those who may not see the topic
         elif not context.allows_topic(call, Operation.DELETE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif context.metadata.topic(result.name) is None:

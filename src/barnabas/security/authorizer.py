@@ -49,13 +49,8 @@ SUPPORTED_OPERATIONS: Final = {
         Operation.DESCRIBE_CONFIGS,
         Operation.ALTER_CONFIGS,
     ),
-    ResourceType.GROUP: (
-        Operation.READ,
-        Operation.DESCRIBE,
-        Operation.DELETE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
+    # Settings of groups can be described and altered, but Kafka 3.9 does not tell so here.
+    ResourceType.GROUP: (Operation.READ, Operation.DESCRIBE, Operation.DELETE),
     ResourceType.CLUSTER: (
         Operation.CREATE,
         Operation.CLUSTER_ACTION,

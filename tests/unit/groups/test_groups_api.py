@@ -318,6 +318,26 @@ def test_consumer_protocol_in_every_version(version: int) -> None:
     run(scenario)
 
 
+def test_members_that_read_a_hidden_topic_are_not_described() -> None:
+    async def scenario(broker: FakeBroker) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_names=["orders"],
+            topic_partitions=[],
+        )
+        await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
+        broker.rules.forbidden.add((Operation.DESCRIBE, ResourceType.TOPIC, "orders"))
+        describe = ConsumerGroupDescribeRequest(group_ids=["g"])
+        [group] = (await broker.ask(describe, ConsumerGroupDescribeResponse, 1)).groups
+        assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and not group.members
+        response = await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
+        assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(scenario)
+
+
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 

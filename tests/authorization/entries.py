@@ -1,0 +1,162 @@
+"""The ACLs under which every API is asked.
+
+Two tables. `allow`: nothing but one entry. `deny`: everything is allowed, but for one entry. Each for every operation of every
+type of resource, as a literal name, as a prefix and as `*`. A third, `mixed`, has what needs more than one entry: hosts,
+principals, patterns against each other, operations that imply others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from barnabas.security.acl import ALL, PatternType, Permission
+from barnabas.security.authorizer import Operation, ResourceType
+from tests.authorization.probes import BAD_TOPIC, GROUP, NEW_TOPIC, NO_GROUP, OTHER_OWNER, OWNER, TOPIC, TXN
+
+ALICE: Final = "User:alice"
+
+
+@dataclass(frozen=True)
+class Acl:
+    resource: ResourceType
+    name: str
+    operation: int
+    permission: Permission = Permission.ALLOW
+    pattern: PatternType = PatternType.LITERAL
+    principal: str = ALICE
+    host: str = "*"
+
+
+#: Names of each type that stand in requests, and a prefix that they have.
+LITERAL: Final = {
+    ResourceType.TOPIC: (TOPIC, NEW_TOPIC, BAD_TOPIC),
+    ResourceType.GROUP: (GROUP, NO_GROUP),
+    ResourceType.CLUSTER: ("kafka-cluster",),
+    ResourceType.TRANSACTIONAL_ID: (TXN,),
+    ResourceType.USER: (f"User:{OWNER}", f"User:{OTHER_OWNER}"),
+}
+PREFIX: Final = {
+    ResourceType.TOPIC: "ord",
+    ResourceType.GROUP: "pay",
+    # Nothing else may stand on a cluster.
+    ResourceType.CLUSTER: "kafka-cluster",
+    ResourceType.TRANSACTIONAL_ID: "led",
+    ResourceType.USER: "User:b",
+}
+OPERATIONS: Final[dict[ResourceType, tuple[int, ...]]] = {
+    ResourceType.TOPIC: (3, 4, 5, 6, 7, 8, 10, 11, ALL),
+    ResourceType.GROUP: (3, 6, 8, 10, 11, ALL),
+    ResourceType.CLUSTER: (5, 7, 8, 9, 10, 11, 12, ALL),
+    ResourceType.TRANSACTIONAL_ID: (4, 8, ALL),
+    ResourceType.USER: (13, 14, ALL),
+    ResourceType.DELEGATION_TOKEN: (8, ALL),
+}
+PATTERNS: Final = ("literal", "prefixed", "wildcard")
+
+#: Everything for alice: what the `deny` table stands on.
+EVERYTHING: Final = tuple(
+    Acl(resource, "kafka-cluster" if resource is ResourceType.CLUSTER else "*", ALL) for resource in ResourceType
+)
+
+
+def operation_name(operation: int) -> str:
+    return "ALL" if operation == ALL else Operation(operation).name
+
+
+def single(permission: Permission) -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    """`TOPIC.READ literal` and its entries, for every type, operation and pattern."""
+    for resource, operations in OPERATIONS.items():
+        for operation in operations:
+            for pattern in PATTERNS:
+                acls = _standing_on(resource, operation, permission, pattern)
+                if acls:
+                    yield f"{resource.name}.{operation_name(operation)} {pattern}", acls
+
+
+def _standing_on(resource: ResourceType, operation: int, permission: Permission, pattern: str) -> tuple[Acl, ...]:
+    if pattern == "wildcard":
+        # A cluster has but one name.
+        return () if resource is ResourceType.CLUSTER else (Acl(resource, "*", operation, permission),)
+    if resource not in LITERAL:
+        return ()  # tokens have names that nobody knows before
+    if pattern == "prefixed":
+        return (Acl(resource, PREFIX[resource], operation, permission, PatternType.PREFIXED),)
+    return tuple(Acl(resource, name, operation, permission) for name in LITERAL[resource])
+
+
+def mixed() -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    yield from _hosts_and_principals()
+    yield from _patterns()
+    yield from _implications()
+    yield from _on_any_topic()
+
+
+def _hosts_and_principals() -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    allow = tuple(Acl(resource, names[0], ALL) for resource, names in LITERAL.items())
+    for title, change in (
+        ("this host", {"host": "127.0.0.1"}),
+        ("another host", {"host": "10.1.2.3"}),
+        ("everybody", {"principal": "User:*"}),
+        ("somebody else", {"principal": "User:bob"}),
+        ("another kind of principal", {"principal": "Group:alice"}),
+    ):
+        changed = tuple(replace(acl, **change) for acl in allow)  # type: ignore[arg-type]
+        yield f"allowed to {title}", changed
+        denied = tuple(replace(acl, permission=Permission.DENY) for acl in changed)
+        yield f"denied to {title}", (*EVERYTHING, *denied)
+
+
+def _patterns() -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    def topic(name: str, permission: Permission, pattern: PatternType = PatternType.LITERAL) -> Acl:
+        return Acl(ResourceType.TOPIC, name, ALL, permission, pattern)
+
+    prefixed, allow, deny = PatternType.PREFIXED, Permission.ALLOW, Permission.DENY
+    yield "a literal is no prefix", (topic("ord", allow),)
+    yield "a prefix that is the whole name", (topic(TOPIC, allow, prefixed),)
+    yield "a prefix that is longer than the name", (topic(f"{TOPIC}-n", allow, prefixed),)
+    yield "a prefix called *", (topic("*", allow, prefixed),)
+    yield "a literal against a prefix", (topic(TOPIC, allow), topic("ord", deny, prefixed))
+    yield "a prefix against a literal", (topic("ord", allow, prefixed), topic(TOPIC, deny))
+    yield "a prefix against a longer one", (topic("o", allow, prefixed), topic("orders-", deny, prefixed))
+    yield "everything against a literal", (topic("*", allow), topic(TOPIC, deny))
+    yield "a literal against everything", (topic(TOPIC, allow), topic("*", deny))
+    yield "an entry for others closes a topic", (replace(topic(TOPIC, allow), principal="User:bob"),)
+
+
+def _implications() -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    """READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS; none of them denies it."""
+    pairs = (
+        (Operation.READ, Operation.DESCRIBE),
+        (Operation.WRITE, Operation.DESCRIBE),
+        (Operation.DELETE, Operation.DESCRIBE),
+        (Operation.ALTER, Operation.DESCRIBE),
+        (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+    )
+    for strong, weak in pairs:
+        for denied, allowed in ((strong, weak), (weak, strong)):
+            yield (
+                f"{allowed.name} allowed, {denied.name} denied",
+                (
+                    Acl(ResourceType.TOPIC, TOPIC, allowed),
+                    Acl(ResourceType.TOPIC, TOPIC, denied, Permission.DENY),
+                ),
+            )
+
+
+def _on_any_topic() -> Iterator[tuple[str, tuple[Acl, ...]]]:
+    """KIP-679: whether there is any topic to write to."""
+    write, deny, prefixed = Operation.WRITE, Permission.DENY, PatternType.PREFIXED
+
+    def topic(name: str, permission: Permission, pattern: PatternType = PatternType.LITERAL) -> Acl:
+        return Acl(ResourceType.TOPIC, name, write, permission, pattern)
+
+    allow = Permission.ALLOW
+    yield "any: a topic that is denied", (topic(TOPIC, allow), topic(TOPIC, deny))
+    yield "any: another topic is denied", (topic(TOPIC, allow), topic("other", deny))
+    yield "any: a shorter prefix is denied", (topic(TOPIC, allow), topic("ord", deny, prefixed))
+    yield "any: a longer prefix is denied", (topic("ord", allow, prefixed), topic("orders", deny, prefixed))
+    yield "any: the same prefix is denied", (topic("ord", allow, prefixed), topic("ord", deny, prefixed))
+    yield "any: a prefix is denied of everything", (topic("*", allow), topic("ord", deny, prefixed))
+    yield "any: everything is denied", (topic(TOPIC, allow), topic("*", deny))
+    yield "any: denied to another host", (topic(TOPIC, allow), replace(topic("*", deny), host="10.1.2.3"))
+    yield "any: allowed to somebody else", (replace(topic(TOPIC, allow), principal="User:bob"),)

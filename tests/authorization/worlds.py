@@ -1,0 +1,42 @@
+"""The brokers that are asked: the same questions, other settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.authorization.probes import PROBES, Probe
+from tests.authorization.table import BROKER_CONFIG
+
+
+@dataclass(frozen=True)
+class World:
+    config: Mapping[str, str]
+    probes: tuple[Probe, ...] = PROBES
+    #: Whether the tables of single entries are asked, or only what is mixed.
+    with_singles: bool = True
+
+
+#: One probe for each type of resource, and for the question about any topic.
+_SOME: Final = frozenset(
+    {
+        "Produce v11",
+        "Metadata of all topics",
+        "Metadata by name",
+        "Heartbeat v4",
+        "InitProducerId with an id",
+        "InitProducerId without",
+        "DescribeAcls v3",
+        "DeleteRecords v2",
+        "DescribeConfigs of a topic",
+        "AlterConfigs of a topic",
+    }
+)
+
+WORLDS: Final = {
+    "closed": World(BROKER_CONFIG),
+    "open without entries": World(
+        BROKER_CONFIG | {"allow.everyone.if.no.acl.found": "true"},
+        tuple(probe for probe in PROBES if probe.name in _SOME),
+        with_singles=False,
+    ),
+}

@@ -1,0 +1,40 @@
+"""Every API under every ACL at a live Apache Kafka 3.9.1: what `tests/golden/kafka-3.9.1/authorization.json` says.
+
+`python tests/interop/test_authorization.py` records it anew.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+
+from kinds import APACHE, MixedCluster  # noqa: E402
+from tests.authorization import table  # noqa: E402
+from tests.authorization.worlds import WORLDS, World  # noqa: E402
+
+
+class Secured(MixedCluster):
+    """One broker that asks who is there."""
+
+    def _properties(self, broker_id: int) -> dict[str, str]:
+        return super()._properties(broker_id) | {"listeners": f"SASL_PLAINTEXT://{self.address(broker_id)}"}
+
+
+def asked(world: World, kind: str = APACHE) -> dict[str, Any]:
+    with Secured(kinds={1: kind}, config=world.config) as cluster:
+        return asyncio.run(table.ask_broker(cluster.bootstrap, probes=world.probes, with_singles=world.with_singles))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_apache_kafka_decides_as_recorded(java: None, name: str) -> None:
+    golden: Mapping[str, Any] = table.load()
+    assert table.differences(golden[name], asked(WORLDS[name])) == []
+
+
+if __name__ == "__main__":
+    table.save({name: asked(world) for name, world in WORLDS.items()})

@@ -1,0 +1,33 @@
+"""Every API under every ACL: our broker decides as Apache Kafka 3.9.1 did (`tests/golden/kafka-3.9.1/authorization.json`)."""
+
+import asyncio
+
+import pytest
+from tests.authorization import table
+from tests.authorization.probes import PROBES
+from tests.authorization.worlds import WORLDS
+
+from barnabas.cli.local_cluster import LocalCluster
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.versions import api_of
+
+#: Over before there is a principal.
+AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
+#: What Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
+BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions"}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_broker_decides_as_apache_kafka(name: str) -> None:
+    world = WORLDS[name]
+    config = {**world.config, "listeners": "SASL_PLAINTEXT://127.0.0.1:0"}
+    with LocalCluster(brokers=1, config=config) as cluster:
+        served = asyncio.run(apis_of(cluster.bootstrap))
+        found = asyncio.run(table.ask_broker(cluster.bootstrap, probes=world.probes, with_singles=world.with_singles))
+    assert table.differences(table.load()[name], found) == []
+    assert served - {probe.api for probe in PROBES} == AUTHENTICATION | BEYOND
+
+
+async def apis_of(bootstrap: str) -> set[str]:
+    async with Cluster(table.client_of(bootstrap, "alice")) as alice:
+        return {api_of(key).name for key in (await alice.any_connection()).versions.apis}
