@@ -51,6 +51,9 @@ COMMANDS: dict[str, _Entry] = {
     "broker-api-versions": _Entry("barnabas.cli.broker_api_versions", "Print which API versions each broker serves."),
     "cluster": _Entry("barnabas.cli.cluster", "Print the cluster's id; unregister a broker."),
     "migrate": _Entry("barnabas.cli.migrate", "Say what of a Kafka cluster would carry over."),
+    "pipeline": _Entry(
+        "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
+    ),
     "dump-log": _Entry("barnabas.cli.dump_log", "Print what log segments and their indexes hold."),
     "doctor": _Entry("barnabas.cli.doctor", "Check settings or a cluster, and say what to do."),
 }

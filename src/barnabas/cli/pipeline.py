@@ -1,0 +1,103 @@
+"""`barnabas pipeline`: Kafka Connect's and Kafka Streams' work, done on Spark."""
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from barnabas.cli._command import UsageError
+
+#: Spark's own need: its classes are compiled for it.
+_JAVA_MIN = 17
+
+
+class Action(StrEnum):
+    INIT = "init"
+    VALIDATE = "validate"
+    RUN = "run"
+    STATUS = "status"
+
+
+def command(
+    action: Annotated[
+        Action, typer.Argument(help="init makes a project, validate checks it, run runs it, status shows it.")
+    ],
+    project: Annotated[
+        Path, typer.Argument(help="The project's folder or spec file; for init, the folder to make.")
+    ] = Path(),
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on when everything has been read.")] = False,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="The Spark to run on: local[*], spark://host:port, …")
+    ] = "local[*]",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object an event; one document for status.")] = False,
+    refresh: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Update only this dataset.")] = None,
+    full_refresh: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Reset this dataset, and compute it again.")
+    ] = None,
+    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Reset and compute everything.")] = False,
+    trigger_interval_ms: Annotated[
+        int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")
+    ] = 500,
+    refresh_views_s: Annotated[
+        float, typer.Option(metavar="S", help="Continuous: how often materialized views are made anew.")
+    ] = 60.0,
+    failures_max: Annotated[
+        int, typer.Option(metavar="N", help="Continuous: failures in a row after which a flow stays down.")
+    ] = 5,
+    bootstrap_server: Annotated[
+        str, typer.Option("--bootstrap-server", metavar="HOST:PORT", help="init: the cluster that the project uses.")
+    ] = "127.0.0.1:9092",
+) -> None:
+    """Run pipelines on Spark: topics, files, tables in; topics, tables, lakes out.
+
+    A project is a folder with a spark-pipeline.yml and Python or SQL files, as `pyspark.pipelines` has them.
+    """
+    if action is Action.INIT:
+        if project == Path():
+            raise UsageError("init needs the folder to make: barnabas pipeline init NAME")
+        _commands().init(project, bootstrap=bootstrap_server)
+    elif action is Action.VALIDATE:
+        _commands(java=True).validate(project, master=master)
+    elif action is Action.STATUS:
+        _commands().show_status(project, as_json_document=json)
+    else:
+        commands = _commands(java=True)
+        options = commands.RunOptions(
+            continuous=continuous,
+            refresh=tuple(refresh or ()),
+            full_refresh=tuple(full_refresh or ()),
+            full_refresh_all=full_refresh_all,
+            trigger_ms=trigger_interval_ms,
+            views_s=refresh_views_s,
+            failures_max=failures_max,
+        )
+        commands.run(project, options, master=master, as_json_lines=json)
+
+
+def _commands(*, java: bool = False) -> Any:
+    """The module that does the work; a line on what to install where it cannot."""
+    for module in ("pyspark", "pyarrow", "yaml"):
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"{module} is missing: pip install 'barnabas[spark]'")
+    if java:
+        check_java()
+    return importlib.import_module("barnabas.spark.pipelines.command")
+
+
+def check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"Spark needs Java {_JAVA_MIN} or newer; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
+    if program is None or not Path(program).exists():
+        raise UsageError(f"there is no {program or 'java'}. {advice}")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', told)
+    if found is None or int(found[1]) < _JAVA_MIN:
+        raise UsageError(f"{program} is {told.strip().splitlines()[0] if told.strip() else 'silent'}. {advice}")

@@ -1,0 +1,176 @@
+"""What a connector is: a format and its options, for plain structured streaming and for `pyspark.pipelines` alike.
+
+orders = sources.topic("orders", bootstrap="localhost:9092").stream()
+sinks.delta("/lake/orders").create("lake")                                  # in a pipeline: @dp.append_flow(target="lake")
+sinks.delta("/lake/orders").writer(orders, checkpoint="/state/o").start()   # without one
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+#: Makes a format known to a session; safe to call again.
+Register: TypeAlias = "Callable[[SparkSession], None]"
+
+
+#: What must be done once before the pipeline that is being defined runs, such as making a topic.
+_before_run: list[Callable[[], None]] = []
+#: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
+_groups: list[tuple[str, str]] = []
+_pipeline: str | None = None
+
+
+@contextmanager
+def defining(pipeline: str) -> Iterator[None]:
+    """While the definitions of a pipeline are read; what they leave to be done is collected anew."""
+    global _pipeline
+    _before_run.clear()
+    _groups.clear()
+    _pipeline = pipeline
+    try:
+        yield
+    finally:
+        _pipeline = None
+
+
+def pipeline_name() -> str | None:
+    """The pipeline that is being defined, if one is."""
+    return _pipeline
+
+
+def before_run(action: Callable[[], None]) -> None:
+    """Do this when the pipeline starts; not when it is only validated."""
+    _before_run.append(action)
+
+
+def note_group(bootstrap: str, group: str) -> None:
+    if (bootstrap, group) not in _groups:
+        _groups.append((bootstrap, group))
+
+
+def groups() -> list[tuple[str, str]]:
+    return list(_groups)
+
+
+def prepare() -> None:
+    while _before_run:
+        _before_run.pop(0)()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from. `stream` for a flow that goes on, `batch` for all there is now."""
+
+    format: str
+    options: Mapping[str, str]
+    schema: "StructType | str | None" = None
+    register: "Register | None" = field(default=None, repr=False)
+
+    def stream(self, spark: "SparkSession | None" = None) -> "DataFrame":
+        session = self._session(spark)
+        reader = session.readStream.format(self.format).options(**self.options)
+        return (reader.schema(self.schema) if self.schema is not None else reader).load()
+
+    def batch(self, spark: "SparkSession | None" = None) -> "DataFrame":
+        session = self._session(spark)
+        reader = session.read.format(self.format).options(**self.options)
+        return (reader.schema(self.schema) if self.schema is not None else reader).load()
+
+    def _session(self, spark: "SparkSession | None") -> "SparkSession":
+        session = spark or active_session()
+        if self.register is not None:
+            self.register(session)
+        return session
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where rows go to."""
+
+    format: str
+    options: Mapping[str, str]
+    register: "Register | None" = field(default=None, repr=False)
+    #: Folders per value, where Spark itself writes.
+    partition_by: tuple[str, ...] = ()
+    #: What the first writer does before it starts.
+    prepare: Callable[[], None] | None = field(default=None, repr=False)
+
+    def create(self, name: str) -> None:
+        """Define it under this name in the pipeline that is being read; flows name it as their target."""
+        from pyspark import pipelines as dp
+
+        if self.partition_by:
+            raise ValueError("a sink of a pipeline cannot have folders per value: use @dp.table(partition_cols=…)")
+        if self.register is not None:
+            self.register(active_session())
+        if self.prepare is not None:
+            before_run(self.prepare)
+        dp.create_sink(name, self.format, dict(self.options))
+
+    def writer(
+        self, frame: "DataFrame", *, checkpoint: str, query_name: str | None = None, output_mode: str = "append"
+    ) -> "DataStreamWriter":
+        """A writer of this stream, still to be given a trigger and to be started."""
+        if self.register is not None:
+            self.register(frame.sparkSession)
+        if self.prepare is not None:
+            self.prepare()
+        writer = frame.writeStream.format(self.format).options(**self.options)
+        writer = writer.outputMode(output_mode).option("checkpointLocation", checkpoint)
+        writer = writer.partitionBy(*self.partition_by) if self.partition_by else writer
+        return writer.queryName(query_name) if query_name is not None else writer
+
+    def write(self, frame: "DataFrame", *, mode: str = "append") -> None:
+        """Write a batch: all of it or nothing."""
+        if self.register is not None:
+            self.register(frame.sparkSession)
+        if self.prepare is not None:
+            self.prepare()
+        writer = frame.write.format(self.format).options(**self.options).mode(mode)
+        (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save()
+
+
+def active_session() -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise RuntimeError("there is no active Spark session: start one first, or pass spark=")
+    return session
+
+
+def registering(module: str, name: str) -> Register:
+    """A `Register` for the data source class `name` of `module`, which is imported then."""
+    return partial(_register, module, name)
+
+
+def _register(module: str, name: str, spark: "SparkSession") -> None:
+    import importlib
+
+    spark.dataSource.register(getattr(importlib.import_module(module), name))
+
+
+def register_topics(spark: "SparkSession") -> None:
+    from barnabas.spark import register
+
+    register(spark)
+
+
+def text_options(**options: object) -> dict[str, str]:
+    """Options as Spark wants them: strings, without those that were not given."""
+    return {name: _text(value) for name, value in options.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(each) for each in value)
+    return str(value)

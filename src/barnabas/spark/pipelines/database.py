@@ -1,0 +1,116 @@
+"""Two databases behind one small interface: PostgreSQL and SQLite, both through Arrow's ADBC drivers.
+
+A URI says which: `postgresql://user:password@host:port/name`, or `sqlite:///path` (four slashes for an absolute one).
+"""
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_ (),\[\]]*")
+
+
+class Dialect(Enum):
+    POSTGRESQL = "postgresql"
+    SQLITE = "sqlite"
+
+
+class DatabaseError(RuntimeError):
+    """The database refused; the message names it, and what was asked of it, without a password."""
+
+
+class Column(NamedTuple):
+    name: str
+    #: The database's own name of its type; in SQLite as declared, which may be nothing.
+    declared: str
+
+
+class Database:
+    """How to reach one database. Holds no connection, so that it can go to an executor."""
+
+    def __init__(self, uri: str) -> None:
+        scheme, colon, rest = uri.partition(":")
+        if colon and scheme in ("postgresql", "postgres"):
+            self.dialect = Dialect.POSTGRESQL
+            self._target = uri
+        elif colon and scheme == "sqlite":
+            self.dialect = Dialect.SQLITE
+            self._target = str(Path(rest.removeprefix("///")).absolute())
+        else:
+            raise DatabaseError(f"{scheme}: only postgresql://… and sqlite:///… are known")
+        #: For messages.
+        self.name = re.sub(r"://[^@/]*@", "://", uri)
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        """A connection in a transaction of its own, which ends unless the caller commits it."""
+        driver = _driver(self.dialect)
+        try:
+            with driver.connect(self._target) as connection:
+                if self.dialect is Dialect.SQLITE:
+                    execute(connection, "PRAGMA busy_timeout = 60000")
+                    connection.commit()
+                yield connection
+        except driver.Error as error:
+            raise DatabaseError(f"{self.name}: {error}") from error
+
+    def quoted(self, identifier: str) -> str:
+        """An identifier, of a schema's table where there is a dot."""
+        return ".".join('"' + part.replace('"', '""') + '"' for part in identifier.split("."))
+
+    def parameter(self, number: int, type_name: str) -> str:
+        """Place of a parameter (from 1) that is bound as text and cast to `type_name`."""
+        if not _TYPE.fullmatch(type_name):
+            raise DatabaseError(f"{type_name!r} is no name of a type")
+        mark = f"${number}" if self.dialect is Dialect.POSTGRESQL else "?"
+        return f"CAST({mark} AS {type_name})"
+
+    def type_of(self, expression: str) -> str:
+        return f"pg_typeof({expression})::text" if self.dialect is Dialect.POSTGRESQL else f"typeof({expression})"
+
+    def columns_of(self, connection: Any, query: str) -> list[Column]:
+        """Columns of a query in SQLite, which knows their types only by declaration."""
+        assert self.dialect is Dialect.SQLITE
+        execute(connection, f"CREATE TEMP VIEW barnabas_shape AS {query}")
+        try:
+            rows = fetch(connection, "PRAGMA temp.table_info('barnabas_shape')")
+        finally:
+            execute(connection, "DROP VIEW temp.barnabas_shape")
+        return [Column(row["name"], (row["type"] or "").upper()) for row in rows]
+
+
+def execute(connection: Any, statement: str, parameters: Sequence[object] = ()) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters=list(parameters) or None)
+
+
+def fetch(connection: Any, query: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
+    """All rows of a small result."""
+    with connection.cursor() as cursor:
+        cursor.execute(query, parameters=list(parameters) or None)
+        rows: list[dict[str, Any]] = cursor.fetch_arrow_table().to_pylist()
+        return rows
+
+
+def batches(connection: Any, query: str, parameters: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
+    with connection.cursor() as cursor:
+        cursor.execute(query, parameters=list(parameters) or None)
+        yield from cursor.fetch_record_batch()
+
+
+def ingest(connection: Any, table: str, rows: "pyarrow.RecordBatchReader") -> None:
+    """Create `table` and fill it, in bulk."""
+    with connection.cursor() as cursor:
+        cursor.adbc_ingest(table, rows, mode="create")
+
+
+def _driver(dialect: Dialect) -> ModuleType:
+    return importlib.import_module(f"adbc_driver_{dialect.value}.dbapi")

@@ -1,0 +1,159 @@
+"""What a running pipeline tells: states of flows, progress of their batches. Pure: no Spark, no clock, no I/O."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+_MESSAGE = re.compile(r"(Flow|Run) ?(\S*?) (?:is|has) ([A-Z]+)\.?")
+
+
+@dataclass(frozen=True)
+class FlowState:
+    """A flow has come to a state of its life: QUEUED, STARTING, RUNNING, COMPLETED, FAILED, RETRYING, …"""
+
+    at: str
+    flow: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RunState:
+    at: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One micro-batch of one flow."""
+
+    at: str
+    flow: str
+    batch: int
+    rows: int
+    rows_per_second: float
+    batch_ms: int
+    #: Records that its topics hold beyond what this batch has read; None where no source counts them.
+    lag: int | None
+    state_rows: int
+    state_bytes: int
+    watermark: str | None
+
+
+Event: TypeAlias = FlowState | RunState | Progress
+
+
+def as_json(event: Event) -> str:
+    """One line for programs."""
+    kind = {FlowState: "flow", RunState: "run", Progress: "progress"}[type(event)]
+    return json.dumps({"event": kind} | asdict(event))
+
+
+def parse_message(at: str, message: str) -> Event | None:
+    """The event behind a message of Spark's; None for one that tells of no state."""
+    found = _MESSAGE.match(message)
+    if found is None:
+        return None
+    kind, name, state = found.groups()
+    return FlowState(at, short_name(name), state, message) if kind == "Flow" else RunState(at, state, message)
+
+
+def short_name(name: str) -> str:
+    """Without Spark's own catalog and its default database, which every table is in."""
+    return name.replace("`", "").removeprefix("spark_catalog.").removeprefix("default.")
+
+
+def parse_progress(document: Mapping[str, Any]) -> Progress:
+    """From the JSON of a `StreamingQueryProgress`."""
+    states = document.get("stateOperators") or []
+    return Progress(
+        at=str(document["timestamp"]),
+        flow=short_name(str(document.get("name") or document["id"])),
+        batch=int(document["batchId"]),
+        rows=int(document.get("numInputRows") or sum(source.get("numInputRows", 0) for source in document["sources"])),
+        rows_per_second=float(document.get("processedRowsPerSecond") or 0.0),
+        batch_ms=int(document.get("batchDuration") or document.get("durationMs", {}).get("triggerExecution", 0)),
+        lag=lag_of(document.get("sources") or []),
+        state_rows=sum(int(state.get("numRowsTotal", 0)) for state in states),
+        state_bytes=sum(int(state.get("memoryUsedBytes", 0)) for state in states),
+        watermark=(document.get("eventTime") or {}).get("watermark"),
+    )
+
+
+def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:
+    """Sum over partitions of latest minus end, of those sources whose offsets are topics and partitions."""
+    total: int | None = None
+    for source in sources:
+        end, latest = _partitions(source.get("endOffset")), _partitions(source.get("latestOffset"))
+        if end is not None and latest is not None:
+            total = (total or 0) + sum(max(0, offset - end.get(key, 0)) for key, offset in latest.items())
+    return total
+
+
+def _partitions(offsets: object) -> dict[tuple[str, str], int] | None:
+    """`{"topic": {"0": 17}}`, as text or as it is."""
+    if isinstance(offsets, str):
+        try:
+            offsets = json.loads(offsets)
+        except ValueError:
+            return None
+    if not isinstance(offsets, dict) or not all(isinstance(each, dict) for each in offsets.values()):
+        return None
+    flat = {(topic, part): at for topic, parts in offsets.items() for part, at in parts.items()}
+    return flat if all(isinstance(at, int) for at in flat.values()) else None
+
+
+@dataclass
+class FlowStatus:
+    """The last that is known of a flow."""
+
+    state: str = "QUEUED"
+    message: str = ""
+    rows_total: int = 0
+    progress: Progress | None = None
+
+
+@dataclass
+class Status:
+    """The last that is known of a pipeline; changed by `take` alone."""
+
+    pipeline: str
+    mode: str
+    master: str
+    pid: int
+    started: str
+    updated: str
+    state: str = "STARTING"
+    message: str = ""
+    flows: dict[str, FlowStatus] = field(default_factory=dict)
+    #: Where each consumer group that shows the progress is: (bootstrap servers, group).
+    groups: list[tuple[str, str]] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        self.updated = event.at
+        if isinstance(event, RunState):
+            self.state, self.message = event.state, event.message
+            return
+        flow = self.flows.setdefault(event.flow, FlowStatus())
+        if isinstance(event, FlowState):
+            flow.state, flow.message = event.state, event.message
+        else:
+            flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING", "RETRYING", "FAILED") else flow.state
+            flow.progress = event
+            flow.rows_total += event.rows
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Status":
+        status = cls(**{name: document[name] for name in ("pipeline", "mode", "master", "pid", "started", "updated")})
+        status.state, status.message = document["state"], document["message"]
+        status.groups = [(bootstrap, group) for bootstrap, group in document["groups"]]
+        for name, each in document["flows"].items():
+            progress = Progress(**each["progress"]) if each["progress"] else None
+            status.flows[name] = FlowStatus(each["state"], each["message"], each["rows_total"], progress)
+        return status

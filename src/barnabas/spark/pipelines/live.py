@@ -1,0 +1,80 @@
+"""The live view of a running pipeline, and the same table for `status`."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from barnabas.spark.pipelines.events import FlowStatus, Status
+
+HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "state", "watermark")
+_COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow"}
+
+
+class View:
+    """Shows a status whenever it changes. On a terminal only: programs ask for --json, files get one line an event."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> "View":
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def show(self, status: Status) -> None:
+        self._live.update(render(status))
+
+
+def render(status: Status) -> RenderableType:
+    heading = Text.assemble(
+        (status.pipeline, "bold"),
+        f" {status.mode} on {status.master}: ",
+        (status.state, _COLOURS.get(status.state, "white")),
+    )
+    table = Table(header_style="bold", expand=False)
+    for name in HEADERS:
+        table.add_column(name, justify="left" if name in ("flow", "state", "watermark") else "right", no_wrap=True)
+    for row in rows(status):
+        table.add_row(row[0], Text(row[1], _COLOURS.get(row[1], "white")), *row[2:])
+    failed = [Text(flow.message, "red") for flow in status.flows.values() if flow.state == "FAILED" and flow.message]
+    return Group(heading, table, *failed)
+
+
+def rows(status: Status) -> list[Sequence[str]]:
+    return [cells(name, flow) for name, flow in sorted(status.flows.items())]
+
+
+def cells(name: str, flow: FlowStatus) -> Sequence[str]:
+    progress = flow.progress
+    if progress is None:
+        return (name, flow.state, "", "", "", "", "", "", "")
+    return (
+        name,
+        flow.state,
+        str(progress.batch),
+        f"{flow.rows_total:,}",
+        f"{progress.rows_per_second:,.0f}",
+        f"{progress.batch_ms:,} ms",
+        "" if progress.lag is None else f"{progress.lag:,}",
+        f"{progress.state_rows:,} / {_size(progress.state_bytes)}" if progress.state_rows else "",
+        "" if progress.watermark is None else progress.watermark.replace("T", " ").removesuffix(".000Z"),
+    )
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

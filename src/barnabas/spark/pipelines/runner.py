@@ -1,0 +1,297 @@
+"""Runs a project: reads its definitions, starts its flows, and tells what happens.
+
+A run of `pyspark.pipelines` ends when it has read what was there. `continuous` goes on from there: the same flows, planned by
+the same planner of Spark's, from the same resolved graph and checkpoints, but with a trigger that fires again and again.
+A flow that fails is started again from its checkpoint, after a pause that doubles, until it has failed too often in a row.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from barnabas.core.errors import BarnabasError
+from barnabas.spark.pipelines import connector
+from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_message, parse_progress, short_name
+from barnabas.spark.pipelines.live import now
+from barnabas.spark.pipelines.project import Project
+from barnabas.spark.pipelines.session import Session
+
+_GRAPH = "org.apache.spark.sql.pipelines.graph"
+#: How often running flows are looked at.
+_WATCH_S = 0.25
+
+
+class PipelineFailed(BarnabasError):
+    """The run failed; the message is Spark's, without its stack."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    continuous: bool = False
+    dry: bool = False
+    refresh: Sequence[str] = ()
+    full_refresh: Sequence[str] = ()
+    full_refresh_all: bool = False
+    #: Continuous: the least time between two batches of a flow.
+    trigger_ms: int = 500
+    #: Continuous: how often materialized views are made anew.
+    views_s: float = 60.0
+    #: Continuous: failures in a row, without a batch between them, after which a flow stays down and the run fails.
+    failures_max: int = 5
+    pause_s: float = 1.0
+
+
+@dataclass
+class _Running:
+    """A flow that goes on."""
+
+    name: str
+    flow: Any
+    execution: Any
+    failures: int = 0
+    #: When to start it again after a failure; None while it runs.
+    again_s: float | None = None
+    batches_seen: int = field(default=-1)
+
+
+class Runner:
+    """Owner: one thread, which calls `run`; `stop` may come from any."""
+
+    def __init__(self, project: Project, session: Session, told: Callable[[Event], None]) -> None:
+        self._project = project
+        self._session = session
+        self._told = told
+        self._stopping = threading.Event()
+        self._batches: dict[str, int] = {}
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self, options: RunOptions) -> None:
+        """Until everything is read, or, if continuous, until `stop`. Raises `PipelineFailed`."""
+        _check(options)
+        end = self._session.on_progress(self._take_progress)
+        try:
+            graph_id = self._define()
+            if not options.dry:
+                connector.prepare()
+            self._once(graph_id, options)
+            if options.continuous and not self._stopping.is_set():
+                self._go_on(graph_id, options)
+        finally:
+            end()
+
+    # -- once -----------------------------------------------------------------------------------------------------------
+
+    def _define(self) -> str:
+        """Read the project's code into a new graph of the server; returns its id."""
+        from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
+
+        spark = self._session.spark
+        with self._session.remote(), _failing_well(), connector.defining(self._project.name):
+            graph_id: str = create_dataflow_graph(
+                spark, self._project.catalog, self._project.database, dict(self._project.configuration)
+            )
+            _read_definitions(self._project, SparkConnectGraphElementRegistry(spark, graph_id), spark, graph_id)
+        return graph_id
+
+    def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
+        from pyspark.pipelines.spark_connect_pipeline import start_run
+
+        with self._session.remote(), _failing_well():
+            results = start_run(
+                self._session.spark,
+                graph_id,
+                list(options.full_refresh),
+                options.full_refresh_all,
+                list(options.refresh),
+                options.dry,
+                self._project.storage,
+            )
+            for result in results:
+                if "pipeline_event_result" in result:
+                    event = parse_message(now(), result["pipeline_event_result"].event.message)
+                    over = isinstance(event, RunState) and options.continuous
+                    if event is not None and not over and not quiet:
+                        self._told(event)
+
+    def _take_progress(self, text: str) -> None:
+        progress = parse_progress(json.loads(text))
+        self._batches[progress.flow] = progress.batch
+        self._told(progress)
+
+    # -- on and on ------------------------------------------------------------------------------------------------------
+
+    def _go_on(self, graph_id: str, options: RunOptions) -> None:
+        self._session.activate()
+        planner, flows = self._planner(graph_id, options)
+        chosen = {short_name(name) for name in (*options.refresh, *options.full_refresh)}
+        running: list[_Running] = []
+        views: list[str] = []
+        for flow in flows:
+            name = short_name(flow.identifier().toString())
+            if chosen and short_name(flow.destinationIdentifier().toString()) not in chosen:
+                continue
+            if flow.df().isStreaming():
+                running.append(_Running(name, flow, self._start(planner, flow)))
+            else:
+                views.append(short_name(flow.destinationIdentifier().toString()))
+        self._told(RunState(now(), "RUNNING", f"{len(running)} flows go on until they are stopped."))
+        next_views_s = time.monotonic() + options.views_s
+        while not self._stopping.wait(_WATCH_S):
+            for each in running:
+                self._watch(each, planner, options)
+            if views and time.monotonic() >= next_views_s:
+                refresh = RunOptions(refresh=views)
+                self._once(self._define(), refresh, quiet=True)
+                self._session.activate()
+                next_views_s = time.monotonic() + options.views_s
+        for query in self._session.queries():
+            query.stop()
+        for each in running:
+            self._told(FlowState(now(), each.name, "STOPPED", f"Flow {each.name} has been stopped."))
+        self._told(RunState(now(), "STOPPED", "Run has been stopped."))
+
+    def _planner(self, graph_id: str, options: RunOptions) -> tuple[Any, list[Any]]:
+        """Spark's own planner of flows, with a trigger that goes on; and the flows."""
+        jvm = self._session.jvm
+        old = self._session.execution(graph_id)
+        graph = old.pipelineExecution().graphExecution().get().graphForExecution()
+        # A map with a default is a function in Scala: the constant ones that we need can be had without a JAR.
+        constant = getattr(getattr(jvm, "scala.collection.immutable.Map$"), "MODULE$").empty().withDefaultValue
+        context = getattr(jvm, f"{_GRAPH}.PipelineUpdateContextImpl")(
+            old.unresolvedGraph(), constant(None), old.refreshTables(), old.fullRefreshTables(), old.storageRoot()
+        )
+        trigger = jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(options.trigger_ms)
+        planner = getattr(jvm, f"{_GRAPH}.FlowPlanner")(graph, context, constant(trigger))
+        flows = graph.materializedFlows()
+        return planner, [flows.apply(number) for number in range(flows.size())]
+
+    def _start(self, planner: Any, flow: Any) -> Any:
+        execution = planner.plan(flow)
+        execution.executeAsync()
+        return execution
+
+    def _watch(self, each: _Running, planner: Any, options: RunOptions) -> None:
+        """Notice that a flow has ended, and start it again when it is time."""
+        if each.again_s is not None:
+            if time.monotonic() >= each.again_s:
+                each.again_s = None
+                each.execution = self._start(planner, each.flow)
+                self._told(FlowState(now(), each.name, "RUNNING", f"Flow {each.name} goes on from its checkpoint."))
+            return
+        if not each.execution.isCompleted():
+            return
+        reason = _reason(each.execution)
+        batch = self._batches.get(each.name, -1)
+        each.failures = 1 if batch > each.batches_seen else each.failures + 1
+        each.batches_seen = batch
+        if each.failures > options.failures_max:
+            self._told(FlowState(now(), each.name, "FAILED", f"Flow {each.name} has FAILED: {reason}"))
+            raise PipelineFailed(f"flow {each.name} failed {each.failures} times in a row: {reason}")
+        pause_s = options.pause_s * 2 ** (each.failures - 1)
+        each.again_s = time.monotonic() + pause_s
+        message = f"Flow {each.name} failed, and starts again in {pause_s:g} s: {reason}"
+        self._told(FlowState(now(), each.name, "RETRYING", message))
+
+
+def _read_definitions(project: Project, registry: Any, spark: Any, graph_id: str) -> None:
+    """As `spark-pipelines` does it, file by file, in order of their names."""
+    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+    from pyspark.pipelines.block_session_mutations import block_session_mutations
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    previous = Path.cwd()
+    os.chdir(project.folder)
+    sys.path.insert(0, str(project.folder))
+    ConnectSession._set_default_and_active_session(spark)
+    try:
+        with graph_element_registration_context(registry):
+            for file in project.files():
+                if file.suffix == ".sql":
+                    registry.register_sql(file.read_text(), file.relative_to(project.folder))
+                    continue
+                if file.suffix != ".py":
+                    raise PipelineFailed(f"{file}: definitions are .py or .sql files")
+                spec = importlib.util.spec_from_file_location(file.stem, file)
+                assert spec is not None and spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                module.__dict__["spark"] = spark
+                with (
+                    add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph_id, flow_name=None),
+                    block_session_mutations(),
+                ):
+                    spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(project.folder))
+        os.chdir(previous)
+
+
+def _check(options: RunOptions) -> None:
+    if options.full_refresh_all and (options.refresh or options.full_refresh):
+        raise PipelineFailed("a full refresh of everything leaves nothing for --refresh and --full-refresh to choose")
+
+
+@contextmanager
+def _failing_well() -> Iterator[None]:
+    """Spark's errors as one of ours, without the stack of the JVM."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise PipelineFailed(plain_message(str(error))) from error
+    except (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, KeyError) as error:
+        raise PipelineFailed(f"{_place(error)}{type(error).__name__}: {error}") from error
+
+
+def _place(error: BaseException) -> str:
+    """`file:line: ` of the last line of a project's own code that the error came through."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if "site-packages" not in file and f"{os.sep}barnabas{os.sep}" not in file and not file.startswith("<"):
+            place = f"{file}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return place
+
+
+def plain_message(text: str) -> str:
+    """What a reader needs of an error of Spark's: its own words, not where in Scala they were said."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(("JVM stacktrace:", "\tat ", "Suppressed:")):
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def _reason(execution: Any) -> str:
+    failure = execution.exception()
+    if not failure.isDefined():
+        return "it ended"
+    error = failure.get()
+    causes: list[str] = []
+    while error is not None and len(causes) < 8:
+        causes.append(str(error.getMessage() or error.getClass().getSimpleName()))
+        error = error.getCause()
+    return innermost(causes)
+
+
+def innermost(causes: Sequence[str]) -> str:
+    """The line of a chain of causes that says what happened: the last of a Python traceback, if there is one."""
+    for cause in reversed(causes):
+        lines = [line.strip() for line in cause.splitlines() if line.strip()]
+        if any(line.startswith("Traceback") for line in lines):
+            return next(line for line in reversed(lines) if not line.startswith(("SQLSTATE", "at ")))
+    return causes[-1].strip().splitlines()[0] if causes and causes[-1].strip() else "no reason was given"

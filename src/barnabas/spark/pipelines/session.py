@@ -1,0 +1,188 @@
+"""Spark as `pyspark.pipelines` needs it: a JVM of this process, a Connect server in it, and a Connect session.
+
+The JVM is reachable through py4j as well. Two things need that, since Connect does not offer them: the progress of flows as it
+happens, and flows that go on (`continuous`). Owner: the thread that made it, because Spark ties its active session to a thread.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from barnabas.spark.pipelines.project import Project, user_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService"
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+# Sessions end while answers are still on their way; nothing is lost by that.
+logger.connect.name = org.apache.spark.sql.connect
+logger.connect.level = off
+"""
+
+
+class Session:
+    """`spark` is the Connect session that definitions and runs use."""
+
+    def __init__(self, classic: "SparkSession", *, owned: bool) -> None:
+        self._classic = classic
+        self._owned = owned
+        self.jvm: Any = classic._jvm
+        port = _connect_port(classic)
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        self._environment = {"SPARK_CONNECT_MODE_ENABLED": "1"}
+        with self.remote():
+            self.spark: Any = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
+        service = getattr(getattr(self.jvm, f"{_SERVICE}$"), "MODULE$")
+        user = self.spark.client._user_id or ""
+        self._holder = service.getOrCreateIsolatedSession(user, self.spark.session_id)
+        self.jvm_session: Any = self._holder.session()
+
+    @contextmanager
+    def remote(self) -> Iterator[None]:
+        """While definitions are read, functions of `pyspark.sql` are those of Connect."""
+        before = {name: os.environ.get(name) for name in self._environment}
+        os.environ.update(self._environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def execution(self, graph_id: str) -> Any:
+        """What the server keeps of a run: its `PipelineUpdateContext`."""
+        return self._holder.getPipelineExecution(graph_id).get()
+
+    def activate(self) -> None:
+        """Make our session the one that the JVM's side of this thread works in."""
+        self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.jvm_session)
+
+    def queries(self) -> list[Any]:
+        """Streaming queries that run, as the JVM has them."""
+        return list(self.jvm_session.streams().active())
+
+    def on_progress(self, told: Callable[[str], None]) -> Callable[[], None]:
+        """Call `told` with the JSON of each progress report, in a thread of its own; returns what ends that."""
+        from pyspark.sql import SparkSession
+        from pyspark.sql.streaming.listener import (
+            QueryIdleEvent,
+            QueryProgressEvent,
+            QueryStartedEvent,
+            QueryTerminatedEvent,
+            StreamingQueryListener,
+        )
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+                """States of flows come from the run itself."""
+
+            def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+                told(event.progress.json)
+
+            def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+                """Nothing new to tell."""
+
+            def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+                """States of flows come from the run itself."""
+
+        streams = SparkSession(self._classic.sparkContext, self.jvm_session).streams
+        listener = Listener()
+        streams.addListener(listener)
+        return lambda: streams.removeListener(listener)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for query in self.queries():
+            query.stop()
+        with self.remote():
+            self.spark.stop()
+        if self._owned:
+            self._classic.stop()
+
+
+def start(project: Project, master: str) -> Session:
+    """A Spark of our own, whose log goes to a file of the project."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    project.state.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(user_environment(project))
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = uuid.uuid4().hex
+    conf = SparkConf(loadDefaults=True)
+    conf.setAll(list(_configuration(project, master).items()))
+    with open(project.log_file, "ab") as log:
+        launched = {"stdout": log, "stderr": log}
+        gateway = launch_gateway(conf=conf, popen_kwargs=launched)  # type: ignore[no-untyped-call]
+    context = SparkContext(conf=conf, gateway=gateway)
+    return Session(SparkSession(context), owned=True)
+
+
+def attach(spark: "SparkSession") -> Session:
+    """On a Spark that this process has already, and that stays: in a notebook, or beside other queries."""
+    return Session(spark, owned=False)
+
+
+def _configuration(project: Project, master: str) -> dict[str, str]:
+    """Ours, then the spec's, which may change any of them."""
+    logging = project.state / "log4j2.properties"
+    logging.write_text(_LOG4J.format(file=project.log_file))
+    java = f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={project.state}"
+    database = project.state / "metastore"
+    ours = {
+        "spark.master": master,
+        "spark.app.name": project.name,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.sql.artifact.isolation.enabled": "true",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+        "spark.sql.connect.serverStacktrace.enabled": "false",
+        "spark.sql.warehouse.dir": f"file://{project.state / 'warehouse'}",
+        # Tables outlive the process only in a catalog that does.
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={database};create=true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.PYTHONPATH": user_environment(project)["PYTHONPATH"],
+    }
+    if master.startswith("local"):
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return ours | dict(project.configuration)
+
+
+def _connect_port(classic: "SparkSession") -> int:
+    """The port of the Connect server in this JVM; started if the context came without it."""
+    jvm: Any = classic._jvm
+    service = getattr(getattr(jvm, f"{_SERVICE}$"), "MODULE$")
+    if not service.started():
+        os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid.uuid4().hex)
+        conf = jvm.org.apache.spark.SparkEnv.get().conf()
+        conf.set("spark.connect.grpc.binding.port", "0")
+        conf.set("spark.connect.grpc.binding.address", "127.0.0.1")
+        conf.set("spark.connect.authenticate.token", os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"])
+        service.start(classic.sparkContext._jsc.sc())
+    return int(service.localPort())

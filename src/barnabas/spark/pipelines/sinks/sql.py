@@ -1,0 +1,240 @@
+"""How the format `barnabas-sql` writes: appends to or upserts into a table of PostgreSQL or SQLite, each batch once.
+
+Executors fill staging tables in bulk. The driver moves their rows into the table and records the batch in the table
+`barnabas_sink_progress`, in one transaction; a batch that is recorded there already is left alone. With `mode=upsert` the last
+row of a key wins: by `orderBy` where it is given, else by place in the batch. Rows whose
+`deleteColumn` is true are deleted by key.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PROGRESS = "barnabas_sink_progress"
+_STAGE = "barnabas_stage"
+_SEQUENCE = "barnabas_sequence"
+#: Rows of one task are numbered from its partition's number times this.
+_ROWS_PER_TASK = 1 << 40
+
+_TYPES: dict[type[DataType], tuple[str, str]] = {
+    ByteType: ("smallint", "INTEGER"),
+    ShortType: ("smallint", "INTEGER"),
+    IntegerType: ("integer", "INTEGER"),
+    LongType: ("bigint", "INTEGER"),
+    FloatType: ("real", "REAL"),
+    DoubleType: ("double precision", "REAL"),
+    BooleanType: ("boolean", "BOOLEAN"),
+    StringType: ("text", "TEXT"),
+    BinaryType: ("bytea", "BLOB"),
+    DateType: ("date", "DATE"),
+    TimestampType: ("timestamptz", "TIMESTAMP"),
+    TimestampNTZType: ("timestamp", "TIMESTAMP"),
+    DecimalType: ("numeric", "NUMERIC"),
+}
+
+
+@dataclass(frozen=True)
+class SqlOptions:
+    uri: str
+    table: str
+    upsert: bool
+    keys: tuple[str, ...]
+    order_by: str | None
+    delete_column: str | None
+    create: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], columns: Sequence[str]) -> "SqlOptions":
+        for needed in ("uri", "table"):
+            if needed not in options:
+                raise ValueError(f"barnabas-sql needs the option {needed} to write")
+        mode = options.get("mode", "append")
+        if mode not in ("append", "upsert"):
+            raise ValueError(f"mode {mode!r} of barnabas-sql: append or upsert")
+        keys = tuple(each.strip() for each in options.get("key", "").split(",") if each.strip())
+        if (mode == "upsert") != bool(keys):
+            raise ValueError("mode upsert of barnabas-sql and the option key go together")
+        parsed = cls(
+            uri=options["uri"],
+            table=options["table"],
+            upsert=mode == "upsert",
+            keys=keys,
+            order_by=options.get("orderBy"),
+            delete_column=options.get("deleteColumn"),
+            create=options.get("createTable", "true").lower() == "true",
+        )
+        if parsed.delete_column and not parsed.upsert:
+            raise ValueError("deleteColumn of barnabas-sql needs mode upsert: rows are deleted by key")
+        named = {*keys, *filter(None, (parsed.order_by, parsed.delete_column))}
+        if missing := sorted(named - set(columns)):
+            raise ValueError(
+                f"barnabas-sql is told of {', '.join(missing)}, which the rows do not have: {list(columns)}"
+            )
+        return parsed
+
+
+class SqlTarget:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.options = SqlOptions.parse(options, schema.names)
+        self.schema = schema
+        self.database = Database(self.options.uri)
+        self._column_types()
+
+    def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
+        import pyarrow
+
+        name = f"{_stage_prefix(task.query_id)}{task.batch_number}_{task.partition}_{task.attempt}"
+        first = next((batch for batch in rows if batch.num_rows), None)
+        if first is None:
+            return []
+        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        schema = wanted.append(pyarrow.field(_SEQUENCE, pyarrow.int64()))
+
+        def numbered() -> "Iterator[pyarrow.RecordBatch]":
+            number = task.partition * _ROWS_PER_TASK
+            for batch in _after(first, rows):
+                sequence = pyarrow.array(range(number, number + batch.num_rows), pyarrow.int64())
+                number += batch.num_rows
+                arrays = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+                yield pyarrow.RecordBatch.from_arrays([*arrays, sequence], schema=schema)
+
+        with self.database.connect() as connection:
+            ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
+            connection.commit()
+        return [{"table": name}]
+
+    def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
+        stages = [cast(str, item["table"]) for item in items]
+        with self.database.connect() as connection:
+            if batch is None or self._is_new(connection, batch):
+                if self.options.create:
+                    execute(connection, self._create())
+                for statement in self._moves(stages):
+                    execute(connection, statement)
+                if batch is not None:
+                    self._record(connection, batch)
+            for stage in self._leftovers(connection, batch) | set(stages):
+                execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(stage)}")
+            connection.commit()
+
+    def discard(self, items: Sequence[dict[str, object]]) -> None:
+        with self.database.connect() as connection:
+            for item in items:
+                execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(cast(str, item['table']))}")
+            connection.commit()
+
+    def _is_new(self, connection: Any, batch: Batch) -> bool:
+        execute(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)",
+        )
+        where = self.database.parameter(1, "TEXT")
+        rows = fetch(connection, f"SELECT batch_id FROM {_PROGRESS} WHERE query_id = {where}", [batch.query_id])
+        return not rows or int(rows[0]["batch_id"]) < batch.number
+
+    def _record(self, connection: Any, batch: Batch) -> None:
+        query_id, number = self.database.parameter(1, "TEXT"), self.database.parameter(2, "BIGINT")
+        execute(
+            connection,
+            f"INSERT INTO {_PROGRESS} (query_id, batch_id) VALUES ({query_id}, {number}) "
+            "ON CONFLICT (query_id) DO UPDATE SET batch_id = EXCLUDED.batch_id",
+            [batch.query_id, str(batch.number)],
+        )
+
+    def _leftovers(self, connection: Any, batch: Batch | None) -> set[str]:
+        """Staging tables that attempts of this query left when they died: its batches come one after the other."""
+        if batch is None:
+            return set()
+        postgresql = self.database.dialect is Dialect.POSTGRESQL
+        listing = "pg_tables" if postgresql else "sqlite_master WHERE type = 'table'"
+        name = "tablename" if postgresql else "name"
+        rows = fetch(connection, f"SELECT {name} AS name FROM {listing}")
+        prefix = _stage_prefix(batch.query_id)
+        return {row["name"] for row in rows if row["name"].startswith(prefix)}
+
+    def _create(self) -> str:
+        quoted = self.database.quoted
+        columns = [f"{quoted(name)} {kind}" for name, kind in self._column_types().items()]
+        if self.options.upsert:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.options.keys))})")
+        return f"CREATE TABLE IF NOT EXISTS {quoted(self.options.table)} ({', '.join(columns)})"
+
+    def _column_types(self) -> dict[str, str]:
+        """Types of the columns that the table gets."""
+        kinds: dict[str, str] = {}
+        for field in self.schema.fields:
+            pair = _TYPES.get(type(field.dataType))
+            if pair is None:
+                raise ValueError(
+                    f"column {field.name} is {field.dataType.simpleString()}, which barnabas-sql cannot write; "
+                    "flatten it, or turn it into text with to_json"
+                )
+            if field.name != self.options.delete_column:
+                kinds[field.name] = pair[0 if self.database.dialect is Dialect.POSTGRESQL else 1]
+        return kinds
+
+    def _moves(self, stages: Sequence[str]) -> list[str]:
+        """The statements that bring the rows of all stages into the table."""
+        quoted = self.database.quoted
+        table, columns = quoted(self.options.table), [quoted(name) for name in self._column_types()]
+        listed = ", ".join(columns)
+        staged = " UNION ALL ".join(f"SELECT * FROM {quoted(stage)}" for stage in stages)
+        if not self.options.upsert:
+            return [f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({staged}) AS staged ORDER BY {_SEQUENCE}"]
+        keys = ", ".join(map(quoted, self.options.keys))
+        ordered = quoted(self.options.order_by) if self.options.order_by else ""
+        order = f"{ordered} DESC, " if ordered else ""
+        ranked = f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}{_SEQUENCE} DESC) AS barnabas_rank"
+        all_ranked = f"(SELECT staged.*, {ranked} FROM ({staged}) AS staged) AS ranked"
+        last = f"(SELECT * FROM {all_ranked} WHERE barnabas_rank = 1) AS last"
+        kept, statements = "TRUE", []
+        if self.options.delete_column:
+            flag = quoted(self.options.delete_column)
+            match = " AND ".join(f"{table}.{quoted(key)} = last.{quoted(key)}" for key in self.options.keys)
+            gone = f"{flag} IS NOT NULL AND {flag}"
+            old = f" AND last.{ordered} >= {table}.{ordered}" if ordered else ""
+            statements.append(f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {last} WHERE {match} AND {gone}{old})")
+            kept = f"NOT ({gone})"
+        others = [column for column in columns if column not in {quoted(key) for key in self.options.keys}]
+        changes = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
+        # What comes late must not undo what is newer, in whichever batch that came.
+        newer = f" WHERE EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
+        action = f"DO UPDATE SET {changes}{newer}" if changes else "DO NOTHING"
+        upsert = (
+            f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {last} WHERE {kept} ON CONFLICT ({keys}) {action}"
+        )
+        return [*statements, upsert]
+
+
+def _stage_prefix(query_id: str) -> str:
+    return f"{_STAGE}_{query_id.replace('-', '')[:20]}_"
+
+
+def _after(first: "pyarrow.RecordBatch", rest: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+    yield first
+    yield from rest

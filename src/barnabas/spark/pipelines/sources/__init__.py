@@ -1,0 +1,114 @@
+"""Where pipelines read from: topics, files, PostgreSQL, SQLite, made-up rows. No JAR in any of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from barnabas.spark.pipelines.connector import (
+    Source,
+    note_group,
+    pipeline_name,
+    register_topics,
+    registering,
+    text_options,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["Source", "files", "synthetic", "table", "topic"]
+
+
+def topic(
+    name: str | Sequence[str] | None = None,
+    *,
+    bootstrap: str,
+    pattern: str | None = None,
+    starting: str = "earliest",
+    max_records: int | None = None,
+    headers: bool = False,
+    group: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Source:
+    """Topics of any Kafka cluster, by name or by `pattern`.
+
+    `starting`: earliest, latest, or JSON of offsets. `max_records`: at most so many a batch. `group`: the consumer group that
+    shows the progress; in a pipeline there is one anyway, named for the pipeline. `options`: any other of the format
+    `barnabas`, such as `kafka.security.protocol` or `failOnDataLoss`.
+    """
+    if (name is None) == (pattern is None):
+        raise ValueError("sources.topic needs either a name or pattern=")
+    given = {"kafka.bootstrap.servers": bootstrap} | text_options(
+        subscribe=name if name is None or isinstance(name, str) else ",".join(name),
+        subscribePattern=pattern,
+        startingOffsets=starting,
+        maxOffsetsPerTrigger=max_records,
+        includeHeaders=headers or None,
+    )
+    given |= dict(options or {})
+    pipeline = pipeline_name()
+    if group is not None:
+        given["kafka.group.id"] = group
+    elif pipeline is not None and "kafka.group.id" not in given:
+        given.setdefault("groupIdPrefix", pipeline)
+    if pipeline is not None:
+        note_group(bootstrap, _group(given))
+    return Source("barnabas", given, register=register_topics)
+
+
+def _group(options: Mapping[str, str]) -> str:
+    """The group that the progress goes to."""
+    from barnabas.spark.options import source_options
+    from barnabas.spark.progress import progress_group
+
+    return progress_group(source_options(options, streaming=True)) or ""
+
+
+def files(
+    path: str,
+    *,
+    format: Literal["json", "csv", "parquet", "orc", "text", "avro", "xml", "binaryFile"],
+    schema: "StructType | str | None" = None,
+    max_files: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Source:
+    """Files of a folder, by Spark itself. A stream reads each file that appears once; it needs `schema`, but for text."""
+    given = {"path": path} | text_options(maxFilesPerTrigger=max_files) | dict(options or {})
+    return Source(format, given, schema)
+
+
+def table(
+    uri: str,
+    name: str | None = None,
+    *,
+    query: str | None = None,
+    incrementing: str | None = None,
+    timestamp: str | None = None,
+    delay_ms: int | None = None,
+    max_rows: int | None = None,
+    schema: "StructType | str | None" = None,
+) -> Source:
+    """A table or a query of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///…`).
+
+    A stream needs `incrementing`, a column that only grows, or `timestamp`, one that every change moves on, or both, which is
+    safest; `delay_ms` leaves rows younger than that by `timestamp` to a later batch. `schema` where SQLite declares no types.
+    """
+    cursor = [each for each in (timestamp, incrementing) if each is not None]
+    given = text_options(
+        uri=uri, table=name, query=query, cursor=cursor or None, delayMs=delay_ms, maxRowsPerTrigger=max_rows
+    )
+    return Source("barnabas-sql", given, schema, registering("barnabas.spark.pipelines.sources.sql", "SqlSource"))
+
+
+def synthetic(
+    columns: Mapping[str, str] | None = None, *, rows_per_second: float = 10, rows: int | None = None, seed: int = 0
+) -> Source:
+    """Made-up rows, so many a second, up to `rows`; see `barnabas.spark.pipelines.sources.synthetic` for kinds of columns."""
+    given = text_options(rowsPerSecond=rows_per_second, rows=rows, seed=seed)
+    if columns is not None:
+        given["columns"] = json.dumps(dict(columns))
+    return Source(
+        "barnabas-synthetic",
+        given,
+        register=registering("barnabas.spark.pipelines.sources.synthetic", "SyntheticSource"),
+    )

@@ -1,0 +1,251 @@
+"""Format `barnabas-sql`: reads a table or a query of PostgreSQL or SQLite, once or as it grows; `sinks.sql` is its other side.
+
+A stream follows `cursor` columns, like the incrementing and timestamp modes of Kafka Connect's JDBC source: its offset in the
+checkpoint is the last cursor that it has read, and a batch is what lies behind it. Rows must not appear
+behind a cursor that has been read: a transaction that takes a number and commits late does that, so prefer (updated_at, id)
+with `delayMs` where writers overlap.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, batches, fetch
+from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter
+from barnabas.spark.pipelines.sinks.sql import SqlTarget
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class SqlQuery:
+    """What is read."""
+
+    database: Database
+    #: A table's name, for messages, or the query.
+    what: str
+    query: str
+    cursor: tuple[str, ...] = ()
+    max_rows: int | None = None
+    delay_ms: int = 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SqlQuery":
+        if "uri" not in options:
+            raise ValueError("barnabas-sql needs the option uri")
+        if ("table" in options) == ("query" in options):
+            raise ValueError("barnabas-sql needs either table or query")
+        database = Database(options["uri"])
+        table = options.get("table")
+        return cls(
+            database=database,
+            what=table or options["query"],
+            query=f"SELECT * FROM {database.quoted(table)}" if table else options["query"],
+            cursor=tuple(each.strip() for each in options.get("cursor", "").split(",") if each.strip()),
+            max_rows=int(options["maxRowsPerTrigger"]) if "maxRowsPerTrigger" in options else None,
+            delay_ms=int(options.get("delayMs", "0")),
+        )
+
+    def schema(self) -> StructType:
+        with self.database.connect() as connection:
+            if self.database.dialect is Dialect.SQLITE:
+                columns = self.database.columns_of(connection, self.query)
+                return StructType([StructField(each.name, sqlite_type(each.declared)) for each in columns])
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT * FROM ({self.query}) AS q LIMIT 0")
+                return from_arrow_schema(plain(cursor.fetch_arrow_table().schema))
+
+
+class SqlSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "barnabas-sql"
+
+    def schema(self) -> StructType:
+        return SqlQuery.parse(self.options).schema()
+
+    def reader(self, schema: StructType) -> "SqlReader":
+        return SqlReader(SqlQuery.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "SqlStreamReader":  # noqa: N802
+        query = SqlQuery.parse(self.options)
+        if not query.cursor:
+            raise ValueError("a stream from barnabas-sql needs the option cursor: columns that grow, such as id")
+        if missing := sorted(set(query.cursor) - set(schema.names)):
+            raise ValueError(f"cursor names {', '.join(missing)}, which {query.what} does not have: {schema.names}")
+        return SqlStreamReader(query, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        return StreamWriter(self._target(schema, overwrite))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(self._target(schema, overwrite))
+
+    def _target(self, schema: StructType, overwrite: bool) -> SqlTarget:
+        if overwrite:
+            raise ValueError("barnabas-sql appends or upserts; it does not overwrite")
+        return SqlTarget(self.options, schema)
+
+
+@dataclass
+class SqlRange(InputPartition):
+    """Rows behind `after` up to `upto`; an empty one is no bound."""
+
+    after: dict[str, list[str]] = field(default_factory=dict)
+    upto: dict[str, list[str]] = field(default_factory=dict)
+
+
+class SqlReader(DataSourceReader):
+    def __init__(self, query: SqlQuery, schema: StructType) -> None:
+        self.query = query
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [SqlRange()]
+
+    def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        assert isinstance(partition, SqlRange)
+        return read_range(self.query, self.schema, partition)
+
+
+class SqlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset is `{}` before the first row, then `{"cursor": [text, …], "types": [name, …]}`."""
+
+    def __init__(self, query: SqlQuery, schema: StructType) -> None:
+        self.query = query
+        self.schema = schema
+        self._end: dict[str, list[str]] | None = None
+
+    def initialOffset(self) -> dict[str, list[str]]:  # noqa: N802
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self.query.max_rows) if self.query.max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._end = self._last({}, {}, None)
+
+    def latestOffset(self, start: dict[str, list[str]], limit: ReadLimit) -> dict[str, list[str]]:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._last(start, self._end or {}, rows) if self._end != {} else start
+
+    def partitions(self, start: dict[str, list[str]], end: dict[str, list[str]]) -> Sequence[InputPartition]:
+        return [SqlRange(start, end)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        assert isinstance(partition, SqlRange)
+        return read_range(self.query, self.schema, partition)
+
+    def commit(self, end: dict[str, list[str]]) -> None:
+        """Nothing to release: the database keeps no state for us."""
+
+    def stop(self) -> None:
+        """Nothing is open between calls."""
+
+    def _last(self, start: dict[str, list[str]], end: dict[str, list[str]], rows: int | None) -> dict[str, list[str]]:
+        """The cursor of the last row to read: of all there is up to `end`, or of the first `rows`."""
+        database, columns = self.query.database, [self.query.database.quoted(each) for each in self.query.cursor]
+        texts = ", ".join(f"CAST({column} AS TEXT) AS c{n}" for n, column in enumerate(columns))
+        types = ", ".join(f"{database.type_of(column)} AS t{n}" for n, column in enumerate(columns))
+        where, parameters = bounds(self.query, start, end)
+        direction = "DESC" if rows is None else "ASC"
+        order = ", ".join(f"{column} {direction}" for column in columns)
+        inner = f"SELECT * FROM ({self.query.query}) AS q WHERE {where} ORDER BY {order}"
+        if rows is not None:
+            backwards = ", ".join(f"{column} DESC" for column in columns)
+            inner = f"SELECT * FROM ({inner} LIMIT {rows}) AS first ORDER BY {backwards}"
+        with database.connect() as connection:
+            found = fetch(connection, f"SELECT {texts}, {types} FROM ({inner} LIMIT 1) AS last", parameters)
+        if not found:
+            return start
+        count = range(len(columns))
+        return {"cursor": [found[0][f"c{n}"] for n in count], "types": [found[0][f"t{n}"] for n in count]}
+
+
+def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[str]]) -> tuple[str, list[str]]:
+    """The condition of a range, and its parameters."""
+    columns = [query.database.quoted(each) for each in query.cursor]
+    conditions = [f"{column} IS NOT NULL" for column in columns]
+    parameters: list[str] = []
+    for offset, sign in ((after, ">"), (upto, "<=")):
+        if offset:
+            first = len(parameters) + 1
+            marks = [query.database.parameter(first + n, kind) for n, kind in enumerate(offset["types"])]
+            conditions.append(f"({', '.join(columns)}) {sign} ({', '.join(marks)})")
+            parameters += offset["cursor"]
+    if query.delay_ms and query.database.dialect is Dialect.POSTGRESQL:
+        conditions.append(f"{columns[0]} <= now() - interval '{query.delay_ms} milliseconds'")
+    elif query.delay_ms:
+        conditions.append(f"{columns[0]} <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-{query.delay_ms / 1000} seconds')")
+    return " AND ".join(conditions) or "TRUE", parameters
+
+
+def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator[pyarrow.RecordBatch]":
+    """The rows of a range, in order of the cursor, as Spark wants them."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    columns = ", ".join(query.database.quoted(name) for name in schema.names)
+    where, parameters = bounds(query, part.after, part.upto) if query.cursor else ("TRUE", [])
+    order = ", ".join(query.database.quoted(each) for each in query.cursor)
+    text = f"SELECT {columns} FROM ({query.query}) AS q WHERE {where}" + (f" ORDER BY {order}" if order else "")
+    with query.database.connect() as connection:
+        for batch in batches(connection, text, parameters):
+            yield fitted(batch, wanted, query.what)
+
+
+def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) -> "pyarrow.RecordBatch":
+    """The batch with exactly the types that Spark was told of."""
+    import pyarrow
+
+    arrays = []
+    for column, target in zip(batch.columns, wanted, strict=True):
+        storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
+        try:
+            arrays.append(storage.cast(target.type))
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+            raise DatabaseError(f"{what}, column {target.name}: not a {target.type}: {error}") from error
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def plain(schema: "pyarrow.Schema") -> "pyarrow.Schema":
+    """Without extension types: PostgreSQL's numeric comes as text under one."""
+    import pyarrow
+
+    fields: list[Any] = []
+    for each in schema:
+        kind = each.type.storage_type if isinstance(each.type, pyarrow.BaseExtensionType) else each.type
+        fields.append(pyarrow.field(each.name, kind, each.nullable))
+    return pyarrow.schema(fields)
+
+
+def sqlite_type(declared: str) -> DataType:
+    """Spark's type for a column that SQLite declares so: by affinity, and by names that mean something to people."""
+    if "BOOL" in declared:
+        return BooleanType()
+    if "INT" in declared:
+        return LongType()
+    if any(word in declared for word in ("REAL", "FLOA", "DOUB", "NUMERIC", "DECIMAL")):
+        return DoubleType()
+    if "BLOB" in declared:
+        return BinaryType()
+    if "TIMESTAMP" in declared or "DATETIME" in declared:
+        return TimestampNTZType()
+    if declared == "DATE":
+        return DateType()
+    return StringType()

@@ -1,0 +1,62 @@
+"""What is last known of a pipeline: a file beside the project, written as it runs, and the lag of its consumer groups."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from barnabas.client.admin.groups import committed_offsets
+from barnabas.client.admin.partitions import LATEST, list_offsets
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import client_config
+from barnabas.client.errors import ClientError
+from barnabas.spark.pipelines.events import Status
+
+
+def save(file: Path, status: Status) -> None:
+    """Whole or not at all: a reader never sees half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(status.to_json(), indent=1))
+    part.replace(file)
+
+
+def load(file: Path) -> Status | None:
+    """None if the pipeline has never run."""
+    try:
+        return Status.from_json(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def is_running(status: Status) -> bool:
+    """Whether the process that wrote it is there. A run that was killed leaves its last state behind."""
+    try:
+        os.kill(status.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return status.state in ("STARTING", "RUNNING")
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    group: str
+    bootstrap: str
+    #: Records behind the end, over all partitions; None if the cluster does not answer.
+    lag: int | None
+    error: str = ""
+
+
+async def group_lag(bootstrap: str, group: str) -> GroupLag:
+    config = client_config(bootstrap, {}, client_id="barnabas-pipeline")
+    try:
+        async with Cluster(config) as cluster:
+            committed = await committed_offsets(cluster, group)
+            ends = await list_offsets(cluster, dict.fromkeys(committed, LATEST))
+    except ClientError as error:
+        return GroupLag(group, bootstrap, None, str(error))
+    return GroupLag(
+        group, bootstrap, sum(max(0, ends[p].offset - at.offset) for p, at in committed.items() if p in ends)
+    )
