@@ -205,6 +205,25 @@ def test_server_that_was_held_up_for_longer_than_a_session_hears_its_clients_fir
     uvloop.run(story())
 
 
+def test_server_in_which_no_session_can_expire_any_more_stops_serving(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data, config=ZooKeeperConfig(tick_time_ms=20))
+        await server.start()
+
+        def broken() -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(server.service, "expire_sessions", broken)
+        assert server.failed is not None
+        with pytest.raises(KeyError, match="a bug"):
+            await asyncio.wait_for(server.failed, 10)
+        await server.stop()
+
+    asyncio.run(story())
+
+
 def test_snapshot_under_way_does_not_hold_up_a_stop(data: Path) -> None:
     async def story() -> None:
         server = EmbeddedZooKeeper(data, config=ZooKeeperConfig(snap_count=1000))

@@ -95,6 +95,8 @@ class EmbeddedZooKeeper:
             loop.create_task(self._tick(service), name="zookeeper-tick"),
             loop.create_task(self._look_after_containers(service), name="zookeeper-containers"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
 
     def _compose(self, loop: asyncio.AbstractEventLoop, machine: Machine) -> Service:
         commit = GroupCommit(
@@ -125,6 +127,11 @@ class EmbeddedZooKeeper:
             self._server.close()
         for connection in list(self.service.connections):
             connection.abort()
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        """A coordinator in which no session expires any more keeps dead brokers in office: better none."""
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._on_failure(error)
 
     # ---- what the clock drives ----------------------------------------------------------------------------------------
 
