@@ -58,7 +58,7 @@ def decompress(codec: int, data: Bytes, max_bytes: int = DEFAULT_MAX_DECOMPRESSE
     """What `data` was made of, or `Malformed`."""
     if codec == Codec.NONE:
         if len(data) > max_bytes:
-            raise _too_large(max_bytes)
+            raise TooLarge(max_bytes, data)
         return bytes(data)
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
@@ -69,8 +69,12 @@ def decompress(codec: int, data: Bytes, max_bytes: int = DEFAULT_MAX_DECOMPRESSE
         raise Malformed(f"{Codec(codec).label} data is corrupt: {error}") from None
 
 
-def _too_large(max_bytes: int) -> Malformed:
-    return Malformed(f"decompressed data is larger than the limit of {max_bytes} bytes")
+class TooLarge(Malformed):
+    """There is more than the limit; `prefix` is what the data begins with, as far as it was made."""
+
+    def __init__(self, max_bytes: int, prefix: Bytes = b"") -> None:
+        super().__init__(f"decompressed data is larger than the limit of {max_bytes} bytes")
+        self.prefix = prefix
 
 
 # -- gzip
@@ -98,7 +102,7 @@ def _gzip_decompress(data: Bytes, max_bytes: int) -> bytes:
             # One byte more than allowed tells a full buffer from one that would run over.
             out += member.decompress(piece, max_bytes - len(out) + 1)
             if len(out) > max_bytes:
-                raise _too_large(max_bytes)
+                raise TooLarge(max_bytes, out)
             at += len(piece) - len(member.unused_data)
         if at == len(view) or (view[at] == 0 and not any(view[at:])):
             return bytes(out)
@@ -139,14 +143,17 @@ def _snappy_decompress(data: Bytes, max_bytes: int) -> bytes:
         at += 4
         if size < 0 or at + size > len(view):
             raise Malformed(f"snappy chunk of {size} bytes runs past the end of the data")
-        out += _snappy_block(view[at : at + size], max_bytes - len(out))
+        block = view[at : at + size]
+        if len(out) + cramjam.snappy.decompress_raw_len(block) > max_bytes:
+            raise TooLarge(max_bytes, out)
+        out += _snappy_block(block, max_bytes)
         at += size
     return bytes(out)
 
 
 def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(block) > max_bytes:
-        raise _too_large(max_bytes)
+        raise TooLarge(max_bytes)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -220,7 +227,7 @@ def _lz4_decompress(data: Bytes, max_bytes: int) -> bytes:
             written = cramjam.lz4.decompress_block_into(block, scratch)
             out += scratch[:written]
         if len(out) > max_bytes:
-            raise _too_large(max_bytes)
+            raise TooLarge(max_bytes, out)
         at += size + trailer
 
 
@@ -266,7 +273,7 @@ def _zstd_decompress(data: Bytes, max_bytes: int) -> bytes:
         size = cramjam.zstd.decompress_into(view, out)
     except cramjam.DecompressionError as error:
         if "whole buffer" in str(error):
-            raise _too_large(max_bytes) from None
+            raise TooLarge(max_bytes, out) from None
         raise
     return bytes(memoryview(out)[:size])
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import Offset
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Bytes, TooLarge, decompress
 from barnabas.protocol.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -41,6 +41,11 @@ class Record(NamedTuple):
     sequence: int = NO_SEQUENCE
 
 
+#: How far a batch is decompressed before its records are looked at, and then before they are looked at again.
+INFLATION_STEPS_BYTES: Final = (1 << 20, 16 << 20)
+VARINT_BYTES_MAX: Final = 5
+
+
 class KeySpan(NamedTuple):
     """A record seen by its key alone."""
 
@@ -66,7 +71,35 @@ def records_body(
             return bytes(body)
         if header.record_count == 0 and not body:
             return b""  # a batch that compaction has emptied keeps its codec bits
-        return decompress(codec, body, max_decompressed_bytes)
+        return _inflate(codec, body, header, max_decompressed_bytes)
+
+
+def _inflate(codec: int, body: Bytes, header: BatchHeader, max_bytes: int) -> bytes:
+    """Decompress in steps: records that make no sense are noticed before a small batch has become a large one."""
+    for limit in INFLATION_STEPS_BYTES:
+        if limit >= max_bytes:
+            break
+        try:
+            return decompress(codec, body, limit)
+        except TooLarge as more:
+            _check_beginning(more.prefix, header, max_bytes)
+    return decompress(codec, body, max_bytes)
+
+
+def _check_beginning(prefix: Bytes, header: BatchHeader, max_bytes: int) -> None:
+    """Raise `Malformed` where the lengths of the first records already say that the batch is wrong or too large."""
+    pos, end = 0, len(prefix)
+    for _ in range(header.record_count):
+        if pos + VARINT_BYTES_MAX > end:
+            return
+        size, pos = read_varint(prefix, pos)
+        if size < _RECORD_BODY_MIN:
+            raise Malformed(f"record of {size} bytes")
+        pos += size
+        if pos > max_bytes:
+            raise TooLarge(max_bytes)
+    if pos < end:
+        raise Malformed(f"bytes follow the {header.record_count} records of a batch")
 
 
 def iter_records(

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol import record_batch as rb
+from barnabas.protocol import record_decode
 from barnabas.protocol import records as rc
-from barnabas.protocol.compression import Codec
+from barnabas.protocol.compression import Codec, compress, decompress
 from barnabas.protocol.varint import encode_varint, read_unsigned, read_varint, read_varlong, size_of_varint
 
 optional_bytes = st.none() | st.binary(max_size=200)
@@ -289,6 +290,47 @@ def test_bomb_is_refused_at_the_bound():
     assert len(batch) < 2_000
     with pytest.raises(Malformed, match="larger than the limit of 100000 bytes"):
         list(rc.iter_records(batch, max_decompressed_bytes=100_000))
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+@pytest.mark.parametrize(
+    ("beginning", "count", "why"),
+    [
+        (b"", 1, "record of 0 bytes"),
+        (encode_varint(600_000_000), 1, "larger than the limit of 268435456 bytes"),
+        (one(0), 1, "bytes follow the 1 records"),
+    ],
+)
+def test_bomb_is_seen_for_what_it_is_before_it_goes_off(codec, beginning, count, why, monkeypatch):
+    body = beginning + bytes(20_000_000)
+    made = []
+
+    def spy(codec, data, limit):
+        made.append(limit)
+        return decompress(codec, data, limit)
+
+    monkeypatch.setattr(record_decode, "decompress", spy)
+    bomb = rc.assemble(
+        compress(codec, body),
+        base_offset=0,
+        last_offset_delta=count - 1,
+        record_count=count,
+        attributes=codec,
+        base_timestamp=0,
+        max_timestamp=0,
+    )
+    with pytest.raises(Malformed, match=why):
+        list(rc.iter_records(bomb))
+    assert made == [1 << 20], "no more than a megabyte was made of it"
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_records_that_are_large_when_decompressed_are_read_all_the_same(codec):
+    builder = rc.BatchBuilder(codec=codec)
+    values = [bytes([number]) * 3_000_000 for number in range(7)]
+    for value in values:
+        builder.append(b"k", value, timestamp=0)
+    assert [record.value for record in rc.iter_records(builder.build())] == values
 
 
 @given(
