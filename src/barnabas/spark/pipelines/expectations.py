@@ -25,8 +25,8 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, overload
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
+from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
 from barnabas.spark.pipelines._fields import column
-from barnabas.spark.pipelines.codecs.base import ERROR_DDL, place_of
 
 Action: TypeAlias = Literal["keep", "drop", "quarantine", "fail"]
 Query: TypeAlias = Callable[[], DataFrame]

@@ -13,7 +13,7 @@ evaluate them once for the data and again for the error.
 
 import itertools
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -21,17 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from barnabas.spark.pipelines._errors import ERROR_DDL, ERROR_TYPE, place_of
 from barnabas.spark.pipelines._fields import TransformError, column_type
 from barnabas.spark.pipelines._fields import column as column_named
 from barnabas.spark.pipelines.codecs.registry import RegistryError, UnknownSchema
 
 Mode: TypeAlias = Literal["PERMISSIVE", "DROP", "FAIL"]
 Direction: TypeAlias = Literal["decode", "encode"]
-
-#: What an error column holds; null where nothing went wrong.
-ERROR_TYPE: Final = StructType([StructField("class", StringType()), StructField("message", StringType())])
-ERROR_DDL: Final = "struct<class: string, message: string>"
-PLACE: Final = ("topic", "partition", "offset")
 
 #: A record's value, or the exception that says why there is none. Made once a batch, on the executor.
 Convert: TypeAlias = Callable[[object], object]
@@ -121,16 +117,6 @@ def _applied(
         metric = name or f"{direction}.{column}.{next(_names)}"
         df = df.observe(metric, F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("dropped")).filter(~bad)
     return df.drop(error)
-
-
-def place_of(df: DataFrame) -> Column:
-    """`topic orders, partition 2, offset 41: `, as far as the DataFrame knows."""
-    known = [name for name in PLACE if name in df.columns]
-    parts = [part for name in known for part in (F.lit(f", {name} "), column_named(name).cast("string"))]
-    if not parts:
-        return F.lit("")
-    first = F.lit(f"{known[0]} ")
-    return F.coalesce(F.concat(first, *parts[1:], F.lit(": ")), F.lit(""))
 
 
 def by_record(make: MakeConvert, data_type: DataType) -> Callable[[Column], Column]:

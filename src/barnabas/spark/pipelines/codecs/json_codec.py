@@ -8,7 +8,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from barnabas.spark.pipelines.codecs.base import ERROR_DDL, CodecError
+from barnabas.spark.pipelines._errors import ERROR_DDL
+from barnabas.spark.pipelines.codecs.base import CodecError
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry
 from barnabas.spark.pipelines.codecs.wire import HEAD_BYTES, frame
 

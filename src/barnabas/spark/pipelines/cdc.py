@@ -1,0 +1,147 @@
+"""Change data capture: a topic of changes keeps a table as its source is.
+
+First a stream of changes is brought into one form: the table's columns, `_deleted`, and `_sequence`, by which changes of a key
+are ordered. Then a sink applies them, each batch once:
+
+    changes = debezium(decode(records, Json(debezium_schema("id long, name string"), envelope=True)))
+    upsert_into_delta("/lake/customers", keys=["id"]).writer(changes, checkpoint="/state/customers").start()
+
+A change that is older than what the table has of its key is passed over, so changes may come late and again. The table keeps
+`_sequence` for that. A row that was deleted for good is forgotten with its sequence; where changes may overtake one another,
+`deletes="soft"` keeps it, marked `_deleted`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import AtomicType, DataType, LongType, StringType, StructField, StructType
+
+from barnabas.spark.pipelines import sinks
+from barnabas.spark.pipelines._errors import place_of
+from barnabas.spark.pipelines._fields import TransformError, column, column_type, fields_of, read, resolve
+from barnabas.spark.pipelines.connector import Sink, registering, text_options
+
+DELETED: Final = "_deleted"
+SEQUENCE: Final = "_sequence"
+Deletes: TypeAlias = Literal["hard", "soft"]
+
+#: Debezium's operations: create, update, read (while it takes its first snapshot), delete.
+_UPSERTS: Final = ("c", "u", "r")
+_DELETE: Final = "d"
+
+
+def debezium_schema(row: StructType | str) -> StructType:
+    """The envelope around rows of this schema, as much of it as is used here."""
+    kind = row if isinstance(row, StructType) else DataType.fromDDL(row)
+    if not isinstance(kind, StructType):
+        raise TransformError(f"debezium_schema: {kind.simpleString()} is not the schema of a row")
+    return StructType(
+        [
+            StructField("before", kind),
+            StructField("after", kind),
+            StructField("op", StringType()),
+            StructField("ts_ms", LongType()),
+        ]
+    )
+
+
+def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column = "offset") -> DataFrame:
+    """Changes out of Debezium's envelope in the struct column `of`.
+
+    `sequence`: a column, or a path in the envelope (`source.lsn`, `ts_ms`). The record's offset is right where changes of a
+    row have one key, as Debezium's have. The tombstone that follows a delete says nothing new and is left out. An operation
+    that is no change of a row (a truncate) fails the query, with topic, partition and offset.
+    """
+    envelope = fields_of(df, of, "debezium")
+    for needed in ("before", "after", "op"):
+        if needed not in envelope.names:
+            raise TransformError(
+                f"debezium: {of!r} has no {needed!r}: is it Debezium's envelope? It has {envelope.names}"
+            )
+    row = envelope["after"].dataType
+    if not isinstance(row, StructType):
+        raise TransformError(f"debezium: 'after' is {row.simpleString()}, not a row")
+    op = read(of, ("op",))
+    message = F.concat(
+        place_of(df), F.lit("operation "), F.coalesce(op, F.lit("null")), F.lit(" is no change of a row")
+    )
+    deleted = (
+        F.when(op.isin(*_UPSERTS), F.lit(False)).when(op == _DELETE, F.lit(True)).otherwise(F.raise_error(message))
+    )
+    after, before = read(of, ("after",)), read(of, ("before",))
+    there = df.filter(column(of).isNotNull())
+    order = _sequence(df, envelope, of, sequence)
+    current = F.when(op == _DELETE, before).otherwise(after)
+    fields = [current.getField(name).alias(name) for name in row.names]
+    return there.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
+
+
+def keyed(
+    df: DataFrame, *, keys: Sequence[str], of: str = "data", key: str = "key", sequence: str | Column = "offset"
+) -> DataFrame:
+    """Changes out of a topic in which a record is a row and a tombstone deletes the row of its key: a compacted topic.
+
+    `of` is the decoded value, `key` the decoded key: a struct with the fields `keys`, or the one key itself.
+    """
+    row = fields_of(df, of, "keyed")
+    key_type = column_type(df, key, "keyed")
+    if not isinstance(key_type, StructType) and len(keys) != 1:
+        raise TransformError(
+            f"keyed: column {key!r} is {key_type.simpleString()}, which has one value for {list(keys)}"
+        )
+    for name in keys:
+        resolve(row, name, "keyed")
+        if isinstance(key_type, StructType):
+            resolve(key_type, name, "keyed")
+
+    def value(field: StructField) -> Column:
+        mine = read(of, (field.name,))
+        if field.name not in keys:
+            return mine
+        of_key = read(key, (field.name,)) if isinstance(key_type, StructType) else column(key)
+        return F.coalesce(mine, of_key.cast("string").cast(field.dataType))
+
+    fields = [value(field).alias(field.name) for field in row.fields]
+    order = _sequence(df, row, of, sequence)
+    return df.select(*fields, column(of).isNull().alias(DELETED), order.alias(SEQUENCE))
+
+
+def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:
+    if not isinstance(sequence, str):
+        return sequence
+    if sequence in df.columns:
+        return column(sequence)
+    path = resolve(fields, sequence, "sequence")
+    return read(of, path)
+
+
+def upsert_into_delta(
+    path: str, *, keys: Sequence[str], deletes: Deletes = "hard", storage: Mapping[str, str] | None = None
+) -> Sink:
+    """Apply changes to a Delta table at this folder or URI, which the first batch makes."""
+    if deletes not in ("hard", "soft"):
+        raise ValueError(f"deletes are hard or soft, not {deletes!r}")
+    options = text_options(path=path, key=list(keys), deletes=deletes)
+    options |= {f"storage.{name}": value for name, value in (storage or {}).items()}
+    return Sink(
+        "barnabas-delta-upsert", options, registering("barnabas.spark.pipelines.delta_upsert", "DeltaUpsertSource")
+    )
+
+
+def upsert_into_sql(uri: str, table: str, *, keys: Sequence[str]) -> Sink:
+    """Apply changes to a table of PostgreSQL or SQLite, which the first batch makes."""
+    return sinks.sql(uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=DELETED)
+
+
+def check_changes(schema: StructType, keys: Sequence[str]) -> None:
+    """Raise `ValueError` unless rows of this schema are changes of a table with these keys."""
+    if not keys:
+        raise ValueError("changes are applied by key: the option key names its columns")
+    needed = (*keys, DELETED, SEQUENCE)
+    if missing := [name for name in needed if name not in schema.names]:
+        raise ValueError(f"rows lack {', '.join(missing)}: bring them into form with cdc.debezium or cdc.keyed")
+    kind = schema[SEQUENCE].dataType
+    if not isinstance(kind, AtomicType):
+        raise ValueError(f"{SEQUENCE} is {kind.simpleString()}, by which rows cannot be ordered")

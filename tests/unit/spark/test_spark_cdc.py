@@ -1,0 +1,132 @@
+"""Change data capture: envelopes into changes, and changes into tables, whatever comes late, twice or again."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from barnabas.spark.pipelines._fields import TransformError
+from barnabas.spark.pipelines.cdc import check_changes, debezium, debezium_schema, keyed, upsert_into_delta
+from barnabas.spark.pipelines.codecs import Json, decode
+from barnabas.spark.pipelines.database import Database, fetch
+from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
+from barnabas.spark.pipelines.sinks.sql import SqlTarget
+
+CHANGES = StructType().add("id", "long").add("name", "string").add("_deleted", "boolean").add("_sequence", "long")
+#: id, name, deleted, sequence
+Change = tuple[int | None, str | None, bool, int]
+
+
+def apply(target: Target, number: int, *parts: list[Change], query: str = "q") -> None:
+    """What Spark does with a batch of some partitions."""
+    arrow = to_arrow_schema(CHANGES, timezone="UTC")
+    items: list[dict[str, object]] = []
+    for partition, rows in enumerate(parts):
+        batch = pa.RecordBatch.from_pylist([dict(zip(CHANGES.names, row, strict=True)) for row in rows], schema=arrow)
+        items += target.stage(iter([batch]), Task(query, number, partition, attempt=partition))
+    target.publish(items, Batch(query, number))
+
+
+class Tables:
+    """The same questions to a Delta table and to a table of SQLite."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.path = str(folder / "customers")
+        self.uri = f"sqlite:///{folder / 'shop.db'}"
+        self.kind = kind
+        if kind == "delta":
+            self.target: Target = DeltaUpsertTarget(self.path, CHANGES, ["id"], soft=False, storage={})
+        else:
+            options = {"uri": self.uri, "table": "customers", "mode": "upsert", "key": "id"}
+            self.target = SqlTarget(options | {"orderBy": "_sequence", "deleteColumn": "_deleted"}, CHANGES)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        if self.kind == "delta":
+            found = DeltaTable(self.path).to_pyarrow_table().to_pylist()
+        else:
+            with Database(self.uri).connect() as connection:
+                found = fetch(connection, "SELECT * FROM customers")
+        return sorted((row["id"], row["name"]) for row in found)
+
+
+@pytest.fixture(params=["delta", "sqlite"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Tables:
+    return Tables(request.param, tmp_path)
+
+
+def test_the_newest_change_of_a_key_wins_whatever_the_order_and_a_batch_counts_once(tables: Tables) -> None:
+    apply(tables.target, 0, [(1, "new", False, 5), (2, "b", False, 2)], [(1, "old", False, 3), (3, "c", False, 4)])
+    assert tables.rows() == [(1, "new"), (2, "b"), (3, "c")]
+    apply(tables.target, 1, [(1, "late", False, 4), (2, None, True, 6), (3, None, True, 1), (4, None, True, 7)])
+    assert tables.rows() == [(1, "new"), (3, "c")]
+    apply(tables.target, 1, [(1, "again", False, 99)])  # a batch that comes again is not looked at
+    assert tables.rows() == [(1, "new"), (3, "c")]
+    apply(tables.target, 0, [(5, "e", False, 1)], query="another query, whose batches begin at 0")
+    assert tables.rows() == [(1, "new"), (3, "c"), (5, "e")]
+
+
+def test_a_soft_delete_remembers_its_sequence_so_that_what_comes_late_stays_dead(tmp_path: Path) -> None:
+    path = tmp_path / "customers"
+    target = DeltaUpsertTarget(str(path), CHANGES, ["id"], soft=True, storage={})
+    apply(target, 0, [(1, "a", False, 1)])
+    apply(target, 1, [(1, "a", True, 5)])
+    (path / STAGE / "q" / "0000000001-00000-dead.parquet").write_bytes(b"what an attempt left that died")
+    apply(target, 2, [(1, "late", False, 4)])
+    (row,) = DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert row == {"id": 1, "name": "a", "_deleted": True, "_sequence": 5}
+    assert not list((path / STAGE).rglob("*.parquet"))
+
+
+def test_changes_that_cannot_be_applied_are_refused(tmp_path: Path) -> None:
+    target = DeltaUpsertTarget(str(tmp_path / "t"), CHANGES, ["id"], soft=False, storage={})
+    with pytest.raises(ValueError, match=r"1 changes for Delta table .*/t have no id"):
+        apply(target, 0, [(None, "a", False, 1)])
+    with pytest.raises(ValueError, match="rows lack _deleted, _sequence"):
+        check_changes(StructType().add("id", "long"), ["id"])
+    with pytest.raises(ValueError, match="the option key names its columns"):
+        check_changes(CHANGES, [])
+    with pytest.raises(ValueError, match="hard or soft, not 'no'"):
+        upsert_into_delta("/t", keys=["id"], deletes="no")  # type: ignore[arg-type]
+    apply(target, 0, [(1, "a", False, 1)])
+    wider = StructType([*CHANGES.fields]).add("more", "string")
+    other = DeltaUpsertTarget(str(tmp_path / "t"), wider, ["id"], soft=False, storage={})
+    with pytest.raises(ValueError, match=re.escape("has the columns ['id', 'name', '_sequence']; the changes have")):
+        other.publish([], Batch("q", 1))
+
+
+def test_envelopes_of_debezium_and_records_of_a_compacted_topic_become_changes(spark: SparkSession) -> None:
+    values = [
+        '{"payload": {"op": "r", "after": {"id": 1, "name": "a"}, "ts_ms": 10}}',
+        '{"payload": {"op": "u", "before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": "b"}, "ts_ms": 11}}',
+        '{"payload": {"op": "d", "before": {"id": 1, "name": "b"}, "ts_ms": 12}}',
+        None,
+        '{"payload": {"op": "t", "ts_ms": 13}}',
+    ]
+    rows = [("shop.customers", 0, at, "1", value) for at, value in enumerate(values)]
+    schema = "topic string, partition int, offset long, key string, value string"
+    records = spark.createDataFrame(rows, schema).coalesce(1)
+    codec = Json(debezium_schema("id long, name string"), envelope=True)
+    decoded = decode(records, codec, mode="FAIL")
+    changes = debezium(decoded.filter("offset < 4")).collect()
+    assert [tuple(row) for row in changes] == [(1, "a", False, 0), (1, "b", False, 1), (1, "b", True, 2)]
+    assert [row._sequence for row in debezium(decoded.filter("offset < 3"), sequence="ts_ms").collect()] == [10, 11, 12]
+    with pytest.raises(
+        PySparkException, match=r"topic shop\.customers, partition 0, offset 4: operation t is no change"
+    ):
+        debezium(decoded).collect()
+    with pytest.raises(TransformError, match="'data' has no 'before': is it Debezium's envelope"):
+        debezium(decode(records, Json("id long")))
+
+    simple = [("t", 0, 1, "7", '{"id": 7, "name": "x"}'), ("t", 0, 2, "8", None)]
+    found = decode(spark.createDataFrame(simple, schema).coalesce(1), Json("id long, name string"))
+    assert keyed(found, keys=["id"]).collect() == [Row(7, "x", False, 1), Row(8, None, True, 2)]
+    with pytest.raises(TransformError, match="column 'key' is string, which has one value for"):
+        keyed(found, keys=["id", "name"])
