@@ -238,9 +238,10 @@ def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], re
 
 
 def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    written = _transactions([message for message in messages if isinstance(message, Written)])
+    told = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(told)
     if options.exactly_once and written:
-        Driver(options, link_to(options.client)).abort(written)
+        Driver(options, link_to(options.client)).abort(told[0].batch, written)
 
 
 def _transactions(told: list[Written]) -> dict[str, ProducerIdentity]:

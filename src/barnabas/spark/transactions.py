@@ -128,13 +128,13 @@ class Driver:
         verdict = decision.judge(known.of(batch.query), run=batch.run, batch=batch.batch)
         match verdict:
             case Superseded(by_run):
-                self.abort(written)
+                self._abort(written)
                 raise DriverReplaced(
                     f"{batch} was not committed: the query was started again (run {by_run}) while this start (run "
                     f"{batch.run}) still ran. What it wrote is aborted; stop it, and let the newer one go on"
                 )
             case AlreadyDecided(named, unfinished):
-                self.abort({name: who for name, who in written.items() if name not in named})
+                self._abort({name: who for name, who in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
             case Undecided(unfinished, superseded, is_takeover):
@@ -148,11 +148,28 @@ class Driver:
                     self._tidy(known, where, batch.query)
         self._sweep(run_prefix(options.transactional_id_prefix, batch.query, batch.run), keep={driver})
 
-    def abort(self, written: Mapping[str, ProducerIdentity]) -> None:
-        """Nothing of these is ever seen. One that cannot be aborted now is when it times out."""
+    def abort(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
+        """Nothing of these is ever seen; but Spark also calls this when `commit` failed, perhaps after it had decided."""
         if not written:
             return
-        for name, refusal in self._transactions.end_all(written, committed=False).items():
+        options = self._options
+        # A decision that is under way is settled by this, one way or the other.
+        driver = driver_id(options.transactional_id_prefix, batch.query)
+        self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+        found = self._link.decisions(options.decisions_topic, batch.query)
+        decided = None if found is None else found[1].of(batch.query).decision
+        named = {} if decided is None else decided.participants
+        self._abort({name: who for name, who in written.items() if name not in named})
+
+    def _abort(self, written: Mapping[str, ProducerIdentity]) -> None:
+        """Known to be named by no decision. One that cannot be aborted now is when it times out."""
+        outcome = self._transactions.end_all(written, committed=False) if written else {}
+        # Kept ones have another identity by now: a new producer aborts whatever is open.
+        self._abort_by_name([name for name, refusal in outcome.items() if refusal is not None])
+
+    def _abort_by_name(self, names: list[str]) -> None:
+        outcome = self._transactions.abort_all(names, timeout_ms=_DRIVER_TIMEOUT_MS) if names else {}
+        for name, refusal in outcome.items():
             if refusal is not None:
                 log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
 
@@ -222,7 +239,7 @@ class Driver:
     def _require_none_gone(self, batch: BatchOf, gone: set[str], written: Mapping[str, ProducerIdentity]) -> None:
         if not gone:
             return
-        self.abort({name: who for name, who in written.items() if name not in gone})
+        self._abort({name: who for name, who in written.items() if name not in gone})
         raise BatchNotWritten(
             f"{batch} was not committed, and nothing of it is seen: {len(gone)} of its {len(written)} transactions were "
             f"aborted before all tasks had finished ({', '.join(sorted(gone)[:3])}). If they timed out, raise "
@@ -333,9 +350,7 @@ class Driver:
         left = [name for name in self._transactions.ongoing(prefix) if name not in keep]
         if left:
             log.info("aborting %d transactions that no decision names, such as %s", len(left), left[0])
-            for name, refusal in self._transactions.abort_all(left, timeout_ms=_DRIVER_TIMEOUT_MS).items():
-                if refusal is not None:
-                    log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
+            self._abort_by_name(left)
 
     def _tidy(self, known: DecisionLog, where: TopicPartition, own: str) -> None:
         """Finish batch writes whose driver died after deciding, and delete what nobody has asked for in a long time."""

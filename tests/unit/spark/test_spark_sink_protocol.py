@@ -97,9 +97,15 @@ class Run:
         """Every start of a query has the same rows in the same batch."""
         return [self.write(batch, task, rows_of(batch, task)) for task in range(tasks)]
 
-    def do(self, batch: int, *, dies_at: str | None = None) -> list[Written | None]:
+    def do(self, batch: int, *, dies_at: str | None = None, spark_lives: bool = False) -> list[Written | None]:
+        """With `spark_lives` only the process that commits dies: Spark then aborts, not knowing what was decided."""
         messages = self.write_all(batch)
-        self.writer(dies_at).commit(messages, batch)
+        try:
+            self.writer(dies_at).commit(messages, batch)
+        except Died:
+            if spark_lives:
+                self.writer().abort(messages, batch)
+            raise
         return messages
 
 
@@ -178,12 +184,17 @@ def test_batches_are_seen_when_they_are_decided(query: Query) -> None:
     assert query.open_transactions() == []
 
 
+@pytest.mark.parametrize("spark_lives", [False, True])
 @pytest.mark.parametrize("point", [READY, DECIDED, HALF_ENDED, ALL_ENDED])
-def test_a_driver_that_dies_is_followed_by_one_that_finishes_or_starts_over(query: Query, point: str) -> None:
+def test_a_driver_that_dies_is_followed_by_one_that_finishes_or_starts_over(
+    query: Query, point: str, spark_lives: bool
+) -> None:
     first = query.start()
     first.do(0)
     with pytest.raises(Died):
-        first.do(1, dies_at=point)
+        first.do(1, dies_at=point, spark_lives=spark_lives)
+    if spark_lives and point == READY:
+        assert query.open_transactions() == []
     second = query.start()
     messages = second.do(1)
     assert [message.skipped for message in messages if message] == [point != READY] * 3
