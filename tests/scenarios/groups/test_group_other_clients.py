@@ -12,6 +12,7 @@ from group_clients import CLASSIC, Member, create, produce, wait_until
 from kafka import KafkaConsumer
 
 MANY = 50
+GROUPS = 200
 
 
 class CommitOnRevoke(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -176,3 +177,40 @@ def test_group_of_50_members_owns_every_partition_once_and_reads_every_record_on
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
 
     asyncio.run(scenario())
+
+
+def test_200_groups_read_all_each_for_itself_and_their_successors_go_on_where_they_stopped(
+    fast: str, topic: str
+) -> None:
+    create(fast, topic, 2)
+    groups = [f"g-{topic}-{number}" for number in range(GROUPS)]
+
+    async def read(consumer: AIOKafkaConsumer, count: int) -> list[int]:
+        values: list[int] = []
+        while len(values) < count:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                values += [int(record.value) for record in records]
+        await consumer.commit()
+        return values
+
+    async def generation(expected: range) -> None:
+        """A member of every group, all at the same time: each reads what its predecessor has not read, and leaves."""
+        consumers = [aio_consumer(fast, group) for group in groups]
+        try:
+            for consumer in consumers:
+                consumer.subscribe([topic])
+            await asyncio.gather(*(consumer.start() for consumer in consumers))
+            async with asyncio.timeout(90):
+                read_by_each = await asyncio.gather(*(read(consumer, len(expected)) for consumer in consumers))
+            assert {len(consumer.assignment()) for consumer in consumers} == {2}
+            assert [sorted(values) for values in read_by_each] == [list(expected)] * GROUPS
+            admin = AdminClient({"bootstrap.servers": fast})
+            listed = await asyncio.to_thread(lambda: admin.list_consumer_groups().result(10))
+            ours = {each.group_id: each.state.name for each in listed.valid if each.group_id in set(groups)}
+            assert ours == dict.fromkeys(groups, "STABLE")
+        finally:
+            await asyncio.gather(*(consumer.stop() for consumer in consumers))
+
+    for expected in (range(40), range(40, 60)):
+        produce(fast, topic, expected, 2)
+        asyncio.run(generation(expected))
