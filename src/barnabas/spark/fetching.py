@@ -69,6 +69,8 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
                 if item.error is not None:
                     raise item.error
                 return
+            # Past what was skipped: its batch comes whole, with records that are deleted already.
+            decoder.position = max(decoder.position, item.position)
             yield from decoder.decode(item.data, item.aborted)
     finally:
         stopped.set()

@@ -43,8 +43,8 @@ OPTIONS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
+    "filterPushdown",
 )
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
@@ -148,6 +148,7 @@ class SourceOptions:
     fetch_offset_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1000
     poll_timeout_ms: int = 120_000
+    filter_pushdown: bool = False
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @property
@@ -185,6 +186,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         fetch_offset_retries=read.whole("fetchOffset.numRetries", default=3),
         fetch_offset_retry_interval_ms=read.whole("fetchOffset.retryIntervalMs", default=1000),
         poll_timeout_ms=read.whole("kafkaConsumer.pollTimeoutMs", default=120_000),
+        filter_pushdown=read.flag("filterPushdown", default=False),
         consumer=consumer,
     )
     _check_limits(made, streaming=streaming)

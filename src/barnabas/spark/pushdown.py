@@ -5,6 +5,7 @@ to begin: the broker finds the first record that is not older, and all before it
 (producers set the time), so Spark checks that one again, and `timestamp < t` gives no end at all.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,12 +25,20 @@ from pyspark.sql.datasource import (
 
 from barnabas.core.ids import TopicPartition
 
+#: Spark 4.3 keeps what a reader planned for its filters with the loaded frame, and takes it for every other use of that frame:
+#: `f.filter(a).union(f.filter(b))` reads b twice. So the option `filterPushdown` has to ask for it, for frames used once.
+#:
 #: The worker that asks a reader for its filters, and the only one that may meet one which takes some: elsewhere Spark
 #: refuses such a reader while `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
-PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 _UNBOUNDED: Final = 1 << 63
 T = TypeVar("T")
+
+
+def asked_for_filters() -> bool:
+    """Whether this process is the one that hands filters to a reader."""
+    return _PUSHDOWN_WORKER in sys.modules
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ A reader travels to the executors by pickle with its options; what it asks of th
 which lives on the driver alone. Numba and the columns are loaded where rows are read, so that planning stays quick.
 """
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from barnabas.spark.offsets import (
 )
 from barnabas.spark.options import Limit, SourceOptions, Specific
 from barnabas.spark.progress import GroupProgress, progress_group
-from barnabas.spark.pushdown import PUSHDOWN_WORKER, Bounds
+from barnabas.spark.pushdown import Bounds, asked_for_filters
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class BarnabasFilteringReader(BarnabasReader):
 
 
 def batch_reader(options: SourceOptions, columns: tuple[str, ...]) -> BarnabasReader:
-    kind = BarnabasFilteringReader if PUSHDOWN_WORKER in sys.modules else BarnabasReader
+    kind = BarnabasFilteringReader if options.filter_pushdown and asked_for_filters() else BarnabasReader
     return kind(options, columns)
 
 

@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,7 @@ from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.options import check_names, parse_offsets, wants_headers
-from barnabas.spark.pushdown import PUSHDOWN_WORKER, Bounds
+from barnabas.spark.pushdown import Bounds, asked_for_filters
 from barnabas.spark.segment_plan import PartitionLog, SegmentSlice, find_logs, last_stable_offset, slices
 from barnabas.spark.source import columns_of, schema_for
 from barnabas.storage.txn_index import AbortedTxn
@@ -46,6 +45,7 @@ OPTIONS: Final = (
     "isolationLevel",
     "beyondHighWatermark",
     "maxBytesPerPartition",
+    "filterPushdown",
 )
 DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024 * 1024
@@ -65,6 +65,7 @@ class LogOptions:
     read_committed: bool = False
     beyond_high_watermark: bool = False
     max_bytes: int = DEFAULT_MAX_BYTES
+    filter_pushdown: bool = False
 
     def takes(self, topic: str) -> bool:
         if self.topics is not None:
@@ -100,6 +101,7 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
         read_committed=isolation == "read_committed",
         beyond_high_watermark=_flag(given, "beyondHighWatermark", default=False),
         max_bytes=int(max_bytes),
+        filter_pushdown=_flag(given, "filterPushdown", default=False),
     )
 
 
@@ -259,5 +261,6 @@ class BarnabasLogDataSource(DataSource):
         return schema_for(headers=wants_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        kind = FilteringSegmentReader if PUSHDOWN_WORKER in sys.modules else SegmentReader
-        return kind(log_options(self.options), columns_of(schema))
+        options = log_options(self.options)
+        kind = FilteringSegmentReader if options.filter_pushdown and asked_for_filters() else SegmentReader
+        return kind(options, columns_of(schema))
