@@ -4,6 +4,7 @@
 Blocking; any one thread at a time. Brokers have the ids 1..N. One that is started again keeps its id, port and data.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,10 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from barnabas.core.config.properties import format_properties
 from barnabas.core.errors import BarnabasError
+
+if TYPE_CHECKING:
+    from barnabas.cli.local_security import LocalSecurity
 
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -146,6 +150,8 @@ class LocalCluster:
     broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     #: Further options of the embedded coordinator.
     zookeeper_options: tuple[str, ...] = ()
+    #: TLS, users and ACLs: `client_settings` has what clients need then.
+    secure: bool = False
 
     #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
     with_control: ClassVar[bool] = False
@@ -155,6 +161,7 @@ class LocalCluster:
         self._launcher: _Launcher | None = None
         self._members: dict[str, Member] = {}
         self._ports: dict[int, int] = {}
+        self._security: LocalSecurity | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -176,12 +183,25 @@ class LocalCluster:
             self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-"))
             self._launcher.remove_at_end(self._temporary)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.secure:
+            from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
+
+            self._security = LocalSecurity.prepare(self.folder / "security", self.host)
         if self.zookeeper is None:
             self._start_coordinator()
         for broker_id in self.broker_ids:
             self._launch_broker(broker_id)
         for broker_id in self.broker_ids:
             self.wait_ready(broker_id)
+        if self._security is not None and self.brokers:
+            self._let_clients_in(self._security)
+
+    def _let_clients_in(self, security: "LocalSecurity") -> None:
+        asyncio.run(security.provision(self.listener_address(1, "INTERNAL")))
+        security.write_properties(self.bootstrap)
+        for broker_id in self.broker_ids:
+            address = self.address(broker_id)
+            wait_until(lambda address=address: security.is_known_at(address), what=f"users at {address}")  # type: ignore[misc]
 
     def stop(self) -> None:
         """In order: brokers hand over and leave, then the coordinator. Removes a temporary folder."""
@@ -218,6 +238,27 @@ class LocalCluster:
 
     def address(self, broker_id: int) -> str:
         return f"{self.host}:{self._ports[broker_id]}"
+
+    def listener_address(self, broker_id: int, listener: str) -> str:
+        """Of one listener, from what the broker said when it was ready."""
+        fields = dict(part.split("=", 1) for part in (self.member(broker_id).ready_line or "").split()[1:])
+        addresses = dict(each.split("://", 1) for each in fields["listeners"].split(","))
+        return addresses[listener]
+
+    def client_settings(self, user: str = "client") -> dict[str, str]:
+        """What the Java client, our tools and our own client need to come in. `user` is client, or admin, who may do
+        everything; without `secure` there are no users, and the address is enough."""
+        secured = self._security.client_settings(user) if self._security is not None else {}
+        return {"bootstrap.servers": self.bootstrap, **secured}
+
+    def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
+        """The same for confluent-kafka, and all else that is made on librdkafka."""
+        secured = self._security.librdkafka_settings(user) if self._security is not None else {}
+        return {"bootstrap.servers": self.bootstrap, **secured}
+
+    def command_config(self, user: str = "client") -> Path | None:
+        """The file with these settings, for `--command-config`; None without `secure`."""
+        return self._security.properties_file(user) if self._security is not None else None
 
     @property
     def zookeeper_connect(self) -> str:
@@ -301,6 +342,8 @@ class LocalCluster:
     def _launch_broker(self, broker_id: int, config: Mapping[str, str] | None = None) -> None:
         assert self._launcher is not None
         file = self.folder / f"broker-{broker_id}.properties"
+        if self.secure:
+            file.touch(mode=0o600)  # it holds what the brokers share with ZooKeeper
         file.write_text(format_properties({**self._properties(broker_id), **(config or {})}))
         name = f"broker-{broker_id}"
         arguments = [str(file)]
@@ -330,9 +373,15 @@ class LocalCluster:
             "group.initial.rebalance.delay.ms": "0",
             # When all stop at once there is nobody to hand over to: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
+            **self._security_properties(port),
             **self.config,
             **self.broker_config.get(broker_id, {}),
         }
+
+    def _security_properties(self, port: int) -> dict[str, str]:
+        if self._security is None:
+            return {}
+        return self._security.broker_settings(self.host, port, own_zookeeper=self.zookeeper is None)
 
     def wait_ready(self, broker_id: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         member = self.member(broker_id)

@@ -28,6 +28,10 @@ def command(
         str | None, typer.Option(metavar="HOST:PORT/PATH", help="Use this ZooKeeper instead of the embedded one.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A setting of every broker.")] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
+    ] = False,
 ) -> None:
     """Start a local cluster: a coordinator and N brokers.
 
@@ -46,15 +50,32 @@ def command(
         data=data.absolute() if data else None,
         zookeeper=zookeeper,
         config=parse_overrides(config or ()),
+        secure=secure,
     )
     _stop_on_signals()
     try:
         with cluster:
+            if secure:
+                _print_client_settings(cluster)
             sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
             sys.stdout.flush()
             _watch(cluster)
     except _Stop:
         return
+
+
+def _print_client_settings(cluster: LocalCluster) -> None:
+    """To paste. Users: client may use topics, groups and transactions; admin may do everything."""
+    for user, may in (("client", "topics, groups, transactions"), ("admin", "everything")):
+        file = cluster.command_config(user)
+        lines = [
+            f"user {user} ({may})",
+            f"  barnabas and kafka-*.sh tools: --bootstrap-server {cluster.address(1)} --command-config {file}",
+            f"  Java client: the settings in {file}",
+            "  confluent-kafka, kcat and others on librdkafka:",
+            *(f"    {name}={value}" for name, value in cluster.librdkafka_settings(user).items()),
+        ]
+        sys.stdout.write("\n".join(lines) + "\n\n")
 
 
 class _Stop(BaseException):

@@ -1,5 +1,6 @@
 """The settings of a client, from a `--command-config` file or from keyword arguments, checked once."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +34,9 @@ class ClientConfig:
     max_in_flight: int = 5
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
     #: `ssl.*` and `sasl.*`, as written: `client.security` reads them.
-    security: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
+    #: Neither shows itself: there are passwords among them.
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
@@ -57,7 +59,7 @@ def client_config(
     bootstrap: str | None = None, settings: Mapping[str, str] | None = None, *, client_id: str | None = None
 ) -> ClientConfig:
     """Settings by Kafka's names. `bootstrap` and `client_id` given by the caller win over the file's."""
-    props = dict(settings or {})
+    props = properties.resolve_variables(settings or {}, os.environ)
     values: dict[str, int] = {}
     for name, attribute in _INT_SETTINGS.items():
         if (text := props.get(name)) is not None:

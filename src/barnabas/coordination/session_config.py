@@ -1,6 +1,6 @@
 """How to reach ZooKeeper, under Kafka's names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from barnabas.core.errors import ConfigError
 
@@ -20,13 +20,13 @@ class SessionConfig:
     #: `zookeeper.set.acl`: only those who have our credentials may change what we make.
     secure_acls: bool = False
     #: Credentials: (scheme, value) such as ("digest", "user:password").
-    auth: tuple[tuple[str, str], ...] = ()
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     #: `zookeeper.ssl.client.enable`
     tls: bool = False
     #: PEM files: `zookeeper.ssl.keystore.location` (certificate and key), `zookeeper.ssl.truststore.location`.
     tls_certificate: str | None = None
     tls_key: str | None = None
-    tls_key_password: str | None = None
+    tls_key_password: str | None = field(default=None, repr=False)
     tls_authorities: str | None = None
     tls_verify: bool = True
     #: `zookeeper.ssl.endpoint.identification.algorithm` is HTTPS.

@@ -3,6 +3,7 @@
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ConfigError
 from barnabas.core.ids import BrokerId
 from barnabas.replication.leader_endpoint import FetcherSettings
 from barnabas.security.connection_rates import RateLimits
@@ -34,17 +35,45 @@ def controller_settings(broker_id: BrokerId, config: BrokerConfig) -> Controller
 
 
 def session_config(config: BrokerConfig) -> SessionConfig:
+    """:raises ConfigError: for settings with which ZooKeeper would not know who this broker is."""
     hosts, chroot = SessionConfig.split(config.zookeeper_connect)
+    digest = config.barnabas_zookeeper_digest
+    if digest is not None and not all(digest.value.partition(":")):
+        raise ConfigError("barnabas.zookeeper.digest must have the form user:password")
+    has_certificate = config.zookeeper_ssl_client_enable and config.zookeeper_ssl_keystore_location is not None
+    if config.zookeeper_set_acl and digest is None and not has_certificate:
+        raise ConfigError(
+            "zookeeper.set.acl=true, but ZooKeeper would not know who this broker is: set barnabas.zookeeper.digest to "
+            "user:password, the same on every broker, or zookeeper.ssl.client.enable with zookeeper.ssl.keystore.location"
+        )
+    key_password = config.zookeeper_ssl_keystore_password
     return SessionConfig(
         hosts=hosts,
         chroot=chroot,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
         connection_timeout_ms=config.zookeeper_connection_timeout_ms,
         secure_acls=config.zookeeper_set_acl,
+        auth=(("digest", digest.value),) if digest is not None else (),
         tls=config.zookeeper_ssl_client_enable,
-        tls_certificate=config.zookeeper_ssl_keystore_location,
-        tls_authorities=config.zookeeper_ssl_truststore_location,
+        tls_certificate=_pem_file(config, "keystore"),
+        tls_key_password=key_password.value if key_password is not None else None,
+        tls_authorities=_pem_file(config, "truststore"),
+        tls_verify_hostname=config.zookeeper_ssl_endpoint_identification_algorithm.lower() == "https",
     )
+
+
+def _pem_file(config: BrokerConfig, store: str) -> str | None:
+    """kazoo reads PEM files only."""
+    location, kind = (config.values[f"zookeeper.ssl.{store}.{part}"] for part in ("location", "type"))
+    if not isinstance(location, str):
+        return None
+    named = kind if isinstance(kind, str) else "PEM" if location.lower().endswith(".pem") else "JKS"
+    if named.upper() != "PEM":
+        raise ConfigError(
+            f"zookeeper.ssl.{store}.type={named} is not supported, PEM is; turn the store into PEM with: "
+            f"openssl pkcs12 -in {location} -nodes -out {store}.pem"
+        )
+    return location
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:

@@ -96,7 +96,8 @@ class Cluster(LocalCluster):
         """On a loop of its own: a test may call this from a thread that has none, or from one beside its own loop."""
 
         async def ask() -> T:
-            async with Client(client_config(address or self.bootstrap)) as client:
+            settings = self.client_settings("admin")
+            async with Client(client_config(address or self.bootstrap, settings)) as client:
                 return await question(client)
 
         return asyncio.run(ask())

@@ -278,6 +278,7 @@ class BrokerSettings:
     super_users: frozenset[str]
     allow_everyone_if_no_acl_found: bool
     transaction_two_phase_commit_enable: bool
+    barnabas_zookeeper_digest: Password | None
     barnabas_metrics_host: str
     barnabas_metrics_port: int
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from barnabas.core.config.definition import Setting
-from barnabas.core.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, READ_ONLY, STRING
+from barnabas.core.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, PASSWORD, READ_ONLY, STRING
 from barnabas.core.config.validators import between
 
 #: The prefix of settings that no Kafka broker has.
@@ -17,6 +17,9 @@ SETTINGS: Final = (
             "Whether the authorizer lets everybody use a resource that no ACL names."),
     Setting("transaction.two.phase.commit.enable", BOOLEAN, False, LOW, None, READ_ONLY,
             "Whether a producer may have transactions that never time out and that it ends after a restart (KIP-939)."),
+    Setting("barnabas.zookeeper.digest", PASSWORD, None, MEDIUM, None, READ_ONLY,
+            "user:password with which this broker proves itself to ZooKeeper (scheme digest), the same on every broker; "
+            "zookeeper.set.acl needs it."),
     Setting("barnabas.metrics.host", STRING, "127.0.0.1", LOW, None, READ_ONLY,
             "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
     Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,

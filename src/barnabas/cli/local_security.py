@@ -1,0 +1,171 @@
+"""What makes a local cluster a secure one: certificates, users, ACLs, and the settings with which its clients come in.
+
+Everything lies in the cluster's folder under `security/`, readable for its owner alone, and is made once: a cluster that is
+started again on its data keeps its authority and its passwords.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from barnabas.auth.authority import LocalAuthority
+from barnabas.auth.jaas import SCRAM_MODULE
+from barnabas.client.admin.acls import (
+    Ace,
+    AclOperation,
+    AclResourceType,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    create_acls,
+)
+from barnabas.client.admin.configs import ScramMechanism, ScramUpsert, alter_scram
+from barnabas.client.blocking import BlockingConnection
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import client_config
+from barnabas.client.errors import AuthenticationFailed
+from barnabas.core.config.properties import format_properties
+from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+#: May do everything; may use topics, groups and transactions, and no more.
+ADMIN, CLIENT = "admin", "client"
+_BROKER: Final = "broker"
+_MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
+_ITERATIONS: Final = 8192
+_CLIENT_ACLS: Final = (
+    (AclResourceType.TOPIC, "*", AclOperation.ALL),
+    (AclResourceType.GROUP, "*", AclOperation.ALL),
+    (AclResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL),
+    (AclResourceType.CLUSTER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE),
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LocalSecurity:
+    """It holds passwords, so it does not show itself."""
+
+    folder: Path
+    passwords: Mapping[str, str]
+    zookeeper_password: str
+    token_key: str
+
+    @staticmethod
+    def prepare(folder: Path, host: str) -> "LocalSecurity":
+        """What is in the folder, or made now. :raises ConfigError: where cryptography is not installed."""
+        secret_file = folder / "secrets.json"
+        if secret_file.exists():
+            kept = json.loads(secret_file.read_text())
+            return LocalSecurity(folder, kept["passwords"], kept["zookeeper"], kept["tokens"])
+        authority = LocalAuthority.create("barnabas local cluster")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        hosts = dict.fromkeys(("localhost", "127.0.0.1", "::1", host))
+        (folder / "ca.pem").write_text(authority.certificate_pem)
+        write_secret(folder / "broker.pem", authority.issue(_BROKER, list(hosts)))
+        passwords = {user: secrets.token_urlsafe(12) for user in (ADMIN, CLIENT)}
+        made = LocalSecurity(folder, passwords, secrets.token_urlsafe(18), secrets.token_urlsafe(18))
+        kept = {"passwords": passwords, "zookeeper": made.zookeeper_password, "tokens": made.token_key}
+        write_secret(secret_file, json.dumps(kept))
+        return made
+
+    def broker_settings(self, host: str, port: int, *, own_zookeeper: bool) -> dict[str, str]:
+        """Clients come by SCRAM over TLS, brokers with their certificate on a listener of their own."""
+        settings = {
+            "listeners": f"CLIENT://{host}:{port},INTERNAL://{host}:0",
+            "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.enabled.mechanisms": _MECHANISM.kafka_name,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.folder / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.folder / "ca.pem"),
+            "listener.name.internal.ssl.client.auth": "required",
+            "listener.name.internal.ssl.principal.mapping.rules": "RULE:^CN=([^,]*)$/$1/",
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": f"User:{_BROKER};User:{ADMIN}",
+            "delegation.token.secret.key": self.token_key,
+        }
+        if own_zookeeper:
+            settings |= {
+                "zookeeper.set.acl": "true",
+                "barnabas.zookeeper.digest": f"{_BROKER}:{self.zookeeper_password}",
+            }
+        return settings
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def client_settings(self, user: str) -> dict[str, str]:
+        """As the Java client and our own tools take them."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": _MECHANISM.kafka_name,
+            "sasl.jaas.config": f'{SCRAM_MODULE} required username="{user}" password="{self.passwords[user]}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.folder / "ca.pem"),
+        }
+
+    def librdkafka_settings(self, user: str) -> dict[str, str]:
+        """As confluent-kafka and everything else on librdkafka take them."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": _MECHANISM.kafka_name,
+            "sasl.username": user,
+            "sasl.password": self.passwords[user],
+            "ssl.ca.location": str(self.folder / "ca.pem"),
+        }
+
+    def properties_file(self, user: str) -> Path:
+        """For `--command-config`."""
+        return self.folder / f"{user}.properties"
+
+    def write_properties(self, bootstrap: str) -> None:
+        for user in self.passwords:
+            settings = {"bootstrap.servers": bootstrap, **self.client_settings(user)}
+            write_secret(self.properties_file(user), format_properties(settings))
+
+    # -- users and ACLs -----------------------------------------------------------------------------------------------
+
+    async def provision(self, internal_bootstrap: str) -> None:
+        """Users and ACLs, through the brokers' own listener. What is there already is written again."""
+        settings = {
+            "security.protocol": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.folder / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.folder / "ca.pem"),
+        }
+        async with Cluster(client_config(internal_bootstrap, settings)) as cluster:
+            for user, password in self.passwords.items():
+                await alter_scram(cluster, user, upserts=[ScramUpsert(_MECHANISM, _ITERATIONS, password)])
+            for kind, name, operation in _CLIENT_ACLS:
+                pattern = ResourcePattern(kind, name, PatternType.LITERAL)
+                await create_acls(cluster, pattern, [Ace(f"User:{CLIENT}", "*", operation, Permission.ALLOW)])
+
+    def is_known_at(self, address: str) -> bool:
+        """Whether a broker has heard of all users and ACLs: news travel through ZooKeeper."""
+        host, _, port = address.rpartition(":")
+        everything = DescribeAclsRequest(
+            resource_type_filter=AclResourceType.ANY,
+            resource_name_filter=None,
+            pattern_type_filter=PatternType.ANY,
+            principal_filter=f"User:{CLIENT}",
+            host_filter=None,
+            operation=AclOperation.ANY,
+            permission_type=Permission.ANY,
+        )
+        try:
+            for user in (CLIENT, ADMIN):
+                with BlockingConnection(host, int(port), client_config(address, self.client_settings(user))) as broker:
+                    known = broker.request(everything, DescribeAclsResponse).resources
+        except AuthenticationFailed:
+            return False
+        return sum(len(resource.acls) for resource in known) >= len(_CLIENT_ACLS)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """For its owner's eyes only."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text)
