@@ -80,6 +80,7 @@ class Call:
         "client_id",
         "correlation_id",
         "is_charged",
+        "is_sent",
         "local_done_s",
         "meter",
         "on_abandoned",
@@ -117,6 +118,8 @@ class Call:
         #: Charges the loop's time to whoever sent this; None where nobody's time is limited.
         self.meter: RequestQuota | None = None
         self.is_charged = False
+        #: Its answer went out while its handler still ran.
+        self.is_sent = False
         #: Time on the loop that has not been charged; the step that is under way began at `busy_since_s`, 0 for none.
         self.busy_s = 0.0
         self.busy_since_s = 0.0

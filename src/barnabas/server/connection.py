@@ -190,6 +190,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._starting = False
+        if call.is_sent:
+            return
         if self._transport is None:
             self._release(call)
             return
@@ -225,7 +227,12 @@ class Connection(asyncio.BufferedProtocol):
             self._release(call)
             return
         if self._starting and call not in self._in_flight:
-            return  # answered by its handler at once: `_start` sends it
+            # By its handler, at once. It goes out before what the handler still does: whoever produces does not wait for the
+            # consumers that its record wakes. Behind others it has to wait, and `_start` sees to it.
+            if not self._in_flight and call.meter is None:
+                call.is_sent = True
+                self._send(call)
+            return
         self._send_ready()
         if not self._starting:
             self.resume()
