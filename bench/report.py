@@ -80,3 +80,70 @@ def _chart(title: str, rows: Sequence[Row], rival: str) -> str:
         parts.append(f'<rect x="{x:.0f}" y="{y}" width="{size:.0f}" height="{height - 6}" fill="#4a7"/>')
         parts.append(f'<text x="690" y="{y + 13}">{row.ratio:.2f}x</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+@dataclass(frozen=True)
+class Curve:
+    name: str
+    #: (x, y), x rising and above 0.
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart: curves over a logarithmic x axis, y from 0. `limit`: what they have to stay below, as a line."""
+
+    title: str
+    curves: Sequence[Curve]
+    limit: float | None = None
+
+
+_COLORS = ("#285", "#c52", "#36a", "#888")
+_WIDTH, _HEIGHT, _LEFT, _TOP = 250, 150, 60, 60
+
+
+def write_panels(name: str, title: str, panels: Sequence[Panel]) -> None:
+    """`bench/results/<name>.svg`: panels side by side."""
+    step = _WIDTH + _LEFT + 20
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{step * len(panels) + 10}" height="{_TOP + _HEIGHT + 80}" '
+        'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="15">{title}</text>',
+    ]
+    for number, panel in enumerate(panels):
+        parts.append(f'<g transform="translate({_LEFT + number * step},{_TOP})">')
+        parts += [*_panel(panel), "</g>"]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.svg").write_text("\n".join([*parts, "</svg>"]) + "\n")
+
+
+def _panel(panel: Panel) -> list[str]:
+    import math
+
+    xs = sorted({x for curve in panel.curves for x, _ in curve.points})
+    highest = max([y for curve in panel.curves for _, y in curve.points] + [panel.limit or 0]) * 1.1 or 1
+    span = math.log(xs[-1] / xs[0]) or 1
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return _WIDTH * math.log(x / xs[0]) / span, _HEIGHT * (1 - max(0, y) / highest)
+
+    parts = [
+        f'<text x="0" y="-12" font-weight="bold">{panel.title}</text>',
+        f'<path d="M0 0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="#999"/>',
+    ]
+    for x in xs:
+        parts.append(f'<text x="{at(x, 0)[0]:.0f}" y="{_HEIGHT + 15}" text-anchor="middle">{x:,.0f}</text>')
+    for y in (highest / 1.1, highest / 2.2, 0):
+        parts.append(f'<text x="-6" y="{at(xs[0], y)[1] + 4:.0f}" text-anchor="end">{y:,.3g}</text>')
+    if panel.limit is not None:
+        y = at(xs[0], panel.limit)[1]
+        parts.append(f'<path d="M0 {y:.1f}H{_WIDTH}" stroke="#b00" stroke-dasharray="4 3"/>')
+    for number, curve in enumerate(panel.curves):
+        color = _COLORS[number % len(_COLORS)]
+        places = [at(x, y) for x, y in curve.points]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in places]
+        parts.append(f'<text x="0" y="{_HEIGHT + 36 + 15 * number}" fill="{color}">{curve.name}</text>')
+    return parts
