@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from barnabas.spark.pipelines import cdc as cdc
     from barnabas.spark.pipelines import codecs as codecs
     from barnabas.spark.pipelines import dead_letter as dead_letter
@@ -19,7 +21,14 @@ if TYPE_CHECKING:
     from barnabas.spark.pipelines import sources as sources
     from barnabas.spark.pipelines import transforms as transforms
 
-__all__ = ["cdc", "codecs", "dead_letter", "expectations", "sinks", "sources", "transforms"]
+__all__ = ["cdc", "codecs", "dead_letter", "expectations", "register", "sinks", "sources", "transforms"]
+
+
+def register(spark: "SparkSession") -> None:
+    """Make all our formats known to a session: at the top of a pipeline's file that Spark's own `spark-pipelines` runs."""
+    from barnabas.spark.pipelines.connector import register_all
+
+    register_all(spark)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -5,11 +5,13 @@ sinks.delta("/lake/orders").create("lake")                                  # in
 sinks.delta("/lake/orders").writer(orders, checkpoint="/state/o").start()   # without one
 """
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 Register: TypeAlias = "Callable[[SparkSession], None]"
 
 
+_FORMATS: Final = (
+    ("barnabas.spark.pipelines.sinks.delta_table", "DeltaSource"),
+    ("barnabas.spark.pipelines.delta_upsert", "DeltaUpsertSource"),
+    ("barnabas.spark.pipelines.sinks.iceberg_table", "IcebergSource"),
+    ("barnabas.spark.pipelines.sources.sql_query", "SqlSource"),
+    ("barnabas.spark.pipelines.sources.generator", "SyntheticSource"),
+)
+#: What each session knows already.
+_registered: "WeakKeyDictionary[SparkSession, set[str]]" = WeakKeyDictionary()
 #: What must be done once before the pipeline that is being defined runs, such as making a topic.
 _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
@@ -152,15 +163,24 @@ def registering(module: str, name: str) -> Register:
 
 
 def _register(module: str, name: str, spark: "SparkSession") -> None:
-    import importlib
-
-    spark.dataSource.register(getattr(importlib.import_module(module), name))
+    known = _registered.setdefault(spark, set())
+    if name not in known:
+        spark.dataSource.register(getattr(importlib.import_module(module), name))
+        known.add(name)
 
 
 def register_topics(spark: "SparkSession") -> None:
-    from barnabas.spark import register
+    known = _registered.setdefault(spark, set())
+    if "topics" not in known:
+        importlib.import_module("barnabas.spark").register(spark)
+        known.add("topics")
 
-    register(spark)
+
+def register_all(spark: "SparkSession") -> None:
+    """Every format of ours. `pyspark.pipelines` lets no function of a flow do that, so it is done before they are called."""
+    register_topics(spark)
+    for module, name in _FORMATS:
+        _register(module, name, spark)
 
 
 def text_options(**options: object) -> dict[str, str]:

@@ -98,6 +98,7 @@ class Runner:
 
         spark = self._session.spark
         with self._session.remote(), _failing_well(), connector.defining(self._project.name):
+            connector.register_all(spark)
             graph_id: str = create_dataflow_graph(
                 spark, self._project.catalog, self._project.database, dict(self._project.configuration)
             )

@@ -68,13 +68,15 @@ def delta(path: str, *, partition_by: Sequence[str] = (), storage: Mapping[str, 
     """A Delta table at this folder or URI, made by the first batch. `storage`: options of `deltalake` for object stores."""
     options = {"path": path} | text_options(partitionBy=list(partition_by) or None)
     options |= {f"storage.{key}": value for key, value in (storage or {}).items()}
-    return Sink("barnabas-delta", options, registering("barnabas.spark.pipelines.sinks.delta", "DeltaSource"))
+    return Sink("barnabas-delta", options, registering("barnabas.spark.pipelines.sinks.delta_table", "DeltaSource"))
 
 
 def iceberg(table: str, *, catalog: Mapping[str, str]) -> Sink:
     """An Iceberg table `namespace.name`; `catalog` is what pyiceberg's `load_catalog` takes (`type`, `uri`, `warehouse`, …)."""
     options = {"table": table} | {f"catalog.{key}": value for key, value in catalog.items()}
-    return Sink("barnabas-iceberg", options, registering("barnabas.spark.pipelines.sinks.iceberg", "IcebergSource"))
+    return Sink(
+        "barnabas-iceberg", options, registering("barnabas.spark.pipelines.sinks.iceberg_table", "IcebergSource")
+    )
 
 
 def sql(
@@ -101,4 +103,4 @@ def sql(
         deleteColumn=delete_column,
         createTable=create,
     )
-    return Sink("barnabas-sql", options, registering("barnabas.spark.pipelines.sources.sql", "SqlSource"))
+    return Sink("barnabas-sql", options, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))

@@ -97,18 +97,18 @@ def table(
     given = text_options(
         uri=uri, table=name, query=query, cursor=cursor or None, delayMs=delay_ms, maxRowsPerTrigger=max_rows
     )
-    return Source("barnabas-sql", given, schema, registering("barnabas.spark.pipelines.sources.sql", "SqlSource"))
+    return Source("barnabas-sql", given, schema, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))
 
 
 def synthetic(
     columns: Mapping[str, str] | None = None, *, rows_per_second: float = 10, rows: int | None = None, seed: int = 0
 ) -> Source:
-    """Made-up rows, so many a second, up to `rows`; see `barnabas.spark.pipelines.sources.synthetic` for kinds of columns."""
+    """Made-up rows, so many a second, up to `rows`; see `barnabas.spark.pipelines.sources.generator` for kinds of columns."""
     given = text_options(rowsPerSecond=rows_per_second, rows=rows, seed=seed)
     if columns is not None:
         given["columns"] = json.dumps(dict(columns))
     return Source(
         "barnabas-synthetic",
         given,
-        register=registering("barnabas.spark.pipelines.sources.synthetic", "SyntheticSource"),
+        register=registering("barnabas.spark.pipelines.sources.generator", "SyntheticSource"),
     )

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, batches, fetch
 from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter
-from barnabas.spark.pipelines.sinks.sql import SqlTarget
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 if TYPE_CHECKING:
     import pyarrow
