@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from barnabas.client.blocking import Awaited, BlockingClient, BlockingConnection
 from barnabas.client.blocking_transactions import NO_IDENTITY, BlockingTransactions, ProducerIdentity
@@ -139,6 +140,20 @@ class BlockingProducer:
             for state in list(self._leaders.values()):
                 if state.in_flight:
                     self._collect(state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Also the connections, whoever else has them: a caller that keeps them does not close."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def discard(self) -> None:
         """After a failure: what waits is dropped, and connections with answers under way are closed."""

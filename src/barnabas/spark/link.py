@@ -173,3 +173,10 @@ def link_to(config: ClientConfig) -> Link:
     if link is None:
         link = _links[key] = Link(config)
     return link
+
+
+def close_links() -> None:
+    """Of this process; the next task makes new ones."""
+    for link in _links.values():
+        link.close()
+    _links.clear()

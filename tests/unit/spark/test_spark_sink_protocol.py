@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.spark import sink, transactions
-from barnabas.spark.link import Link, link_to
+from barnabas.spark.link import Link, close_links, link_to
 from barnabas.spark.sink import StreamWriter, Written, stream_writer
 from barnabas.spark.transactions import (
     ALL_ENDED,
@@ -34,6 +34,12 @@ SCHEMA = sink.StructType().add("value", "string")
 def two_phase_cluster() -> Iterator[Cluster]:
     with Cluster(brokers=1, config={"transaction.two.phase.commit.enable": "true"}) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def links() -> Iterator[None]:
+    yield
+    close_links()
 
 
 @pytest.fixture(params=["times out", "prepared"])
