@@ -66,7 +66,7 @@ def check_leader_batch(
     if magic != MAGIC_V2:
         raise _wrong_magic(magic, partition)
     if length < MIN_BATCH_LENGTH or size > len(records):
-        raise _corrupt(f"a batch of {len(records)} bytes claims a length of {length}", partition)
+        raise _wrong_length(records, length, partition)
     data = records
     if size != len(records):
         _check_nothing_follows(records, size, partition)
@@ -144,7 +144,15 @@ def _too_short(records: bytearray | memoryview, partition: TopicPartition) -> Re
         return Refused(
             ErrorCode.INVALID_RECORD, f"an append to {partition} must hold a record batch, this one has none"
         )
-    return _corrupt(f"a batch of {len(records)} bytes is shorter than its header", partition)
+    return _wrong_length(records, _LENGTH.unpack_from(records, 8)[0], partition)
+
+
+def _wrong_length(records: bytearray | memoryview, length: int, partition: TopicPartition) -> Refused:
+    """A torn batch is none at all, as Kafka sees it; a length that no batch has is corruption."""
+    why = f"a batch of {len(records)} bytes claims a length of {length}"
+    if length < _LEGACY_OVERHEAD or length + LOG_OVERHEAD <= len(records):
+        return _corrupt(why, partition)
+    return Refused(ErrorCode.INVALID_RECORD, f"an append to {partition} must hold a whole record batch: {why}")
 
 
 def _wrong_magic(magic: int, partition: TopicPartition) -> Refused:
