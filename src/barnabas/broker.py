@@ -74,6 +74,7 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
+from barnabas.replication.throttle import ReplicationThrottles
 from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads
 from barnabas.security.acl import AclAuthorizer
@@ -341,6 +342,7 @@ class Broker:
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._broker_settings_changed)
+        self._change_connection_limits(self.config)  # the ports were taken before ZooKeeper was asked
         self._register_handlers()
 
     def _assemble_membership(self, config: BrokerConfig) -> None:
@@ -367,7 +369,17 @@ class Broker:
             broker_epoch=self._broker_epoch,
         )
 
+    def _make_throttles(self, config: BrokerConfig) -> ReplicationThrottles:
+        return ReplicationThrottles.of(
+            self.broker_id,
+            config,
+            now_ms=lambda: int(self._clock.monotonic_s() * 1000),
+            config_of=self.dynamic.log_config,
+            registry=self.registry,
+        )
+
     def _assemble_replication(self, config: BrokerConfig) -> None:
+        self.throttles = self._make_throttles(config)
         self.isr_changes = IsrChanges(
             self.broker_id,
             broker_epoch=self._broker_epoch,
@@ -384,6 +396,7 @@ class Broker:
             submit_isr_change=self.isr_changes.submit,
             prefers_replica=self._preferred_replica,
             fetch_bytes_max=config.fetch_max_bytes,
+            is_throttled=self.throttles.leader.is_throttled,
         )
         self.fetchers = self._make_fetchers(config)
         self.control = ControlRequests(
@@ -403,6 +416,7 @@ class Broker:
             self._clock,
             on_thread=self._on_thread,
             spawn=self._spawn,
+            throttle=self.throttles.moves,
         )
 
     def _make_context(self, config: BrokerConfig) -> BrokerContext:
@@ -426,6 +440,7 @@ class Broker:
             auto_create=self.controller_client.auto_create,
             authorizer=self.authorizer,
             quotas=self.quotas,
+            leader_throttle=self.throttles.leader,
         )
 
     def _register_handlers(self) -> None:
@@ -524,7 +539,7 @@ class Broker:
                 leader, lambda broker: self.links.open(broker, purpose="fetcher"), settings, self._broker_epoch
             )
 
-        return FetcherManager(settings, self._tasks, self._clock, endpoint)
+        return FetcherManager(settings, self._tasks, self._clock, endpoint, throttle=self.throttles.follower)
 
     def _make_machine(self, tp: TopicPartition) -> PartitionMachine:
         return PartitionMachine(
@@ -620,14 +635,18 @@ class Broker:
 
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
-        self.server.limits = connection_limits(after)
-        self.connection_rates.limits = connection_rate_limits(after)
+        self._change_connection_limits(after)
+        self.throttles.change_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)
         self.cleaner.update_settings(CleanerSettings.of(after))
         self.controller.change_settings(controller_settings(self.broker_id, after))
         if after.num_replica_fetchers != before.num_replica_fetchers:
             self.fetchers.resize(after.num_replica_fetchers)
+
+    def _change_connection_limits(self, config: BrokerConfig) -> None:
+        self.server.limits = connection_limits(config)
+        self.connection_rates.limits = connection_rate_limits(config)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:

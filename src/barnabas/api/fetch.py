@@ -152,8 +152,12 @@ class FetchApi:
             topic.partitions.append(self._partition(call, response, key, tp, read))
             if read.size_bytes:
                 served.append(key)
-                if not params.is_from_follower and not isinstance(tp, ErrorCode):
+                if isinstance(tp, ErrorCode):
+                    continue
+                if not params.is_from_follower:
                     self._context.replicas.counters(tp.topic).bytes_out.value += read.size_bytes
+                elif self._context.leader_throttle is not None:
+                    self._context.leader_throttle.record(tp, read.size_bytes)
         if session is not None and served:
             session.to_the_back(served)
         call.reply(response)

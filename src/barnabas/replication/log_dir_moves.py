@@ -4,6 +4,7 @@ A future log grows beside the current one until it has everything; then, in one 
 Owner: the event loop. Reading runs on threads, a chunk at a time; one task a move, ended with the move.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -13,12 +14,15 @@ from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
+from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.storage.log import Log
 
 log = logging.getLogger(__name__)
 
 #: Copied between two looks at whether the future log has caught up.
 CHUNK_BYTES = 1024 * 1024
+#: How often a move that is held back looks whether it still is.
+THROTTLE_LOOK_MS = 1000
 
 
 class MovableLogs(Protocol):
@@ -42,12 +46,15 @@ class LogDirMoves:
         *,
         on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
+        """`throttle`: all moves of the broker together (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
         self._replicas = replicas
         self._logs = logs
         self._clock = clock
         self._on_thread = on_thread
         self._spawn = spawn
+        self._throttle = throttle
 
     def begin(self, tp: TopicPartition, path: str) -> ErrorCode:
         """Start moving, or note where a partition that does not exist yet is to be made (then REPLICA_NOT_AVAILABLE)."""
@@ -93,7 +100,8 @@ class LogDirMoves:
                 if self._align(partition.log, future):
                     self._swap(partition)
                     return
-                await self._copy_chunk(partition.log, future)
+                if not await self._is_held_back():
+                    await self._copy_chunk(partition.log, future)
         except (Refused, LogDirFault) as error:
             log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
         finally:
@@ -125,9 +133,18 @@ class LogDirMoves:
                 future.truncate_to(max(end.end_offset, 0))
         return future.log_end_offset == current.log_end_offset
 
+    async def _is_held_back(self) -> bool:
+        """Waits while the throttle is used up, for a second at most: the move may have been overtaken, the limit changed."""
+        wait_ms = self._throttle.wait_ms() if self._throttle is not None else 0
+        if not wait_ms:
+            return False
+        await asyncio.sleep(min(wait_ms, THROTTLE_LOOK_MS) / 1000)
+        return True
+
     async def _copy_chunk(self, current: Log, future: Log) -> None:
+        chunk_bytes = CHUNK_BYTES if self._throttle is None else max(1, min(CHUNK_BYTES, self._throttle.limit))
         found = current.read(
-            future.log_end_offset, max_bytes=CHUNK_BYTES, max_offset=current.log_end_offset, min_one_batch=True
+            future.log_end_offset, max_bytes=chunk_bytes, max_offset=current.log_end_offset, min_one_batch=True
         )
         try:
             data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
@@ -136,6 +153,8 @@ class LogDirMoves:
             raise LogDirFault(current.log_dir, error) from error
         finally:
             found.release()
+        if self._throttle is not None:
+            self._throttle.record_any(len(data))
         if not future.is_closed:
             future.append_as_follower(data, now_ms=self._clock.now_ms())
             future.update_high_watermark(min(current.high_watermark, future.log_end_offset))

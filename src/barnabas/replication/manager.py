@@ -13,6 +13,7 @@ from barnabas.core.ids import NO_EPOCH, BrokerId, TopicPartition
 from barnabas.metrics.registry import Counter, Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from barnabas.replication.fetch_session_cache import FetchedPartition
+from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import IsrSettled, ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
@@ -92,8 +93,10 @@ class ReplicaManager:
         submit_isr_change: Callable[[Partition, ProposeIsr], None],
         prefers_replica: Callable[[Partition, FetchParams, int], int | None],
         fetch_bytes_max: int,
+        is_throttled: Callable[[TopicPartition], bool] = never_throttled,
     ) -> None:
-        """`is_known` tells whether the cluster has such a partition; `prefers_replica` whom a consumer should ask."""
+        """`is_known` tells whether the cluster has such a partition; `prefers_replica` whom a consumer should ask;
+        `is_throttled` whether a partition's records are held back from followers that are not in sync."""
         self.broker_id = broker_id
         self.fetch_bytes_max = fetch_bytes_max
         self._clock = clock
@@ -101,6 +104,7 @@ class ReplicaManager:
         self._is_known = is_known
         self._submit_isr_change = submit_isr_change
         self._prefers_replica = prefers_replica
+        self._is_throttled = is_throttled
         self._partitions: dict[TopicPartition, Partition] = {}
         self._counters: dict[str, TopicCounters] = {}
         #: Counts moves of log ends and high watermarks, of any partition.
@@ -417,11 +421,17 @@ class ReplicaManager:
             )
             if params.replica_id >= 0 and record_ms is not None and not read.error and read.diverging_epoch is None:
                 self._note_follower(partition, params, want, log_end, record_ms)
+            if params.replica_id >= 0 and read.size_bytes and self._holds_back(partition, params):
+                read.withhold()
         except (Refused, LogDirFault) as error:
             if read is not None:
                 read.release()
             return PartitionRead(error.code if isinstance(error, Refused) else ErrorCode.KAFKA_STORAGE_ERROR)
         return read
+
+    def _holds_back(self, partition: Partition, params: FetchParams) -> bool:
+        """A replication throttle is used up, and it is not a replica in sync that asks."""
+        return self._is_throttled(partition.tp) and params.replica_id not in partition.machine.isr
 
     def _note_follower(
         self, partition: Partition, params: FetchParams, want: FetchedPartition, log_end: int, now_ms: int
@@ -459,6 +469,8 @@ class ReplicaManager:
         bound = partition.read_bound(params)
         if bound <= offset:
             return None if offset > partition.log.log_end_offset else 0
+        if params.replica_id >= 0 and self._holds_back(partition, params):
+            return 0
         if params.min_bytes <= 1:
             return 1
         try:

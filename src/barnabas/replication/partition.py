@@ -91,6 +91,12 @@ class PartitionRead:
         self.ranges = []
         self.size_bytes = 0
 
+    def withhold(self) -> None:
+        """What was found is not told, as if there were nothing; how far the log goes is."""
+        self.release()
+        self.readable_bytes = 0
+        self.has_more_segments = False
+
 
 class Appended(NamedTuple):
     info: AppendInfo

@@ -64,6 +64,16 @@ class Rate:
         return min(THROTTLE_MS_MAX, round(excess / limit * (self.measured_ms(now_ms) or self._window_ms)))
 
 
+class SimpleRate(Rate):
+    """Amounts a second since the oldest sample, but over one window at least: what replication throttles are held to."""
+
+    __slots__ = ()
+
+    def measured_ms(self, now_ms: int) -> float:
+        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
+        return max(elapsed_ms, self._window_ms)
+
+
 class TokenBucket:
     """KIP-599: permits come in at a rate, up to what all windows together would bring; taking them may go below zero once."""
 

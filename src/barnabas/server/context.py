@@ -17,6 +17,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.security.authorizer import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
@@ -56,6 +57,8 @@ class BrokerContext:
     auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
+    #: Of this broker as leader: what it sends to replicas that are being moved.
+    leader_throttle: ReplicationThrottle | None = None
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)

@@ -14,6 +14,7 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
+from barnabas.replication.throttle import ReplicationThrottle
 
 ME = BrokerId(1)
 
@@ -143,3 +144,25 @@ def test_directory_that_fails_under_a_future_log_leaves_the_partition_alone(tmp_
     assert mover.failed == [(mover.roots[1], [])]
     assert mover.manager.get(tp("t")) is not None and mover.manager.get_future(tp("t")) is None
     mover.manager.shutdown()
+
+
+def test_move_waits_for_its_throttle(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        loop = asyncio.get_running_loop()
+        throttle = ReplicationThrottle(
+            ME, windows=11, window_ms=1_000, now_ms=lambda: int(loop.time() * 1000), replicas_of=lambda topic: ("*",)
+        )
+        throttle.limit = 10_000
+        throttle.record_any(11_000)
+        mover.moves._throttle = throttle
+        append(mover.partition.local_log, b"x")
+        began_s = loop.time()
+        mover.moves.begin(tp("t"), mover.b)
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.b
+        assert loop.time() - began_s > 0.9  # 11 000 bytes are too many until a second and a tenth have passed
+        assert throttle.bytes_per_second() > 0
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
