@@ -12,6 +12,7 @@ where nothing follows the last batch, as with `Trigger.Once`.
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -27,6 +28,7 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_groups import commit_offsets
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
+from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import Offsets, from_json
 from barnabas.spark.options import Assign, SourceOptions, Strategy, Subscribe, SubscribePattern, source_options
@@ -88,8 +90,10 @@ class ProgressListener(StreamingQueryListener):
         self._options = source_options(options, streaming=True)
         group = progress_group(self._options)
         if group is None:
-            raise ValueError("progress needs a group: set kafka.group.id or groupIdPrefix")
+            raise ConfigError("progress needs a group: set kafka.group.id or groupIdPrefix")
+        self.group = group
         self._progress = GroupProgress(self._options.client(), group)
+        self._ended = threading.Event()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing has been read yet."""
@@ -105,6 +109,11 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         self._progress.close()
+        self._ended.set()
+
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Until a query has ended and its progress is committed: Spark tells listeners a moment later than it tells others."""
+        return self._ended.wait(timeout_s)
 
     def _subscribes(self, partition: TopicPartition) -> bool:
         """A session may run other queries, on other topics or clusters."""

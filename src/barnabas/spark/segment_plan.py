@@ -77,7 +77,8 @@ def _logs_of(path: str, *, beyond_high_watermark: bool) -> Iterator[PartitionLog
     root = Path(path).resolve()
     if not root.is_dir():
         raise ConfigError(f"{path} is not a directory")
-    own = _partition_of(root)
+    # A log directory may be named like a partition's folder (`broker-0`); only the latter has segments.
+    own = _partition_of(root) if _segments(root) else None
     log_dir, folders = (root.parent, [root]) if own is not None else (root, sorted(root.iterdir()))
     watermarks = _checkpoint(log_dir / names.REPLICATION_OFFSET_CHECKPOINT)
     starts = _checkpoint(log_dir / names.LOG_START_OFFSET_CHECKPOINT)
@@ -121,11 +122,8 @@ def _segments(folder: Path) -> tuple[Segment, ...]:
         if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.transient:
             files.append((int(parsed.base_offset), entry.path, entry.stat().st_size))
     files.sort()
-    bases: list[int | None] = [base for base, _, _ in files[1:]]
-    return tuple(
-        Segment(base, path, size, following)
-        for (base, path, size), following in zip(files, [*bases, None], strict=True)
-    )
+    following: list[int | None] = [*(base for base, _, _ in files[1:]), None]
+    return tuple(Segment(*file, after) for file, after in zip(files, following, strict=False))
 
 
 # -- slices -------------------------------------------------------------------------------------------------------------
