@@ -5,6 +5,7 @@ Pure. An entry of a resource that is denied wins over any that allows; a resourc
 `allow.everyone.if.no.acl.found`. Some operations imply others when they are allowed, never when they are denied.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -118,6 +119,8 @@ class AclAuthorizer:
         self._allow_if_no_acl = allow_if_no_acl
         self._literal: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
         self._prefixed: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
+        #: How many prefixes of each length there are: a name is looked up once for each length, however many there are.
+        self._prefix_lengths: dict[ResourceType, Counter[int]] = {each: Counter() for each in ResourceType}
         self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
 
     # -- entries ------------------------------------------------------------------------------------------------------
@@ -126,13 +129,22 @@ class AclAuthorizer:
         """All entries of a resource as they are now; none forgets the resource."""
         table = self._table(pattern.pattern_type)[pattern.resource_type]
         held = frozenset(entries)
-        if table.get(pattern.name, frozenset()) == held:
+        before = table.get(pattern.name, frozenset())
+        if before == held:
             return
+        if pattern.pattern_type is PatternType.PREFIXED:
+            self._count_prefix(pattern, bool(held) - bool(before))
         if held:
             table[pattern.name] = held
         else:
             del table[pattern.name]
         self._decisions.clear()
+
+    def _count_prefix(self, pattern: ResourcePattern, more: int) -> None:
+        lengths, length = self._prefix_lengths[pattern.resource_type], len(pattern.name)
+        lengths[length] += more
+        if not lengths[length]:
+            del lengths[length]
 
     def _table(self, pattern_type: PatternType) -> dict[ResourceType, dict[str, frozenset[Entry]]]:
         return self._literal if pattern_type is PatternType.LITERAL else self._prefixed
@@ -192,9 +204,10 @@ class AclAuthorizer:
         entries = [*literal.get(name, ())]
         if name != WILDCARD:
             entries += literal.get(WILDCARD, ())
-        for prefix, held in self._prefixed[resource].items():
-            if name.startswith(prefix):
-                entries += held
+        prefixed = self._prefixed[resource]
+        for length in self._prefix_lengths[resource]:
+            if length <= len(name):
+                entries += prefixed.get(name[:length], ())
         return entries
 
     def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource: ResourceType) -> bool:

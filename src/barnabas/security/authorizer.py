@@ -24,6 +24,9 @@ class Operation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
+    # Enum's own is a call into Python, and every authorization hashes one.
+    __hash__ = int.__hash__
+
 
 class ResourceType(IntEnum):
     TOPIC = 2
@@ -32,6 +35,8 @@ class ResourceType(IntEnum):
     TRANSACTIONAL_ID = 5
     DELEGATION_TOKEN = 6
     USER = 7
+
+    __hash__ = int.__hash__
 
 
 #: The name of the one resource of type CLUSTER.

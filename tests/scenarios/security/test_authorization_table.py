@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.authorization import table
+from tests.authorization import acl_keeping, table
 from tests.authorization.probes import PROBES
 from tests.authorization.worlds import WORLDS
 
@@ -26,6 +26,14 @@ def test_broker_decides_as_apache_kafka(name: str) -> None:
         found = asyncio.run(table.ask_broker(cluster.bootstrap, probes=world.probes, with_singles=world.with_singles))
     assert table.differences(table.load()[name], found) == []
     assert served - {probe.api for probe in PROBES} == AUTHENTICATION | BEYOND
+
+
+def test_acls_are_kept_and_found_as_apache_kafka_does() -> None:
+    config = {**table.BROKER_CONFIG, "listeners": "SASL_PLAINTEXT://127.0.0.1:0"}
+    with LocalCluster(brokers=1, config=config) as cluster:
+        found = asyncio.run(acl_keeping.kept(cluster.bootstrap, cluster.zookeeper_connect))
+    for part, recorded in acl_keeping.load().items():
+        assert found[part] == recorded, part
 
 
 async def apis_of(bootstrap: str) -> set[str]:

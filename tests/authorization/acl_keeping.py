@@ -1,0 +1,151 @@
+"""How ACLs are kept and found: znodes, notifications, filters. The same of Apache Kafka and of our broker.
+
+Recorded as `tests/golden/kafka-3.9.1/acls.json`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.security.acl import ALL, ANY, MATCH, PatternType, Permission
+from barnabas.security.authorizer import Operation, ResourceType
+from tests.authorization.entries import Acl
+from tests.authorization.table import Asker, client_of
+
+GOLDEN: Final = Path(__file__).parents[1] / "golden/kafka-3.9.1/acls.json"
+_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+_PREFIXED, _DENY = PatternType.PREFIXED, Permission.DENY
+
+ACLS: Final = (
+    Acl(_TOPIC, "orders", Operation.READ),
+    Acl(_TOPIC, "orders", Operation.WRITE, host="10.0.0.1"),
+    Acl(_TOPIC, "orders", Operation.ALTER_CONFIGS, _DENY, principal="User:bob"),
+    Acl(_TOPIC, "*", Operation.DESCRIBE, principal="User:*"),
+    Acl(_TOPIC, "ord", ALL, pattern=_PREFIXED),
+    Acl(_TOPIC, "orders", Operation.DELETE, _DENY, pattern=_PREFIXED),
+    Acl(_TOPIC, "*", Operation.CREATE, pattern=_PREFIXED),
+    Acl(_TOPIC, "with a space:and a colon", Operation.READ),
+    Acl(_GROUP, "orders", Operation.READ),
+    Acl(_GROUP, "payments", Operation.DESCRIBE_CONFIGS, pattern=_PREFIXED),
+    Acl(ResourceType.CLUSTER, "kafka-cluster", Operation.IDEMPOTENT_WRITE),
+    Acl(ResourceType.TRANSACTIONAL_ID, "ledger", Operation.WRITE, principal="User:CN=alice,O=Acme"),
+    Acl(ResourceType.DELEGATION_TOKEN, "token", Operation.DESCRIBE),
+    Acl(ResourceType.USER, "User:bob", Operation.CREATE_TOKENS),
+)
+
+#: Resource type, name, pattern type, principal, host, operation, permission.
+FILTERS: Final[dict[str, tuple[int, str | None, int, str | None, str | None, int, int]]] = {
+    "anything": (ANY, None, ANY, None, None, ANY, ANY),
+    "topics": (_TOPIC, None, ANY, None, None, ANY, ANY),
+    "any type called orders": (ANY, "orders", ANY, None, None, ANY, ANY),
+    "orders, literal": (_TOPIC, "orders", PatternType.LITERAL, None, None, ANY, ANY),
+    "orders, prefixed": (_TOPIC, "orders", _PREFIXED, None, None, ANY, ANY),
+    "orders, any pattern": (_TOPIC, "orders", ANY, None, None, ANY, ANY),
+    "orders, what matches": (_TOPIC, "orders", MATCH, None, None, ANY, ANY),
+    "ord, what matches": (_TOPIC, "ord", MATCH, None, None, ANY, ANY),
+    "orders-2, what matches": (_TOPIC, "orders-2", MATCH, None, None, ANY, ANY),
+    "*, what matches": (_TOPIC, "*", MATCH, None, None, ANY, ANY),
+    "*, literal": (_TOPIC, "*", PatternType.LITERAL, None, None, ANY, ANY),
+    "*, any pattern": (_TOPIC, "*", ANY, None, None, ANY, ANY),
+    "every type, what matches orders": (ANY, "orders", MATCH, None, None, ANY, ANY),
+    "literal": (ANY, None, PatternType.LITERAL, None, None, ANY, ANY),
+    "prefixed": (ANY, None, _PREFIXED, None, None, ANY, ANY),
+    "what matches no name": (ANY, None, MATCH, None, None, ANY, ANY),
+    "of alice": (ANY, None, ANY, "User:alice", None, ANY, ANY),
+    "of everybody": (ANY, None, ANY, "User:*", None, ANY, ANY),
+    "from one host": (ANY, None, ANY, None, "10.0.0.1", ANY, ANY),
+    "from anywhere": (ANY, None, ANY, None, "*", ANY, ANY),
+    "reading": (ANY, None, ANY, None, None, Operation.READ, ANY),
+    "all operations": (ANY, None, ANY, None, None, ALL, ANY),
+    "denied": (ANY, None, ANY, None, None, ANY, _DENY),
+    "allowed to alice on orders": (_TOPIC, "orders", MATCH, "User:alice", "*", ANY, Permission.ALLOW),
+    "nothing": (_TOPIC, "nothing", PatternType.LITERAL, None, None, ANY, ANY),
+}
+#: One after the other: what the first takes the next does not find.
+DELETIONS: Final = ("orders, what matches", "any type called orders", "denied", "prefixed", "anything")
+
+
+def _fields(title: str) -> dict[str, Any]:
+    names = ("resource_type_filter", "resource_name_filter", "pattern_type_filter", "principal_filter", "host_filter")
+    return dict(zip((*names, "operation", "permission_type"), FILTERS[title], strict=True))
+
+
+async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
+    """All that there is to know."""
+    async with Cluster(client_of(bootstrap, "admin")) as admin:
+        asker = Asker(admin, admin)
+        for acl in ACLS:
+            await asker.add((acl,))
+        found: dict[str, Any] = {"znodes": _znodes(zookeeper)}
+        found["described"] = {title: await _described(admin, title) for title in FILTERS}
+        found["deleted"] = {title: await _deleted(admin, title) for title in DELETIONS}
+        found["znodes after"] = _without_order(_znodes(zookeeper))
+    return found
+
+
+async def _described(admin: Cluster, title: str) -> list[str]:
+    answer = await admin.ask_any(DescribeAclsRequest(**_fields(title)), DescribeAclsResponse)
+    return sorted(
+        f"{found.resource_type}/{found.pattern_type}/{found.resource_name} "
+        f"{acl.principal}@{acl.host} {acl.operation}/{acl.permission_type}"
+        for found in answer.resources
+        for acl in found.acls
+    )
+
+
+async def _deleted(admin: Cluster, title: str) -> list[str]:
+    request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(title))])
+    answer = await admin.ask_any(request, DeleteAclsResponse)
+    return sorted(
+        f"{acl.resource_type}/{acl.pattern_type}/{acl.resource_name} "
+        f"{acl.principal}@{acl.host} {acl.operation}/{acl.permission_type} {acl.error_code}"
+        for acl in answer.filter_results[0].matching_acls
+    )
+
+
+def _znodes(zookeeper: str) -> dict[str, Any]:
+    """What is below /kafka-acl and its like. Entries of a list in a stable order."""
+    client = KazooClient(zookeeper)
+    client.start()
+    found: dict[str, Any] = {}
+    try:
+        for root in ("/kafka-acl", "/kafka-acl-extended", "/kafka-acl-changes", "/kafka-acl-extended-changes"):
+            pending = [root]
+            while pending:
+                path = pending.pop()
+                data, _ = client.get(path)
+                found[path] = _readable(data)
+                pending += [f"{path}/{child}" for child in client.get_children(path)]
+    finally:
+        client.stop()
+        client.close()
+    return dict(sorted(found.items()))
+
+
+def _without_order(znodes: dict[str, Any]) -> dict[str, list[str]]:
+    """Resources that are left, and what was told of those that one request changed, in whatever order."""
+    told = sorted(json.dumps(data) for path, data in znodes.items() if "_changes_" in path)
+    return {"left": [path for path in znodes if "_changes_" not in path], "told": told}
+
+
+def _readable(data: bytes | None) -> Any:
+    if not data or not data.startswith(b"{"):
+        return (data or b"").decode()
+    value = json.loads(data)
+    if "acls" in value:
+        value["acls"].sort(key=lambda each: json.dumps(each, sort_keys=True))
+    return value
+
+
+def load() -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return recorded
+
+
+def save(recorded: dict[str, Any]) -> None:
+    GOLDEN.write_text(json.dumps(recorded, indent=1) + "\n")
