@@ -4,38 +4,46 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.cli._tool import UsageError, options, run, say, say_json
+
+From = Annotated[str | None, typer.Option("--from", metavar="TOPIC", help="replay: the dead-letter topic.")]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TOPIC", help="replay: where to send them; without it, where each came from."),
+]
+ExceptionClass = Annotated[
+    str | None,
+    typer.Option("--exception-class", metavar="TEXT", help="replay: only those whose exception's class contains this."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", metavar="NAME", help="replay: the consumer group that remembers how far it got."),
+]
+FromBeginning = Annotated[bool, typer.Option("--from-beginning", help="replay: also what was replayed before.")]
+MaxRecords = Annotated[int | None, typer.Option("--max-records", min=1, metavar="N", help="replay: at most so many.")]
+MaxReplays = Annotated[
+    int, typer.Option("--max-replays", min=1, metavar="N", help="replay: leave what came back so often already.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="replay: say what would be done, and do nothing.")]
 
 
-def command(
-    from_topic: Annotated[str, typer.Option("--from", metavar="TOPIC", help="REQUIRED: the dead-letter topic.")],
-    to_topic: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TOPIC", help="Where to send them; without it, where each came from."),
-    ] = None,
-    exception_class: Annotated[
-        str | None,
-        typer.Option("--exception-class", metavar="TEXT", help="Only those whose exception's class contains this."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", metavar="NAME", help="Consumer group that remembers how far the replay got."),
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Replay also what was replayed before.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--max-records", min=1, metavar="N", help="Replay at most so many.")
-    ] = None,
-    replays_max: Annotated[
-        int, typer.Option("--max-replays", min=1, metavar="N", help="Leave alone what came back so often already.")
-    ] = 5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    json: Json = False,
+def replay_letters(
+    from_topic: str | None,
+    *,
+    to_topic: str | None,
+    exception_class: str | None,
+    group: str | None,
+    from_beginning: bool,
+    limit: int | None,
+    replays_max: int,
+    dry_run: bool,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    json: bool,
 ) -> None:
     """Send dead letters back, each once."""
+    if from_topic is None:
+        raise UsageError("replay needs the dead-letter topic: --from TOPIC")
     from barnabas.spark.pipelines.replay import ReplayError, ReplayPlan, replay
 
     config = options(bootstrap_server, command_config)

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from barnabas.cli import _pipeline_replay as replaying
 from barnabas.cli._command import UsageError
+from barnabas.cli._tool import CommandConfig
 
 #: Spark's own need: its classes are compiled for it.
 _JAVA_MIN = 17
@@ -23,11 +25,15 @@ class Action(StrEnum):
     VALIDATE = "validate"
     RUN = "run"
     STATUS = "status"
+    REPLAY = "replay"
 
 
 def command(
     action: Annotated[
-        Action, typer.Argument(help="init makes a project, validate checks it, run runs it, status shows it.")
+        Action,
+        typer.Argument(
+            help="init makes a project, validate checks it, run runs it, status shows it; replay sends dead letters back."
+        ),
     ],
     project: Annotated[
         Path, typer.Argument(help="The project's folder or spec file; for init, the folder to make.")
@@ -52,8 +58,23 @@ def command(
         int, typer.Option(metavar="N", help="Continuous: failures in a row after which a flow stays down.")
     ] = 5,
     bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", metavar="HOST:PORT", help="init: the cluster that the project uses.")
+        str,
+        typer.Option(
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            envvar="BARNABAS_BOOTSTRAP_SERVER",
+            help="init: the cluster that the project uses; replay: the one that has the topics.",
+        ),
     ] = "127.0.0.1:9092",
+    from_topic: replaying.From = None,
+    to_topic: replaying.To = None,
+    exception_class: replaying.ExceptionClass = None,
+    group: replaying.Group = None,
+    from_beginning: replaying.FromBeginning = False,
+    max_records: replaying.MaxRecords = None,
+    max_replays: replaying.MaxReplays = 5,
+    dry_run: replaying.DryRun = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Run pipelines on Spark: topics, files, tables in; topics, tables, lakes out.
 
@@ -65,6 +86,20 @@ def command(
         _commands().init(project, bootstrap=bootstrap_server)
     elif action is Action.VALIDATE:
         _commands(java=True).validate(project, master=master)
+    elif action is Action.REPLAY:
+        replaying.replay_letters(
+            from_topic,
+            to_topic=to_topic,
+            exception_class=exception_class,
+            group=group,
+            from_beginning=from_beginning,
+            limit=max_records,
+            replays_max=max_replays,
+            dry_run=dry_run,
+            bootstrap_server=bootstrap_server,
+            command_config=command_config,
+            json=json,
+        )
     elif action is Action.STATUS:
         _commands().show_status(project, as_json_document=json)
     else:

@@ -18,7 +18,7 @@ from barnabas.spark.pipelines.codecs import Json, decode
 from barnabas.spark.pipelines.database import Database, fetch
 from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
-from barnabas.spark.pipelines.sinks.sql import SqlTarget
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 CHANGES = StructType().add("id", "long").add("name", "string").add("_deleted", "boolean").add("_sequence", "long")
 #: id, name, deleted, sequence

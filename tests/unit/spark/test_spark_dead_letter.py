@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from barnabas.cli import _pipeline_replay
+from barnabas.cli import pipeline
 from barnabas.cli.main import load
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
@@ -123,14 +123,14 @@ def consume(kafka: Kafka, topic: str, count: int) -> list[Message]:
 def replay_command(kafka: Kafka, *arguments: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as done:
-        load("replay", _pipeline_replay).main(["--bootstrap-server", kafka.bootstrap, *arguments])
+        load("pipeline", pipeline).main(["replay", "--bootstrap-server", kafka.bootstrap, *arguments])
     assert done.value.code == 0, out.getvalue()
     return out.getvalue()
 
 
 def test_the_replay_command_sends_each_letter_once_and_goes_on_where_it_was(kafka: Kafka) -> None:
     dead, orders = kafka.topic("dead", partitions=2), kafka.topic("orders")
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     for number in range(3):
         headers = [("trace", b"t"), (names.TOPIC, orders.encode()), (names.EXCEPTION_CLASS_NAME, b"EOFError")]
         producer.produce(dead, f"v{number}", key="k", partition=number % 2, timestamp=1000 + number, headers=headers)
@@ -152,13 +152,13 @@ def test_the_replay_command_sends_each_letter_once_and_goes_on_where_it_was(kafk
 
 def test_a_replay_that_was_killed_half_way_leaves_nothing_and_the_next_sends_all(kafka: Kafka) -> None:
     dead, orders = kafka.topic("dead"), kafka.topic("orders")
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     for number in range(2):
         producer.produce(dead, f"v{number}", headers=[(names.TOPIC, orders.encode())])
     producer.flush()
     plan = ReplayPlan(from_topic=dead)
     # What a replay leaves that dies with its transaction open: a record, and the offsets.
-    killed = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": plan.group_id})
+    killed = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": plan.group_id, "log_level": 0})
     killed.init_transactions()
     killed.begin_transaction()
     killed.produce(orders, "half")

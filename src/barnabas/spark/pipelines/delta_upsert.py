@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.delta import DeltaTarget
+from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
 
 if TYPE_CHECKING:
