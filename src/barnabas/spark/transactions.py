@@ -137,6 +137,7 @@ class Driver:
                 self._abort({name: who for name, who in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
+                self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
             case Undecided(unfinished, superseded, is_takeover):
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
@@ -146,7 +147,7 @@ class Driver:
                 self._finish(batch.query, decided, where, driver, identity)
                 if is_takeover:
                     self._tidy(known, where, batch.query)
-        self._sweep(run_prefix(options.transactional_id_prefix, batch.query, batch.run), keep={driver})
+                self._sweep_losers(run_prefix(options.transactional_id_prefix, batch.query, batch.run))
 
     def abort(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
         """Nothing of these is ever seen; but Spark also calls this when `commit` failed, perhaps after it had decided."""
@@ -351,6 +352,15 @@ class Driver:
         if left:
             log.info("aborting %d transactions that no decision names, such as %s", len(left), left[0])
             self._abort_by_name(left)
+
+    def _sweep_losers(self, prefix: str) -> None:
+        """After each batch. What cannot be reached now is swept after the next one: no reason to fail a batch that is seen."""
+        try:
+            self._sweep(prefix, keep=set())
+        except ClientError as error:
+            log.warning(
+                "attempts that lost may hold readers back until they time out or the next batch ends: %s", error
+            )
 
     def _tidy(self, known: DecisionLog, where: TopicPartition, own: str) -> None:
         """Finish batch writes whose driver died after deciding, and delete what nobody has asked for in a long time."""
