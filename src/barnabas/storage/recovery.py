@@ -101,10 +101,14 @@ class _Loader:
 
     def load(self, *, clean: bool, topic_id: TopicId | None, progress: Progress) -> Log:
         if not self._disk.exists(self._directory):
+            # A new one has nothing to look for: topics of thousands of partitions are made at once.
             self._disk.mkdir(self._directory)
-        settle_leftovers(self._directory, self._disk)
-        without_index = self._find_segments()
-        self._load_epochs()
+            without_index: set[int] = set()
+            self._epochs = LeaderEpochCache(store=self._epoch_file)
+        else:
+            settle_leftovers(self._directory, self._disk)
+            without_index = self._find_segments()
+            self._load_epochs()
         try:
             recovered_from = None if clean else self._recover(self._recovery_point, progress)
             self._check_indexes(without_index, below=recovered_from, clean=clean)

@@ -366,6 +366,7 @@ def test_an_unreadable_directory_is_an_os_error(tmp_path: Path) -> None:
         def listdir(self, path: str) -> list[str]:
             raise OSError(5, "Input/output error")
 
+    (tmp_path / "topic-0").mkdir()
     with pytest.raises(OSError, match="Input/output error"):
         open_log(str(tmp_path / "topic-0"), config=CONFIG, env=LogEnvironment(disk=Broken()))
 
