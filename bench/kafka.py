@@ -46,6 +46,8 @@ class ApacheKafka:
     config: Mapping[str, str] = field(default_factory=dict)
     heap: str = "1g"
     zookeeper: str | None = None
+    #: By broker; those that are not said are free ones.
+    ports: dict[int, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
@@ -55,7 +57,6 @@ class ApacheKafka:
             "log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n\n"
         )
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports: dict[int, int] = {}
         try:
             if self.zookeeper is None:
                 self._start_zookeeper()
