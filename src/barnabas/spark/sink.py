@@ -11,7 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -77,7 +77,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._batch = BatchOf(job, job[:8], 0, BATCH)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(self._options, self._batch, iterator)
+        batch = _part_of_micro_batch(self._options) if self._options.query_name else self._batch
+        return write_rows(self._options, batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _commit(self._options, messages, self.reached)
@@ -122,7 +123,9 @@ def _micro_batch(options: SinkOptions) -> BatchOf:
     query = context.getLocalProperty(QUERY_ID)
     batch = context.getLocalProperty(BATCH_ID)
     if batch is None:
-        raise ConfigError("the sink finds no batch id: it can be used in micro-batches, not in continuous processing")
+        raise ConfigError(
+            "the sink finds no batch id: queries in micro-batches have one, and writes within foreachBatch"
+        )
     if query is None:
         if not options.checkpoint_location:
             raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
@@ -130,6 +133,13 @@ def _micro_batch(options: SinkOptions) -> BatchOf:
         query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
     run = (context.getLocalProperty(RUN_ID) or "0")[:8]
     return BatchOf(query, run, int(batch), STREAM)
+
+
+def _part_of_micro_batch(options: SinkOptions) -> BatchOf:
+    """A batch write within `foreachBatch`, known by the query's id and the name that the write was given."""
+    batch = _micro_batch(options)
+    named = hashlib.sha256(f"{batch.query}\0{options.query_name}".encode()).hexdigest()[:32]
+    return replace(batch, query=named)
 
 
 def write_rows(options: SinkOptions, batch: BatchOf, rows: Iterator[pa.RecordBatch]) -> Written:

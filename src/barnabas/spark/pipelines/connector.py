@@ -133,10 +133,22 @@ class Sink:
             self.register(frame.sparkSession)
         if self.prepare is not None:
             self.prepare()
+        if output_mode == "update" and self.format == "barnabas":
+            return self._updating(frame, checkpoint, query_name or "update")
         writer = frame.writeStream.format(self.format).options(**self.options)
         writer = writer.outputMode(output_mode).option("checkpointLocation", checkpoint)
         writer = writer.partitionBy(*self.partition_by) if self.partition_by else writer
         return writer.queryName(query_name) if query_name is not None else writer
+
+    def _updating(self, frame: "DataFrame", checkpoint: str, query_name: str) -> "DataStreamWriter":
+        """Spark refuses output mode update to sinks in Python; each micro-batch as a batch write of its own, it takes."""
+        options = {**self.options, "queryName": query_name}
+
+        def append(rows: "DataFrame", _: int) -> None:
+            rows.write.format("barnabas").options(**options).mode("append").save()
+
+        writer = frame.writeStream.foreachBatch(append).outputMode("update").queryName(query_name)
+        return writer.option("checkpointLocation", checkpoint)
 
     def write(self, frame: "DataFrame", *, mode: str = "append") -> None:
         """Write a batch: all of it or nothing."""
