@@ -189,7 +189,13 @@ class SocketServer:
             else:
                 peer.close()
             return
-        self._take(peer, endpoint)
+        if self._per_ip[host] >= self.limits.for_ip(host):
+            # Here and not after the TLS handshake: who never ends one must not take everybody's place.
+            log.info("closing connection from %s: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
+            self._rejected.add()
+            peer.close()
+            return
+        self._take(peer, host, endpoint)
 
     def _hold(self, peer: socket.socket, delay_ms: int, then: Callable[[], None]) -> None:
         def time_is_up() -> None:
@@ -202,16 +208,24 @@ class SocketServer:
         self._paused.add(sock)
         self._loop.remove_reader(sock.fileno())
 
-    def _take(self, peer: socket.socket, endpoint: Endpoint) -> None:
+    def _take(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         self._opening += 1
-        self._spawn(self._open(peer, endpoint), f"accept {endpoint.name}")
+        self._per_ip[host] += 1
+        self._spawn(self._open(peer, host, endpoint), f"accept {endpoint.name}")
 
-    async def _open(self, peer: socket.socket, endpoint: Endpoint) -> None:
+    async def _open(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        taken = [host]
+
+        def leave() -> None:
+            """Its place is free again. A handshake that fails late is heard of twice."""
+            if taken:
+                self._forget(taken.pop())
+
         try:
             await self._loop.connect_accepted_socket(
                 lambda: Connection(
@@ -222,7 +236,7 @@ class SocketServer:
                     listener_name=endpoint.name,
                     gate=endpoint.gate() if endpoint.gate is not None else None,
                     on_open=partial(self._opened, endpoint),
-                    on_close=self._closed,
+                    on_close=partial(self._closed, leave),
                 ),
                 peer,
                 ssl=endpoint.tls,
@@ -231,6 +245,7 @@ class SocketServer:
         except OSError as error:  # includes ssl.SSLError: a handshake that failed
             log.info("connection on %s failed before its first request: %s", endpoint.name, error)
             peer.close()
+            leave()
         finally:
             self._opening -= 1
             if not self._accepting:
@@ -238,16 +253,11 @@ class SocketServer:
 
     def _opened(self, endpoint: Endpoint, connection: Connection) -> str | None:
         """None, or why the connection may not stay."""
-        host = connection.peer_host
-        if self._per_ip[host] >= self.limits.for_ip(host):
-            self._rejected.add()
-            return f"max.connections.per.ip={self.limits.for_ip(host)} reached"
         if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
             try:
                 connection.principal = endpoint.principal_of(subject)
             except ValueError as error:
                 return str(error)
-        self._per_ip[host] += 1
         self._connections.add(connection)
         if connection.gate is not None:
             self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
@@ -257,15 +267,18 @@ class SocketServer:
         if connection in self._connections and connection.gate is not None and not connection.gate.is_open:
             connection.fail(f"not authenticated within {AUTHENTICATION_TIMEOUT_S:.0f} s")
 
-    def _closed(self, connection: Connection) -> None:
-        if connection not in self._connections:
-            return
-        self._connections.remove(connection)
-        self._per_ip[connection.peer_host] -= 1
-        if not self._per_ip[connection.peer_host]:
-            del self._per_ip[connection.peer_host]
-        if not self._accepting:
-            self._resume_accepting()
+    def _closed(self, leave: Callable[[], None], connection: Connection) -> None:
+        """Each connection that was made: also one that was refused by `_opened`."""
+        leave()
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if not self._accepting:
+                self._resume_accepting()
+
+    def _forget(self, host: str) -> None:
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
 
     def _pause_accepting(self) -> None:
         self._accepting = False

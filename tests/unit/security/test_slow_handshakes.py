@@ -1,0 +1,113 @@
+"""TLS handshakes that do not come to their end: bounded in time and in number, and others are served meanwhile."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from barnabas.auth.authority import LocalAuthority
+from barnabas.server import listener
+from barnabas.server.listener import ConnectionLimits, Endpoint
+from tests.unit.server.harness import Harness, eventually
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    folder: Path = tmp_path_factory.mktemp("pki")
+    authority = LocalAuthority.create("test")
+    (folder / "broker.pem").write_text(authority.issue("broker", ["localhost", "127.0.0.1"]))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "broker.pem")
+    return server, ssl.create_default_context(cadata=authority.certificate_pem)
+
+
+def bounded(story: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            await story()
+
+    uvloop.run(run())
+
+
+def hello(context: ssl.SSLContext) -> bytes:
+    """The first message of a TLS client."""
+    outgoing = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def test_peer_that_never_ends_its_handshake_is_closed(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "AUTHENTICATION_TIMEOUT_S", 0.3)
+    server_side, client_side = contexts
+    first = hello(client_side)
+
+    async def story() -> None:
+        async with Harness(endpoint=Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_side)) as server:
+            peers = []
+            for said in (b"", first[:1], first[:40], first):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(said)
+                peers.append((reader, writer))
+            good = await server.client(client_side)
+            await good.heartbeat()
+            for reader, writer in peers:
+                await reader.read()  # to the end
+                writer.close()
+            await good.heartbeat()
+            await good.close()
+            await eventually(lambda: not server.server.connections)
+            assert not server.server._per_ip and not server.server._opening
+
+    bounded(story)
+
+
+def test_unfinished_handshakes_count_for_their_address(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server_side, client_side = contexts
+
+    async def story() -> None:
+        limits = ConnectionLimits(max_connections_per_ip=3)
+        endpoint = Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_side)
+        async with Harness(endpoint=endpoint, limits=limits) as server:
+            good = await server.client(client_side)
+            unfinished = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            assert await reader.read() == b""  # the fourth is not even asked who it is
+            writer.close()
+            await good.heartbeat()
+            for _, writer in unfinished:
+                writer.close()
+                await writer.wait_closed()
+            await eventually(lambda: server.server._per_ip["127.0.0.1"] == 1)
+            again = await server.client(client_side)
+            await again.heartbeat()
+            for client in (good, again):
+                await client.close()
+
+    bounded(story)
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\xff\xff" + bytes(70_000)])
+def test_peer_that_does_not_speak_tls_is_closed_at_once(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], said: bytes
+) -> None:
+    async def story() -> None:
+        async with Harness(endpoint=Endpoint(name="SSL", host="127.0.0.1", port=0, tls=contexts[0])) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(said)
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            await eventually(lambda: not server.server._per_ip)
+            good = await server.client(contexts[1])
+            await good.heartbeat()
+            await good.close()
+
+    bounded(story)
