@@ -11,7 +11,6 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from barnabas.api import (
@@ -76,7 +75,7 @@ from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
 from barnabas.replication.throttle import ReplicationThrottles
 from barnabas.runtime.faults import Faults
-from barnabas.runtime.threads import LoopThreads
+from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.connection_rates import ConnectionRates
@@ -87,6 +86,7 @@ from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer, make_tokens
 from barnabas.security.tls import Certificates
 from barnabas.security.token_store import TokenStore
+from barnabas.server.addresses import address_of
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
@@ -162,7 +162,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.callback_failed)
         self._warn_about_settings()
-        pool = ThreadPoolExecutor(self.config.background_threads, thread_name_prefix="file-work")
+        pool = ThreadPool(self.config.background_threads, name="file-work")
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -600,7 +600,7 @@ class Broker:
             if entity_type == paths.USERS and "/" not in name:
                 self.scram_credentials.user_changed(paths.desanitize(name), settings)
         elif entity_type == paths.IPS:
-            self.connection_rates.address_changed(name, settings)
+            self._spawn(self._address_changed(name, settings), "quota of an address")
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)
@@ -639,10 +639,25 @@ class Broker:
         self.throttles.change_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)
+        self.logs.change_producer_settings(
+            expiration_ms=after.producer_id_expiration_ms,
+            transaction_verification=after.transaction_partition_verification_enable,
+        )
+        self._pool.resize(after.background_threads)
         self.cleaner.update_settings(CleanerSettings.of(after))
         self.controller.change_settings(controller_settings(self.broker_id, after))
         if after.num_replica_fetchers != before.num_replica_fetchers:
             self.fetchers.resize(after.num_replica_fetchers)
+
+    async def _address_changed(self, name: str, settings: Mapping[str, str]) -> None:
+        """A host's name is looked up, which must not hold the loop up."""
+        address: str | None = name
+        if name != paths.DEFAULT_ENTITY:
+            address = await address_of(paths.desanitize(name))
+        if address is None:
+            log.error("the quota of %s has no effect: there is no such host", paths.desanitize(name))
+        else:
+            self.connection_rates.address_changed(address, settings)
 
     def _change_connection_limits(self, config: BrokerConfig) -> None:
         self.server.limits = connection_limits(config)

@@ -47,6 +47,8 @@ from barnabas.transactions.verification import Asked, Verifier
 OVERLAPS = frozenset({PRODUCE})
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7
+#: KIP-516: topics by their ids.
+BY_ID_FROM_VERSION = 13
 
 
 class ProduceApi:
@@ -73,6 +75,7 @@ class ProduceApi:
         response = ProduceResponse()
         entries: list[AppendEntry] = []
         answers: list[PartitionProduceResponse] = []
+        by_id = call.api_version >= BY_ID_FROM_VERSION
         for topic_data in request.topic_data:
             topic, error = self._resolve(call, topic_data)
             topic_response = TopicProduceResponse(name=topic, topic_id=topic_data.topic_id)
@@ -89,7 +92,8 @@ class ProduceApi:
                     answer.error_code = code
                     answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
                 else:
-                    entries.append(AppendEntry(TopicPartition(topic, data.index), data.records))
+                    tp = TopicPartition(topic, data.index)
+                    entries.append(AppendEntry(tp, data.records, topic_id=topic_data.topic_id if by_id else None))
                     answers.append(answer)
 
         def done(outcomes: list[AppendOutcome]) -> None:
@@ -182,7 +186,7 @@ class ProduceApi:
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
         """The topic's name, and what is wrong with it."""
         name = data.name
-        if call.api_version >= 13:
+        if call.api_version >= BY_ID_FROM_VERSION:
             found = self._context.metadata.topic_name(TopicId(data.topic_id))
             if found is None:
                 return "", ErrorCode.UNKNOWN_TOPIC_ID

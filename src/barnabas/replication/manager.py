@@ -45,6 +45,8 @@ class AppendEntry(NamedTuple):
     records: memoryview | bytearray
     #: From the verification of the transaction that the records begin (KIP-890).
     guard: object | None = None
+    #: The topic as the client named it, from Produce v13 on: a topic of the same name that was made anew is another one.
+    topic_id: bytes | None = None
 
 
 class TopicCounters(NamedTuple):
@@ -195,11 +197,13 @@ class ReplicaManager:
         grown: list[tuple[Partition, bool]] = []
         waiting: dict[int, tuple[Partition, int]] = {}
         to_flush: list[tuple[AppendOutcome, Log]] = []
-        for index, (tp, records, guard) in enumerate(entries):
+        for index, (tp, records, guard, topic_id) in enumerate(entries):
             outcome = AppendOutcome()
             outcomes.append(outcome)
             try:
                 partition = self.require(tp)
+                if topic_id is not None and partition.topic_id not in (None, topic_id):
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} is of another topic of that name")
                 info, hw_moved = partition.append_as_leader(
                     records,
                     required_acks=required_acks,

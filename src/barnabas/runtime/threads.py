@@ -1,9 +1,100 @@
 """Blocking work off the loop, and its end back on it."""
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ThreadPool(Executor):
+    """Threads that come when there is work for them, up to `size`, which may change at any time (`background.threads`).
+
+    Owner: whoever made it; `submit` and `resize` may be called by any thread. `shutdown` must be called.
+    """
+
+    def __init__(self, size: int, *, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._numbers = itertools.count()
+        #: Work that was taken in and not finished. More threads than this are of no use.
+        self._unfinished = 0
+        self._is_shut_down = False
+
+    @property
+    def thread_count(self) -> int:
+        with self._lock:
+            return len(self._threads)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("the pool has been shut down")
+            self._unfinished += 1
+            self._queue.put((future, partial(fn, *args, **kwargs)))
+            self._add_threads()
+        return future
+
+    def resize(self, size: int) -> None:
+        """Threads too many end when they have nothing to do."""
+        with self._lock:
+            before, self._size = len(self._threads), size
+            for _ in range(before - size):
+                self._queue.put(None)
+            self._add_threads()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What was taken in is still done, unless `cancel_futures`."""
+        with self._lock:
+            self._is_shut_down = True
+            threads = list(self._threads)
+            while cancel_futures and not self._queue.empty():
+                if (item := self._queue.get()) is not None:
+                    item[0].cancel()
+            for _ in threads:
+                self._queue.put(None)
+        if wait:
+            for thread in threads:
+                thread.join()
+
+    def _add_threads(self) -> None:
+        while len(self._threads) < min(self._size, self._unfinished):
+            thread = threading.Thread(target=self._run, name=f"{self._name}_{next(self._numbers)}")
+            self._threads.add(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            _work(*item)
+            # Not while it waits for more: it may keep alive what somebody expects to be gone.
+            del item
+            with self._lock:
+                self._unfinished -= 1
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+            if not self._is_shut_down:
+                self._add_threads()
+
+
+def _work(future: "Future[Any]", function: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class LoopThreads:

@@ -267,6 +267,14 @@ class LogManager:
         for log in self.all_logs():
             log.update_config(self._config_of(log.partition.topic))
 
+    def change_producer_settings(self, *, expiration_ms: int, transaction_verification: bool) -> None:
+        """`producer.id.expiration.ms` and `transaction.partition.verification.enable`, of every log, also those to come."""
+        self._env.producer_id_expiration_ms = expiration_ms
+        self._env.transaction_verification = transaction_verification
+        for log in self.all_logs():
+            log.producers.producer_id_expiration_ms = expiration_ms
+            log.producers.transaction_verification = transaction_verification
+
     # -- making, moving, deleting
 
     def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool = False) -> Log:

@@ -10,7 +10,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.fetch_session_cache import FetchedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.manager import AppendEntry, ReplicaManager
+from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
@@ -247,6 +247,24 @@ def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp
         [[read]] = answers
         assert read.error is error
         read.release()
+
+
+def test_records_for_a_topic_made_anew_do_not_go_to_the_old_ones_log(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.partition.topic_id = TopicId(b"o" * 16)
+    builder = BatchBuilder()
+    builder.append(None, b"v", timestamp=world.clock.now_ms())
+    outcomes: list[AppendOutcome] = []
+    for topic_id in (None, b"o" * 16, b"n" * 16):
+        world.manager.append(
+            [AppendEntry(TP, bytearray(builder.build()), topic_id=topic_id)],
+            required_acks=1,
+            timeout_ms=0,
+            origin=Origin.CLIENT,
+            on_done=outcomes.extend,
+        )
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
+    assert world.log.log_end_offset == 2
 
 
 def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere(tmp_path: Path) -> None:

@@ -431,3 +431,14 @@ def test_a_move_to_an_unknown_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused):
         broker.manager.swap_future(tp("t"))
     broker.manager.shutdown()
+
+
+def test_changed_settings_of_producers_reach_running_logs_and_those_to_come(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    running = broker.manager.get_or_create(tp("a"), topic_id=None)
+    assert not running.producers.transaction_verification
+    broker.manager.change_producer_settings(expiration_ms=1234, transaction_verification=True)
+    for log in (running, broker.manager.get_or_create(tp("b"), topic_id=None)):
+        assert log.producers.transaction_verification
+        assert log.producers.producer_id_expiration_ms == 1234
+    broker.manager.shutdown()
