@@ -1,5 +1,5 @@
-"""Every API under every ACL at a live Apache Kafka 3.9.1, and how it keeps them: what `authorization.json` and `acls.json` in
-`tests/golden/kafka-3.9.1/` say.
+"""Every API under every ACL at a live Apache Kafka 3.9.1, and how it keeps them: what `authorization.json`, `acls.json` and
+`quotas.json` in `tests/golden/kafka-3.9.1/` say.
 
 `python tests/interop/test_authorization.py` records them anew.
 """
@@ -15,7 +15,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
 
 from kinds import APACHE, MixedCluster  # noqa: E402
-from tests.authorization import acl_keeping, table  # noqa: E402
+from tests.authorization import acl_keeping, quota_keeping, table  # noqa: E402
 from tests.authorization.worlds import WORLDS, World  # noqa: E402
 
 
@@ -37,15 +37,19 @@ def test_apache_kafka_decides_as_recorded(java: None, name: str) -> None:
     assert table.differences(golden[name], asked(WORLDS[name])) == []
 
 
-def keeping(kind: str = APACHE) -> dict[str, Any]:
+def keeping(kind: str = APACHE) -> tuple[dict[str, Any], dict[str, Any]]:
+    """ACLs and quotas."""
     with Secured(kinds={1: kind}, config=table.BROKER_CONFIG) as cluster:
-        return asyncio.run(acl_keeping.kept(cluster.bootstrap, cluster.zookeeper))
+        where = (cluster.bootstrap, cluster.zookeeper)
+        return asyncio.run(acl_keeping.kept(*where)), asyncio.run(quota_keeping.kept(*where))
 
 
-def test_apache_kafka_keeps_acls_as_recorded(java: None) -> None:
-    assert keeping() == acl_keeping.load()
+def test_apache_kafka_keeps_acls_and_quotas_as_recorded(java: None) -> None:
+    assert keeping() == (acl_keeping.load(), quota_keeping.load())
 
 
 if __name__ == "__main__":
-    acl_keeping.save(keeping())
+    acls, quotas = keeping()
+    acl_keeping.save(acls)
+    quota_keeping.save(quotas)
     table.save({name: asked(world) for name, world in WORLDS.items()})

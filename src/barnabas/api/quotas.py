@@ -30,6 +30,7 @@ from barnabas.protocol.messages.describe_client_quotas import (
 from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import Operation
 from barnabas.security.quotas import Quota
+from barnabas.server.addresses import address_of
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -104,6 +105,12 @@ class QuotasApi:
 
     async def _alter(self, entry: RequestEntryData, *, validate_only: bool) -> None:
         entity_type, name, keys = _path_of(entry)
+        if (
+            entity_type == paths.IPS
+            and name != paths.DEFAULT_ENTITY
+            and await address_of(paths.desanitize(name)) is None
+        ):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is not a valid IP or resolvable host.")
         settings = await self._store.read(entity_type, name)
         for operation in entry.ops:
             if operation.remove:
@@ -130,7 +137,8 @@ def _components(request: DescribeClientQuotasRequest) -> dict[str, ComponentData
         if each.entity_type not in (USER, CLIENT_ID, IP):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"Custom entity type '{each.entity_type}' not supported")
         if each.entity_type in components:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Duplicate {each.entity_type} filter component entity type")
+            kind = each.entity_type.removesuffix("-id")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Duplicate {kind} filter component entity type")
         if each.match_type not in (_EXACT, _DEFAULT, _ANY):
             raise Refused(ErrorCode.INVALID_REQUEST, f"Unexpected match type: {each.match_type}")
         components[each.entity_type] = each
@@ -189,7 +197,8 @@ def _value(operation: OpData, keys: frozenset[str]) -> str:
         return str(operation.value)
     whole = int(operation.value + _EPSILON)
     if abs(whole - operation.value) > _EPSILON:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a LONG value")
+        kind = "INT" if operation.key in _IP_KEYS else "LONG"
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a {kind} value")
     return str(whole)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
 from barnabas.coordination.operations import Get, GetChildren, Operation
-from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
+from barnabas.coordination.session import BadVersion, NodeExists, NoNode, NotEmpty, ZooKeeperSession
 from barnabas.coordination.znodes import (
     decode_config,
     decode_config_change,
@@ -20,6 +20,9 @@ from barnabas.coordination.znodes import (
 from barnabas.core.clock import Clock
 
 log = logging.getLogger(__name__)
+
+#: Quotas and credentials come and go with whom they are for.
+_SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
 
 #: (entity type, sanitized entity name, settings as they are now)
 ConfigListener = Callable[[str, str, Mapping[str, str]], None]
@@ -68,9 +71,12 @@ class ConfigStore:
         return await self.read_many(paths.USERS, names) if names else {}
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Replaces an entity's settings, then tells every broker."""
-        path = paths.config_entity(entity_type, name)
-        data = encode_config(settings)
+        """Replaces an entity's settings, then tells every broker. Users, clients and addresses that have none left go."""
+        if settings or entity_type not in _SHORT_LIVED or not await self._removed(entity_type, name):
+            await self._put(paths.config_entity(entity_type, name), encode_config(settings))
+        await self._session.create(paths.config_change(), encode_config_change(f"{entity_type}/{name}"), sequence=True)
+
+    async def _put(self, path: str, data: bytes) -> None:
         try:
             await self._session.set(path, data)
         except NoNode:
@@ -78,7 +84,30 @@ class ConfigStore:
                 await self._session.create(path, data, make_path=True)
             except NodeExists:
                 await self._session.set(path, data)
-        await self._session.create(paths.config_change(), encode_config_change(f"{entity_type}/{name}"), sequence=True)
+
+    async def _removed(self, entity_type: str, name: str) -> bool:
+        """Whether nothing is left of the entity; False where something stands below it. As Kafka cleans up."""
+        try:
+            await self._session.delete(paths.config_entity(entity_type, name))
+        except NoNode:
+            return True
+        except NotEmpty:
+            return False
+        user, separator, _ = name.partition(f"/{paths.CLIENTS}/")
+        if separator:
+            await self._remove_user_if_empty(user)
+        return True
+
+    async def _remove_user_if_empty(self, user: str) -> None:
+        """Its last client has gone; it goes as well, unless it has settings of its own."""
+        path = paths.config_entity(paths.USERS, user)
+        try:
+            await self._session.delete(paths.config_entity(paths.USERS, f"{user}/{paths.CLIENTS}"))
+            data, stat = await self._session.get(path)
+            if not decode_config(path, data):
+                await self._session.delete(path, stat.version)
+        except (NotEmpty, NoNode, BadVersion):
+            return  # there is another client, or somebody writes at this moment
 
     async def start(self, listener: ConfigListener) -> None:
         """Tells the listener all settings of topics, brokers, users, clients and addresses; `run` tells of changes."""

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.authorization import acl_keeping, table
+from tests.authorization import acl_keeping, quota_keeping, table
 from tests.authorization.probes import PROBES
 from tests.authorization.worlds import WORLDS
 
@@ -28,12 +28,15 @@ def test_broker_decides_as_apache_kafka(name: str) -> None:
     assert served - {probe.api for probe in PROBES} == AUTHENTICATION | BEYOND
 
 
-def test_acls_are_kept_and_found_as_apache_kafka_does() -> None:
+def test_acls_and_quotas_are_kept_and_found_as_apache_kafka_does() -> None:
     config = {**table.BROKER_CONFIG, "listeners": "SASL_PLAINTEXT://127.0.0.1:0"}
     with LocalCluster(brokers=1, config=config) as cluster:
-        found = asyncio.run(acl_keeping.kept(cluster.bootstrap, cluster.zookeeper_connect))
+        where = (cluster.bootstrap, cluster.zookeeper_connect)
+        acls, quotas = asyncio.run(acl_keeping.kept(*where)), asyncio.run(quota_keeping.kept(*where))
     for part, recorded in acl_keeping.load().items():
-        assert found[part] == recorded, part
+        assert acls[part] == recorded, part
+    for part, recorded in quota_keeping.load().items():
+        assert quotas[part] == recorded, part
 
 
 async def apis_of(bootstrap: str) -> set[str]:

@@ -58,12 +58,6 @@ def test_address_of_its_own_wins_over_the_default() -> None:
     assert rates.limit_of("10.0.0.1") is None
 
 
-def test_name_of_an_address_is_read_as_the_znode_spells_it() -> None:
-    rates = made()
-    rates.address_changed("%3A%3A1", {"connection_creation_rate": "7"})
-    assert rates.limit_of("::1") == 7
-
-
 def test_addresses_are_bounded() -> None:
     rates = made()
     rates.address_changed("<default>", {"connection_creation_rate": "5"})

@@ -1,0 +1,63 @@
+"""Settings in ZooKeeper: what is left of an entity whose last setting has gone."""
+
+from tests.unit.coordination.zookeeper_fixture import run, session, zookeeper
+
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.registration import create_top_level_paths
+from barnabas.coordination.session import ZooKeeperSession
+
+
+async def left(opened: ZooKeeperSession) -> set[str]:
+    """Users, and what stands below them."""
+    users = await opened.children("/config/users")
+    below = {user: await opened.children(f"/config/users/{user}") for user in users}
+    return {*users, *(f"{user}/{child}" for user, children in below.items() for child in children)}
+
+
+def test_entity_of_quotas_goes_with_its_last_setting_and_a_topic_does_not() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store = ConfigStore(opened, ensemble.clock)
+            for kind, name in ((paths.CLIENTS, "app"), (paths.IPS, "10.0.0.1"), (paths.TOPICS, "t")):
+                await store.write(kind, name, {"x": "1"})
+                await store.write(kind, name, {})
+                there = await opened.children(paths.config_type(kind))
+                assert list(there) == (["t"] if kind == paths.TOPICS else [])
+            assert len(await opened.children(paths.CONFIG_CHANGES)) == 6
+
+    run(story())
+
+
+def test_user_stays_while_a_client_of_it_has_settings_and_goes_with_the_last() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store = ConfigStore(opened, ensemble.clock)
+            await store.write(paths.USERS, "alice", {"x": "1"})
+            for client in ("one", "two"):
+                await store.write(paths.USERS, f"alice/clients/{client}", {"x": "1"})
+            await store.write(paths.USERS, "alice", {})
+            assert await left(opened) == {"alice", "alice/clients"}
+            await store.write(paths.USERS, "alice/clients/one", {})
+            assert await left(opened) == {"alice", "alice/clients"}
+            await store.write(paths.USERS, "alice/clients/two", {})
+            assert await left(opened) == set()
+
+    run(story())
+
+
+def test_user_with_settings_of_its_own_stays_when_its_last_client_goes() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store = ConfigStore(opened, ensemble.clock)
+            await store.write(paths.USERS, "alice", {"x": "1"})
+            await store.write(paths.USERS, "alice/clients/one", {"x": "1"})
+            await store.write(paths.USERS, "alice/clients/one", {})
+            assert await left(opened) == {"alice"} and await store.read(paths.USERS, "alice") == {"x": "1"}
+            await store.write(paths.USERS, "nobody", {})
+            assert await left(opened) == {"alice"}
+
+    run(story())
