@@ -180,10 +180,11 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, begin: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._pinned is None:
             return self.lookup.latest(self.lookup.partitions(required=False), known=begin)
-        # A restart may begin past the pin, or with partitions that have gone meanwhile: then there is nothing to do there.
-        return {p: max(offset, begin.get(p, offset)) for p, offset in self._pinned.items()} | {
-            p: offset for p, offset in begin.items() if p not in self._pinned
-        }
+        # Read further already: the answer came from a leader that was behind, or the topic was made anew. Planning says so.
+        shorter = [p for p, offset in begin.items() if self._pinned.get(p, offset) < offset]
+        if shorter:
+            self._pinned |= self.lookup.latest(shorter, known=begin)
+        return self._pinned
 
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
         return None if self._newest is None else to_json(self._newest)

@@ -41,7 +41,7 @@ def test_spark_reads_what_kafka_wrote(spark: SparkSession):
     counts = {(row.topic, row.partition): row["count"] for row in frame.groupBy("topic", "partition").count().collect()}
     assert counts == {
         ("appendtime", 0): 10,
-        ("compacted", 0): 10,
+        ("compacted", 0): 31,
         ("keyed", 0): 33,
         ("keyed", 1): 9,
         ("keyed", 2): 18,
