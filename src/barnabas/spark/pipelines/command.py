@@ -161,6 +161,8 @@ def _signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
     def set_action(chosen: Callable[[], None]) -> None:
         action[0] = chosen
+        for number in previous:  # again: Spark takes SIGINT for itself when it starts
+            signal.signal(number, handle)
 
     try:
         yield set_action

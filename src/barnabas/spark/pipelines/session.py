@@ -4,13 +4,16 @@ The JVM is reachable through py4j as well. Two things need that, since Connect d
 happens, and flows that go on (`continuous`). Owner: the thread that made it, because Spark ties its active session to a thread.
 """
 
+import atexit
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from barnabas.spark.pipelines.project import Project, user_environment
 
@@ -78,30 +81,14 @@ class Session:
 
     def on_progress(self, told: Callable[[str], None]) -> Callable[[], None]:
         """Call `told` with the JSON of each progress report, in a thread of its own; returns what ends that."""
-        from pyspark.sql import SparkSession
-        from pyspark.sql.streaming.listener import (
-            QueryIdleEvent,
-            QueryProgressEvent,
-            QueryStartedEvent,
-            QueryTerminatedEvent,
-            StreamingQueryListener,
-        )
+        from py4j.java_gateway import java_import  # type: ignore[import-untyped]
+        from pyspark.java_gateway import ensure_callback_server_started
 
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-                """States of flows come from the run itself."""
-
-            def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-                told(event.progress.json)
-
-            def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-                """Nothing new to tell."""
-
-            def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-                """States of flows come from the run itself."""
-
-        streams = SparkSession(self._classic.sparkContext, self.jvm_session).streams
-        listener = Listener()
+        gateway: Any = self._classic.sparkContext._gateway
+        java_import(gateway.jvm, "org.apache.spark.sql.streaming.*")
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        listener = self.jvm.PythonStreamingQueryListenerWrapper(_ProgressListener(told))
+        streams = self.jvm_session.streams()
         streams.addListener(listener)
         return lambda: streams.removeListener(listener)
 
@@ -111,12 +98,42 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for query in self.queries():
-            query.stop()
+        # At exit the client would tell a server of ours that has gone, and wait for it for minutes.
+        atexit.unregister(self.spark.client._on_exit)
+        try:
+            for query in self.queries():
+                query.stop()
+        except Py4JError:
+            # The JVM has gone before us, and took everything with it that was to be ended.
+            if error is None:
+                raise
+            return
         with self.remote():
             self.spark.stop()
         if self._owned:
             self._classic.stop()
+
+
+class _ProgressListener:
+    """Java's interface, by py4j. Spark's own wrapper for Python does not survive a session that it did not make."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """States of flows come from the run itself."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._told(event.progress().json())
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing new to tell."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """States of flows come from the run itself."""
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def start(project: Project, master: str) -> Session:
