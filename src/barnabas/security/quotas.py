@@ -32,6 +32,9 @@ class Quota(Enum):
     #: Partitions a second that are created or deleted.
     CONTROLLER_MUTATION = "controller_mutation_rate"
 
+    # Enum's own is a call into Python, and every produce and fetch looks its limit up.
+    __hash__ = object.__hash__
+
 
 #: (quota, whose it is, how long they wait)
 OnThrottled = Callable[[Quota, Entity, int], None]

@@ -151,8 +151,9 @@ class Pipeline:
         )
         call.started_s = now_s
         call.request_bytes = len(frame)
-        if self._request_quota is not None:
-            self._request_quota.admit(call, now_s)
+        quota = self._request_quota
+        if quota is not None and quota.quotas.limits_requests:
+            quota.admit(call, now_s)
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
             # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.

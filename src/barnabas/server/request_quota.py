@@ -35,12 +35,12 @@ class RequestQuota:
     """Owner: the event loop."""
 
     def __init__(self, quotas: ClientQuotas, now_s: Callable[[], float]) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
         self._now_s = now_s
 
     def admit(self, call: Call, started_s: float) -> None:
-        """From here on the call's time is measured, if anybody's is limited."""
-        if self._quotas.limits_requests and call.api.api_key not in EXEMPT:
+        """From here on the call's time is measured. Asked only where anybody's time is limited."""
+        if call.api.api_key not in EXEMPT:
             call.meter = self
             call.busy_since_s = started_s
 
@@ -52,7 +52,7 @@ class RequestQuota:
             used_s += now_s - call.busy_since_s
             call.busy_since_s = now_s
         call.busy_s = 0.0
-        throttle_ms = self._quotas.record(
+        throttle_ms = self.quotas.record(
             Quota.REQUEST,
             call.channel.principal.name,
             call.client_id or "",
@@ -63,7 +63,7 @@ class RequestQuota:
 
     def add(self, call: Call, used_s: float) -> None:
         """Time after the answer was made: it counts for the next one."""
-        self._quotas.add(
+        self.quotas.add(
             Quota.REQUEST,
             call.channel.principal.name,
             call.client_id or "",
