@@ -7,7 +7,7 @@ import sys
 
 from confluent_kafka.admin import NewPartitions
 from conftest import QUICK, QUICK_COORDINATOR, Admin  # type: ignore[attr-defined]
-from tests.soak.workload import Reader, Writer
+from tests.soak.workload import Reader, Writer, read_all
 
 
 class Load:
@@ -73,6 +73,57 @@ def test_replicas_move_with_a_throttle_while_they_are_written_to(new_cluster, to
     assert writer.errors == []
     assert "is complete" in said.lower() or "completed" in said.lower()
     admin.wait(lambda: not (cluster.log_dir(1) / f"{topic}-0").exists(), "that broker 1 gave its replica up")
+
+
+def test_a_move_is_cancelled_and_replicas_are_added_and_removed_while_they_are_written_to(new_cluster, topic, tmp_path):
+    cluster = new_cluster(brokers=4, config=QUICK, zookeeper_options=QUICK_COORDINATOR)
+    admin = Admin(cluster)
+    admin.create_on(topic, [[1, 2, 3]])
+    admin.write(topic, [b"x" * 1000] * 3000, partition=0)
+
+    def plan(*replicas: int) -> str:
+        file = tmp_path / f"plan-{'-'.join(map(str, replicas))}.json"
+        moves = [{"topic": topic, "partition": 0, "replicas": replicas}]
+        file.write_text(json.dumps({"version": 1, "partitions": moves}))
+        return str(file)
+
+    def reassign(action: str, file: str, *options: str) -> str:
+        return tool(admin, "reassign-partitions", action, "--reassignment-json-file", file, *options)
+
+    writer = Writer("w", cluster.bootstrap, topic, 1, seed=1, rate=300)
+    writer.start()
+    # 3 MB at 50 kB/s: it is still under way when it is cancelled.
+    reassign("--execute", plan(4, 2, 3), "--throttle", "50000")
+    admin.wait(lambda: (cluster.log_dir(4) / f"{topic}-0").exists(), "a replica at broker 4")
+    assert topic in tool(admin, "reassign-partitions", "--list")
+    reassign("--cancel", plan(4, 2, 3))
+    admin.wait(lambda: not (cluster.log_dir(4) / f"{topic}-0").exists(), "that broker 4 gave its replica up")
+    now = admin.partitions(topic)[0]
+    # Not in their old order: what was written down is the order of the target, then of those that were to go, as in Kafka.
+    assert ({*now.replicas}, {*now.isrs}) == ({1, 2, 3}, {1, 2, 3})
+    assert topic not in tool(admin, "reassign-partitions", "--list")
+
+    reassign("--execute", plan(1, 2, 3, 4))
+    admin.wait(lambda: {*admin.partitions(topic)[0].isrs} == {1, 2, 3, 4}, "four replicas in sync")
+    # The leader is among those that go.
+    reassign("--execute", plan(4, 3))
+    admin.wait(lambda: {*admin.partitions(topic)[0].replicas} == {3, 4}, "two replicas")
+    admin.wait(lambda: admin.leader(topic) in (3, 4), "a leader among them")
+    for gone in (1, 2):
+        admin.wait(lambda gone=gone: not (cluster.log_dir(gone) / f"{topic}-0").exists(), f"that {gone} deletes its")
+    writer.stop()
+    assert writer.errors == []
+    values = read_all(cluster.bootstrap, topic, {0: max(writer.acknowledged.values()) + 1})[0][3000:]
+    numbers = [int(value.decode().split(":")[2]) for value in values]
+    assert numbers == list(range(len(writer.acknowledged)))
+
+
+def test_a_broker_cannot_be_unregistered_as_in_kafkas_zookeeper_mode(quick_cluster, admin):
+    command = [sys.executable, "-m", "barnabas", "cluster", "unregister", "--id", "3"]
+    command += ["--bootstrap-server", quick_cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "does not support" in done.stdout + done.stderr
+    assert len(admin.client.list_topics(timeout=10).brokers) == 3
 
 
 def test_a_replica_moves_to_another_directory_while_it_is_written_to(new_cluster, topic, tmp_path):
