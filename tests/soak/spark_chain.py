@@ -2,15 +2,15 @@
 
 `python -m tests.soak.spark_chain --seconds 300 --seed 7`. A producer numbers records into the first topic. One Spark process
 runs two queries: the first maps records into the second topic with the exactly-once sink, the second writes that topic, read
-committed, into a Delta table. The harness kills the whole driver, its executors (Python processes, and JVMs with
-`--master local-cluster[2,1,512]`, where speculation is on, too) or a broker. At the end both have every number once.
+committed, into a Delta table. The harness kills the whole driver, at some moment or exactly where it has decided, its executors
+(Python processes, and JVMs with `--master local-cluster[2,1,512]`, where speculation is on, too) or a broker. At the end both
+have every number once.
 """
 
 import argparse
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.soak.workload import DELIVERY_TIMEOUT_MS, QUIET, PromiseBroken
 PARTITIONS = 3
 FIRST, SECOND = "chain-in", "chain-out"
 APP_ID = "spark-chain"
+MORTAL = "barnabas-mortal"
 CLUSTER_CONFIG = {
     "transaction.two.phase.commit.enable": "true",
     "zookeeper.session.timeout.ms": "2000",
@@ -48,6 +50,7 @@ def drive(settings: dict[str, str]) -> None:
 
     import barnabas.spark
 
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = settings["folder"]
     builder = (
@@ -71,6 +74,7 @@ def drive(settings: dict[str, str]) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     barnabas.spark.register(spark)
+    spark.dataSource.register(_mortal_sink())
     queries = [_into_topic(spark, settings)]
     if settings["drain"]:
         queries[0].awaitTermination()
@@ -78,6 +82,48 @@ def drive(settings: dict[str, str]) -> None:
     Path(folder, "started").write_text(str(os.getpid()))
     for query in queries:
         query.awaitTermination()
+
+
+def _mortal_sink() -> type:
+    """The sink, whose driver dies whole at a point of its commit that the file `plan` names."""
+    from barnabas.spark import sink
+    from barnabas.spark.source import BarnabasDataSource
+
+    class Writer(sink.StreamWriter):
+        plan = ""
+        driver = 0
+
+        def reached(self, point: str) -> None:
+            plan = Path(self.plan)
+            if plan.exists() and plan.read_text() == point:
+                plan.unlink()
+                kill_family(self.driver)
+
+    class MortalSink(BarnabasDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return MORTAL
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            writer = Writer(sink.stream_writer(self.options, schema, overwrite)._options)
+            writer.plan, writer.driver = self.options["plan"], int(self.options["driver"])
+            return writer
+
+    return MortalSink
+
+
+def kill_family(pid: int) -> None:
+    """A process and all that it has started, at once, as when a machine dies; the caller may be one of them."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in sorted(family, key=lambda member: member.pid == os.getpid()):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
 
 
 def _read(spark: Any, settings: dict[str, str], topic: str) -> Any:
@@ -100,7 +146,9 @@ def _into_topic(spark: Any, settings: dict[str, str]) -> Any:
     return (
         _read(spark, settings, FIRST)
         .selectExpr("key", "concat('n', cast(value as string)) value")
-        .writeStream.format("barnabas")
+        .writeStream.format(MORTAL)
+        .option("plan", f"{settings['folder']}/plan")
+        .option("driver", str(os.getpid()))
         .option("kafka.bootstrap.servers", settings["bootstrap"])
         .option("topic", SECOND)
         .option("checkpointLocation", f"{settings['folder']}/checkpoint-topic")
@@ -209,7 +257,7 @@ class Chain:
             deadline = time.monotonic() + seconds
             queue = list(faults or ())
             while queue if faults is not None else time.monotonic() < deadline:
-                time.sleep(self._chance.uniform(0.5, 4))
+                self.let_work()
                 name = queue.pop(0) if faults is not None else self._chance.choice(list(FAULTS))
                 FAULTS[name](self)
                 self.everyone_runs()
@@ -245,7 +293,7 @@ class Chain:
             "bootstrap": self.cluster.bootstrap,
             "folder": str(self.folder),
             "master": "local[2,8]" if drain else self.master,
-            "rows": str(self.rate * 4),
+            "rows": str(50_000 if drain else self.rate * 4),
             "drain": "yes" if drain else "",
         }
         started = self.folder / "started"
@@ -271,6 +319,16 @@ class Chain:
             self.kill_driver()
             self.start_driver()
 
+    def let_work(self) -> None:
+        """For a moment; mostly until another batch went through, since a driver takes long to start."""
+        commits = self.folder / "checkpoint-topic" / "commits"
+        deadline = time.monotonic() + 60
+        before = len(list(commits.glob("*"))) if commits.exists() else 0
+        if self._chance.random() < 0.8:
+            while len(list(commits.glob("*"))) == before and time.monotonic() < deadline:
+                time.sleep(0.1)
+        time.sleep(self._chance.uniform(0, 2))
+
     def family(self) -> list[psutil.Process]:
         """The driver's processes: Spark's JVMs and Python workers."""
         assert self._driver is not None
@@ -282,19 +340,27 @@ class Chain:
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def kill_driver(self) -> None:
-        """The Python process and its JVM, workers and executors: all at once, as when a machine dies."""
+        """The Python process and its JVM, workers and executors."""
         if self._driver is None:
             return
         family = self.family()
-        for process in [self._driver, *family]:
-            try:
-                os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_family(self._driver.pid)
         psutil.wait_procs(family, 10)
         self._driver.wait(10)
         self._driver = None
         self.note("killed the driver")
+
+    def kill_driver_at(self, point: str) -> None:
+        """Where it has decided and ended nothing, or half of it: `everyone_runs` starts the next one."""
+        assert self._driver is not None
+        plan = self.folder / "plan"
+        plan.write_text(point)
+        try:
+            self._driver.wait(90)
+            self.note(f"the driver died where it was {point}")
+        except subprocess.TimeoutExpired:
+            self.note(f"the driver did not come to {point}")
+        plan.unlink(missing_ok=True)
 
     def kill_executor(self) -> None:
         """A Python worker of a task or of a commit, or an executor's JVM where there are any."""
@@ -372,6 +438,7 @@ class Chain:
 
 FAULTS: dict[str, Callable[[Chain], None]] = {
     "driver": Chain.kill_driver,
+    **{point: partial(Chain.kill_driver_at, point=point) for point in ("ready", "decided", "half-ended", "all-ended")},
     "executor": Chain.kill_executor,
     "broker": Chain.kill_broker,
 }

@@ -3,18 +3,17 @@
 Against real brokers, with transactions that time out and with prepared ones that do not (KIP-939).
 """
 
-import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
-from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.spark import sink, transactions
-from barnabas.spark.link import Link, close_links, link_to
-from barnabas.spark.sink import StreamWriter, Written, stream_writer
+from barnabas.spark.link import Link, close_links
+from barnabas.spark.sink import Written
 from barnabas.spark.transactions import (
     ALL_ENDED,
     DECIDED,
@@ -26,8 +25,6 @@ from barnabas.spark.transactions import (
 )
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.plugin import Kafka
-
-SCHEMA = sink.StructType().add("value", "string")
 
 
 @pytest.fixture(scope="module")
@@ -50,132 +47,9 @@ def cluster(request: pytest.FixtureRequest, kafka_shared_cluster: Cluster) -> Cl
     return prepared
 
 
-class Died(Exception):
-    """The driver's process is gone."""
-
-
-class Task:
-    """Spark's TaskContext, as far as the sink looks at it."""
-
-    def __init__(self, query: str, run: str, batch: int, partition: int, attempt: int) -> None:
-        self._properties = {sink.QUERY_ID: query, sink.BATCH_ID: str(batch), sink.RUN_ID: run}
-        self._partition, self._attempt = partition, attempt
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self._properties.get(name)
-
-    def partitionId(self) -> int:
-        return self._partition
-
-    def attemptNumber(self) -> int:
-        return self._attempt
-
-
-class Run:
-    """One start of a query: its driver and its executors."""
-
-    _names = itertools.count()
-
-    def __init__(self, query: "Query", **options: str) -> None:
-        self.query = query
-        self.run = f"run{next(self._names):05}"
-        self._options = query.options | options
-
-    def writer(self, dies_at: str | None = None) -> StreamWriter:
-        writer = stream_writer(self._options, SCHEMA, False)
-        if dies_at is not None:
-
-            def reached(point: str) -> None:
-                if point == dies_at:
-                    raise Died(point)
-
-            writer.reached = reached  # type: ignore[method-assign]
-        return writer
-
-    def write(self, batch: int, partition: int, rows: Sequence[str], *, attempt: int = 0) -> Written:
-        self.query.monkeypatch.setattr(
-            sink, "_task", lambda: Task(self.query.name, self.run, batch, partition, attempt)
-        )
-        data = [pa.record_batch([pa.array(list(rows), pa.string())], names=["value"])] if rows else []
-        return self.writer().write(iter(data))
-
-    def write_all(self, batch: int, tasks: int = 3) -> list[Written | None]:
-        """Every start of a query has the same rows in the same batch."""
-        return [self.write(batch, task, rows_of(batch, task)) for task in range(tasks)]
-
-    def do(self, batch: int, *, dies_at: str | None = None, spark_lives: bool = False) -> list[Written | None]:
-        """With `spark_lives` only the process that commits dies: Spark then aborts, not knowing what was decided."""
-        messages = self.write_all(batch)
-        try:
-            self.writer(dies_at).commit(messages, batch)
-        except Died:
-            if spark_lives:
-                self.writer().abort(messages, batch)
-            raise
-        return messages
-
-
-class Query:
-    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.cluster = cluster
-        self.monkeypatch = monkeypatch
-        self.name = name
-        self.topic = f"{name}-out"
-        self.options = {
-            "kafka.bootstrap.servers": cluster.bootstrap,
-            "topic": self.topic,
-            "decisionsTopic": "decisions",
-            "kafka.transaction.timeout.ms": "60000",
-        }
-        cluster.create_topic(self.topic, partitions=2)
-
-    def start(self, **options: str) -> Run:
-        return Run(self, **options)
-
-    def link(self) -> Link:
-        return link_to(sink.parse(self.options).client)
-
-    def open_transactions(self) -> list[str]:
-        return BlockingTransactions(self.link().client).ongoing(f"barnabas-spark/{self.name}/")
-
-    def seen(self) -> list[str]:
-        """What a read_committed consumer sees, with nothing held back by an open transaction."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.cluster.bootstrap,
-                "group.id": "reader",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-            }
-        )
-        rows, at_end = [], set()
-        try:
-            consumer.assign([TopicPartition(self.topic, index, 0) for index in range(2)])
-            while len(at_end) < 2:
-                message = consumer.poll(10)
-                assert message is not None
-                if message.error() is not None:
-                    at_end.add(message.partition())
-                else:
-                    rows.append(message.value().decode())
-        finally:
-            consumer.close()
-        return sorted(rows)
-
-
-def rows_of(batch: int, task: int) -> list[str]:
-    return [f"{batch}-{task}-{number}" for number in range(5)]
-
-
-def all_of(*batches: int, tasks: int = 3) -> list[str]:
-    return sorted(row for batch in batches for task in range(tasks) for row in rows_of(batch, task))
-
-
 @pytest.fixture
 def query(cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Query:
-    return Query(cluster, monkeypatch, kafka.name("query"))
+    return Query(cluster.bootstrap, monkeypatch, kafka.name("query"))
 
 
 def test_batches_are_seen_when_they_are_decided(query: Query) -> None:
@@ -327,7 +201,7 @@ def test_a_decision_whose_transactions_are_all_gone_is_void(query: Query) -> Non
 def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     two_phase_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = Query(two_phase_cluster, monkeypatch, kafka.name("query"))
+    query = Query(two_phase_cluster.bootstrap, monkeypatch, kafka.name("query"))
     with pytest.raises(Died):
         query.start().do(0, dies_at=DECIDED)
     described = query.link().transactions.describe_all(query.open_transactions())
@@ -420,7 +294,7 @@ def test_old_decisions_are_deleted(query: Query, monkeypatch: pytest.MonkeyPatch
     driver = transactions.Driver(
         sink.parse(query.options | {"decisionRetentionMs": "1000"}), link, now_ms=lambda: 4_000_000_000_000
     )
-    other = Query(query.cluster, monkeypatch, f"{query.name}-other")
+    other = Query(query.bootstrap, monkeypatch, f"{query.name}-other")
     run = other.start()
     messages = [message for message in run.write_all(0) if message is not None]
     driver.commit(
@@ -435,9 +309,7 @@ def test_old_decisions_are_deleted(query: Query, monkeypatch: pytest.MonkeyPatch
 
 def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
     query.start().do(3)
-    reader = Consumer(
-        {"bootstrap.servers": query.cluster.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
-    )
+    reader = Consumer({"bootstrap.servers": query.bootstrap, "group.id": "x", "isolation.level": "read_committed"})
     try:
         reader.assign([TopicPartition("decisions", 0, 0)])
         mine: dict[str, dict[str, object]] = {}
