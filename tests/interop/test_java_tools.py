@@ -121,6 +121,15 @@ def test_quotas(tools: Tools, topic: str) -> None:
     tools(config, "--alter", *client, "--add-config", "producer_byte_rate=1000000")
     assert "producer_byte_rate=1000000.0" in tools(config, "--describe", *client)
     tools(config, "--alter", *client, "--delete-config", "producer_byte_rate")
+    user = ("--entity-type", "users", "--entity-name", f"u-{topic}")
+    tools(config, "--alter", *user, "--add-config", "request_percentage=50.5,controller_mutation_rate=10")
+    out = tools(config, "--describe", *user)
+    assert "request_percentage=50.5" in out and "controller_mutation_rate=10.0" in out
+    tools(config, "--alter", *user, "--delete-config", "request_percentage,controller_mutation_rate")
+    address = ("--entity-type", "ips", "--entity-name", "10.9.8.7")
+    tools(config, "--alter", *address, "--add-config", "connection_creation_rate=20")
+    assert "connection_creation_rate=20.0" in tools(config, "--describe", *address)
+    tools(config, "--alter", *address, "--delete-config", "connection_creation_rate")
 
 
 def test_scram_credentials(tools: Tools, topic: str) -> None:
