@@ -20,21 +20,32 @@ In a pipeline they stand between the decorator and the function:
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, overload
+from typing import Final, Literal, NamedTuple, TypeAlias, overload
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
 from barnabas.spark.pipelines._fields import column
+from barnabas.spark.pipelines.expectation_counts import PREFIX, ROWS, ExpectationCount, Tally, counts
+
+__all__ = [
+    "Action",
+    "Expectation",
+    "ExpectationCount",
+    "Expectations",
+    "Tally",
+    "counts",
+    "expect",
+    "expect_or_drop",
+    "expect_or_fail",
+]
 
 Action: TypeAlias = Literal["keep", "drop", "quarantine", "fail"]
 Query: TypeAlias = Callable[[], DataFrame]
 Conditions: TypeAlias = Mapping[str, Column | str]
 
-PREFIX: Final = "expectations."
 ERROR_CLASS: Final = "barnabas.spark.pipelines.expectations.ExpectationFailed"
-_ROWS: Final = "rows"
 _SHOWN: Final = 500
 
 
@@ -64,7 +75,7 @@ class Expectations:
     `dataset` names the metric, `expectations.<dataset>`, so it may be used once in a query.
     """
 
-    dataset: str = _ROWS
+    dataset: str = ROWS
     keep: Conditions = field(default_factory=dict)
     drop: Conditions = field(default_factory=dict)
     quarantine: Conditions = field(default_factory=dict)
@@ -92,7 +103,7 @@ class Expectations:
         if not callable(target):
             return self._checked(target, PREFIX + self.dataset)
         query = target
-        named = self if self.dataset != _ROWS else None
+        named = self if self.dataset != ROWS else None
 
         @functools.wraps(query)
         def checked() -> DataFrame:
@@ -109,7 +120,7 @@ class Expectations:
     def _checked(self, df: DataFrame, metric: str | Observation) -> DataFrame:
         expected = list(self.all())
         failures = [F.count_if(~one.met).alias(one.metric) for one in expected]
-        df = df.observe(metric, F.count(F.lit(1)).alias(_ROWS), *failures)
+        df = df.observe(metric, F.count(F.lit(1)).alias(ROWS), *failures)
         for one in expected:
             if one.action == "fail":
                 df = df.filter(F.when(one.met, F.lit(True)).otherwise(F.raise_error(_complaint(df, one))))
@@ -154,56 +165,3 @@ def expect_or_drop(name: str, condition: Column | str) -> Expectations:
 def expect_or_fail(name: str, condition: Column | str) -> Expectations:
     """Fail on a row that is not so."""
     return Expectations(fail={name: condition})
-
-
-class ExpectationCount(NamedTuple):
-    """How many rows of a batch were as expected, and how many were not."""
-
-    dataset: str
-    name: str
-    action: str
-    passed: int
-    failed: int
-
-
-class _Row(Protocol):
-    def asDict(self) -> dict[str, object]: ...  # noqa: N802  (Spark's name)
-
-
-def counts(observed: Mapping[str, _Row | Mapping[str, object]]) -> list[ExpectationCount]:
-    """The counts among observed metrics: `query.lastProgress.observedMetrics`, or that part of a progress in JSON."""
-    found = []
-    for metric, row in observed.items():
-        if not metric.startswith(PREFIX):
-            continue
-        values = dict(row) if isinstance(row, Mapping) else row.asDict()
-        rows = _number(values.pop(_ROWS, 0))
-        for key, failed in values.items():
-            action, _, name = key.partition(":")
-            lost = _number(failed)
-            found.append(ExpectationCount(metric.removeprefix(PREFIX), name, action, rows - lost, lost))
-    return found
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-@dataclass
-class Tally:
-    """Counts of all batches of a query, each batch once however often its progress is reported."""
-
-    totals: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
-    #: The last batch that was counted.
-    batch_id: int = -1
-
-    def add(self, batch_id: int, observed: Mapping[str, _Row | Mapping[str, object]]) -> None:
-        if batch_id <= self.batch_id:
-            return
-        self.batch_id = batch_id
-        for one in counts(observed):
-            passed, failed = self.totals.get(one[:3], (0, 0))
-            self.totals[one[:3]] = (passed + one.passed, failed + one.failed)
-
-    def counts(self) -> list[ExpectationCount]:
-        return [ExpectationCount(*key, *value) for key, value in self.totals.items()]
