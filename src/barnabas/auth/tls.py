@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from barnabas.auth.stores import KeyPair, read_key_pair, read_trusted
 from barnabas.core.errors import ConfigError
@@ -69,9 +69,40 @@ class TlsSettings:
         )
 
 
+class HandshakeAlert(ssl.SSLObject):
+    """Keeps the alert of a handshake that fails, in the error: event loops throw it away with the connection.
+
+    Without it a client whose certificate is missing or refused sees a connection that ends, and tries again for ever.
+    """
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **more: Any) -> "HandshakeAlert":
+        made: HandshakeAlert = super()._create(incoming, outgoing, **more)  # type: ignore[misc]
+        made._outgoing = outgoing
+        return made
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            error.alert = self._outgoing.read()  # type: ignore[attr-defined]
+            raise
+
+    _outgoing: ssl.MemoryBIO
+
+
+def alert_of(error: BaseException) -> bytes:
+    """What the peer of a failed handshake should still be sent."""
+    alert = getattr(error, "alert", b"")
+    return alert if isinstance(alert, bytes) else b""
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """:raises ConfigError: naming the setting that does not do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = HandshakeAlert
     _restrict(context, settings)
     if not _load_key(context, settings):
         raise ConfigError("a listener with TLS needs a key: set ssl.keystore.type=PEM and ssl.keystore.location")

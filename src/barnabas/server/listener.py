@@ -7,6 +7,7 @@ then closed.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from barnabas.auth.distinguished_name import Subject
+from barnabas.auth.tls import alert_of
 from barnabas.core.errors import ConfigError
 from barnabas.metrics.registry import Histogram, Registry
 from barnabas.security.connection_rates import ConnectionRates
@@ -226,6 +228,8 @@ class SocketServer:
             if taken:
                 self._forget(taken.pop())
 
+        # The loop closes its socket before we hear why; with another one on the connection the peer can still be told.
+        line = peer.dup() if endpoint.tls is not None else None
         try:
             await self._loop.connect_accepted_socket(
                 lambda: Connection(
@@ -244,9 +248,14 @@ class SocketServer:
             )
         except OSError as error:  # includes ssl.SSLError: a handshake that failed
             log.info("connection on %s failed before its first request: %s", endpoint.name, error)
+            if line is not None and (alert := alert_of(error)):
+                with contextlib.suppress(OSError):
+                    line.send(alert)
             peer.close()
             leave()
         finally:
+            if line is not None:
+                line.close()
             self._opening -= 1
             if not self._accepting:
                 self._resume_accepting()

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from barnabas.auth.authority import LocalAuthority
+from barnabas.auth.tls import TlsSettings, server_context
 from barnabas.server import listener
 from barnabas.server.listener import ConnectionLimits, Endpoint
 from tests.unit.server.harness import Harness, eventually
@@ -109,5 +110,34 @@ def test_peer_that_does_not_speak_tls_is_closed_at_once(
             good = await server.client(contexts[1])
             await good.heartbeat()
             await good.close()
+
+    bounded(story)
+
+
+def test_client_without_a_certificate_is_told_so(tmp_path: Path) -> None:
+    """By TLS's own alert: a client that only sees its connection end would try again for ever."""
+    authority = LocalAuthority.create("test")
+    (tmp_path / "broker.pem").write_text(authority.issue("broker", ["localhost", "127.0.0.1"]))
+    settings = TlsSettings(
+        keystore_type="PEM",
+        keystore_location=str(tmp_path / "broker.pem"),
+        truststore_certificates=authority.certificate_pem,
+        client_auth="required",
+    )
+    stranger = LocalAuthority.create("stranger")
+    (tmp_path / "mallory.pem").write_text(stranger.issue("mallory", ["localhost"]))
+    without, wrong = (ssl.create_default_context(cadata=authority.certificate_pem) for _ in range(2))
+    wrong.load_cert_chain(tmp_path / "mallory.pem")
+
+    async def story() -> None:
+        endpoint = Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_context(settings))
+        async with Harness(endpoint=endpoint) as server:
+            for context, words in ((without, "CERTIFICATE_REQUIRED"), (wrong, "UNKNOWN_CA")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+                with pytest.raises(ssl.SSLError, match=words):
+                    await reader.readexactly(1)
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     bounded(story)
