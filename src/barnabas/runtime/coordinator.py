@@ -10,7 +10,8 @@ An operation whose answer comes later (a join that waits for others) returns no 
 carries `Respond(ticket, answer)`. Owner: the event loop. Appending is synchronous: between an operation and its replay
 nothing else runs, so machines never see half of a change. What is seen may not be committed yet; the answer of a read, or
 of an operation that writes nothing (a refusal, a retry), therefore waits for the shard's last write, and never shows what
-a failover could take back.
+a failover could take back. Operations that do not look at what their like write (offset commits) may be gathered: their
+records share an append at the end of the loop's turn, or before anything else happens to the shard.
 """
 
 import asyncio
@@ -194,7 +195,18 @@ class _Answers(NamedTuple):
 class Shard(Generic[M]):
     """One partition's machine while this broker leads the partition in one epoch."""
 
-    __slots__ = ("epoch", "machine", "partition", "state", "timers", "uncommitted", "waiting", "writes")
+    __slots__ = (
+        "epoch",
+        "gathered",
+        "gathered_bytes",
+        "machine",
+        "partition",
+        "state",
+        "timers",
+        "uncommitted",
+        "waiting",
+        "writes",
+    )
 
     def __init__(self, partition: int, epoch: int, machine: M) -> None:
         self.partition = partition
@@ -205,6 +217,9 @@ class Shard(Generic[M]):
         #: Numbers of writes that are not committed yet, and the number of the last one.
         self.uncommitted: set[int] = set()
         self.writes = 0
+        #: What operations of this turn of the loop want to happen, all of which go into one append.
+        self.gathered: list[Result[Any]] = []
+        self.gathered_bytes = 0
         #: Answers that wait for all writes up to a number.
         self.waiting: list[tuple[int, _Answers]] = []
 
@@ -212,6 +227,8 @@ class Shard(Generic[M]):
 #: A timer whose records the log refused (too few replicas) fires again after this.
 REFUSED_TIMER_BACKOFF_MS: Final = 1000
 
+#: Keys and values that are written together: well below what a batch may take, and one append does not hold the loop long.
+GATHERED_BYTES_MAX: Final = 128 * 1024
 #: The loop counts in milliseconds: a timer may fire by so much early.
 TIMER_PRECISION_S: Final = 0.001
 
@@ -325,6 +342,9 @@ class CoordinatorRuntime(Generic[M]):
         waiting, shard.waiting = shard.waiting, []
         for _, answers in waiting:
             answers.fail(moved)
+        gathered, shard.gathered, shard.gathered_bytes = shard.gathered, [], 0
+        for result in gathered:
+            _fail_all([effect for effect in result.effects if isinstance(effect, Respond)], moved)
         if was_active:
             for ticket in shard.machine.unloaded():
                 _fail(ticket, moved)
@@ -345,10 +365,50 @@ class CoordinatorRuntime(Generic[M]):
     def begin(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> "asyncio.Future[R]":
         """Run an operation now. The future has its answer once what it wrote is committed: often it is there at once."""
         shard = self._active(partition)
+        self._append_gathered(shard)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         ticket = Ticket(future)
         self._carry_out(shard, operation(shard.machine, ticket), ticket)
         return future
+
+    def gather(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> "asyncio.Future[R]":
+        """Run an operation now, and write its records together with those of others that come in the same turn of the loop.
+
+        For operations that look at nothing which their like write: they do not see each other's records. Everything else
+        does, since the records are written before anything else happens to the shard.
+        """
+        shard = self._active(partition)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        ticket = Ticket(future)
+        result = operation(shard.machine, ticket)
+        if not result.records or result.producer != NO_PRODUCER:
+            self._append_gathered(shard)
+            self._carry_out(shard, result, ticket)
+            return future
+        if result.response is not None:
+            result.effects.append(Respond(ticket, result.response))
+        size_bytes = sum([len(key) + len(value or b"") for key, value in result.records])
+        if shard.gathered_bytes + size_bytes > GATHERED_BYTES_MAX:
+            self._append_gathered(shard)
+        shard.gathered.append(result)
+        shard.gathered_bytes += size_bytes
+        if len(shard.gathered) == 1:
+            future.get_loop().call_soon(self._append_gathered, shard)
+        return future
+
+    def _append_gathered(self, shard: Shard[M]) -> None:
+        gathered = shard.gathered
+        if not gathered:
+            return
+        shard.gathered, shard.gathered_bytes = [], 0
+        if len(gathered) == 1:
+            self._carry_out(shard, gathered[0], None)
+            return
+        together: Result[None] = Result()
+        for result in gathered:
+            together.records += result.records
+            together.effects += result.effects
+        self._carry_out(shard, together, None)
 
     async def write(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> R:
         """Run an operation; its answer, once what it wrote is committed."""
@@ -357,6 +417,7 @@ class CoordinatorRuntime(Generic[M]):
     async def read(self, partition: int, operation: Callable[[M], R]) -> R:
         """Look, and answer when everything that was seen is committed."""
         shard = self._active(partition)
+        self._append_gathered(shard)
         answer = operation(shard.machine)
         if shard.uncommitted:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -368,12 +429,14 @@ class CoordinatorRuntime(Generic[M]):
         """An operation without a caller: the metadata changed, a topic was deleted. Skipped where nothing is loaded."""
         shard = self._shards.get(partition)
         if shard is not None and shard.state is ShardState.ACTIVE:
+            self._append_gathered(shard)
             self._carry_out(shard, operation(shard.machine), None)
 
     def replay_marker(self, partition: int, marker: Marker, offset: int) -> None:
         """A transaction marker was written to a partition that this broker leads."""
         shard = self._shards.get(partition)
         if shard is not None and shard.state is ShardState.ACTIVE:
+            self._append_gathered(shard)
             shard.machine.replay_marker(marker, offset)
 
     def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> bool:
@@ -495,6 +558,7 @@ class CoordinatorRuntime(Generic[M]):
             del shard.timers[key]
             if shard.state is not ShardState.ACTIVE:
                 return
+            self._append_gathered(shard)
             if not self._carry_out(shard, shard.machine.timer_fired(key, self._now_ms()), None):
                 self._set_timer(shard, SetTimer(key, REFUSED_TIMER_BACKOFF_MS))
 

@@ -477,7 +477,8 @@ def test_commit_that_cannot_be_written_says_what_to_do(cause: ErrorCode, expecte
         else:
             broker.log.commits_at_once = False
             answer = broker.send(commit_request(5), 8)
-            await asyncio.sleep(0)
+            while not broker.log.pending:
+                await asyncio.sleep(0)
             broker.log.settle(cause)
         response = await answer
         assert isinstance(response, OffsetCommitResponse)

@@ -60,6 +60,8 @@ class FakeLog:
         self.pending: list[Callable[[ErrorCode], None]] = []
         self.refuse: ErrorCode | None = None
         self.commits_at_once = False
+        #: How many records each append had.
+        self.appends: list[int] = []
 
     def append(
         self,
@@ -74,6 +76,7 @@ class FakeLog:
             raise Refused(self.refuse)
         first = len(self.records)
         self.records.extend(records)
+        self.appends.append(len(records))
         if self.commits_at_once:
             on_committed(ErrorCode.NONE)
         else:
@@ -354,5 +357,79 @@ def test_time_to_load_is_told() -> None:
         world = World()
         await world.lead()
         assert world.load_times_ms == [0.0]
+
+    asyncio.run(main())
+
+
+def gather(world: World, key: bytes, value: bytes = b"1") -> "asyncio.Future[str]":
+    return world.runtime.gather(0, lambda m, t: m.put(key, value))
+
+
+def test_operations_of_one_turn_share_an_append() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        world.log.commits_at_once = True
+        answers = [gather(world, b"%d" % number) for number in range(5)]
+        assert world.log.appends == []
+        assert await asyncio.gather(*answers) == ["stored"] * 5
+        assert world.log.appends == [5]
+        assert len(machine.values) == 5
+
+    asyncio.run(main())
+
+
+def test_whatever_comes_between_sees_what_was_gathered() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        world.log.commits_at_once = True
+        gathered = gather(world, b"a")
+        assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
+        assert await gathered == "stored"
+        gathered = gather(world, b"a", b"2")
+        await world.runtime.begin(0, lambda m, t: m.put(b"b", m.values[b"a"] or b""))
+        assert await gathered == "stored"
+        assert [record.value for record in world.log.records] == [b"1", b"2", b"2"]
+
+    asyncio.run(main())
+
+
+def test_refused_append_is_heard_by_all_who_shared_it() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        for answer in [gather(world, b"a"), gather(world, b"b")]:
+            with pytest.raises(Refused) as refused:
+                await answer
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert machine.values == {}
+
+    asyncio.run(main())
+
+
+def test_who_is_gathered_when_leadership_goes_is_sent_away() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        answer = gather(world, b"a")
+        world.runtime.resigned(0)
+        with pytest.raises(Refused) as refused:
+            await answer
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert world.log.records == []
+
+    asyncio.run(main())
+
+
+def test_gathering_is_bounded() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        world.log.commits_at_once = True
+        await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
+        assert world.log.appends == [3, 3, 2]
+        assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
 
     asyncio.run(main())
