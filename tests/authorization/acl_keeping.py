@@ -10,7 +10,14 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 
 from barnabas.client.cluster import Cluster
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from barnabas.security.acl import ALL, ANY, MATCH, PatternType, Permission
 from barnabas.security.authorizer import Operation, ResourceType
@@ -75,6 +82,35 @@ def _fields(title: str) -> dict[str, Any]:
     return dict(zip((*names, "operation", "permission_type"), FILTERS[title], strict=True))
 
 
+#: Under which ACLs alice asks for the deletion of a topic by its id.
+DOOMED: Final = {
+    "nothing": (),
+    "seeing it": (Acl(_TOPIC, "doomed", Operation.DESCRIBE, pattern=_PREFIXED),),
+    "deleting it": (Acl(_TOPIC, "doomed", Operation.DELETE, pattern=_PREFIXED),),
+    "deleting without seeing it": (
+        Acl(_TOPIC, "doomed", Operation.DELETE, pattern=_PREFIXED),
+        Acl(_TOPIC, "doomed", Operation.DESCRIBE, _DENY, _PREFIXED),
+    ),
+}
+
+
+async def deletions_by_id(bootstrap: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    async with Cluster(client_of(bootstrap, "admin")) as admin, Cluster(client_of(bootstrap, "alice")) as alice:
+        asker = Asker(admin, alice)
+        for number, (title, acls) in enumerate(DOOMED.items()):
+            topic = CreatableTopic(name=f"doomed-{number}", num_partitions=1, replication_factor=1)
+            made = await admin.ask_any(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), CreateTopicsResponse)
+            if acls:
+                await asker.add(acls)
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=made.topics[0].topic_id)])
+            [result] = (await alice.ask_any(request, DeleteTopicsResponse)).responses
+            found[title] = [ErrorCode(result.error_code).name, str(result.name)]
+            if acls:
+                await asker.remove(acls)
+    return found
+
+
 async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
     """All that there is to know."""
     async with Cluster(client_of(bootstrap, "admin")) as admin:
@@ -85,6 +121,7 @@ async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
         found["described"] = {title: await _described(admin, title) for title in FILTERS}
         found["deleted"] = {title: await _deleted(admin, title) for title in DELETIONS}
         found["znodes after"] = _without_order(_znodes(zookeeper))
+    found["deletions by id"] = await deletions_by_id(bootstrap)
     return found
 
 

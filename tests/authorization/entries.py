@@ -11,7 +11,7 @@ from typing import Final
 
 from barnabas.security.acl import ALL, PatternType, Permission
 from barnabas.security.authorizer import Operation, ResourceType
-from tests.authorization.probes import BAD_TOPIC, GROUP, NEW_TOPIC, NO_GROUP, OTHER_OWNER, OWNER, TOPIC, TXN
+from tests.authorization.probes import BAD_TOPIC, GROUP, NEW_TOPIC, NO_GROUP, OPEN_TXN, OTHER_OWNER, OWNER, TOPIC, TXN
 
 ALICE: Final = "User:alice"
 
@@ -32,7 +32,7 @@ LITERAL: Final = {
     ResourceType.TOPIC: (TOPIC, NEW_TOPIC, BAD_TOPIC),
     ResourceType.GROUP: (GROUP, NO_GROUP),
     ResourceType.CLUSTER: ("kafka-cluster",),
-    ResourceType.TRANSACTIONAL_ID: (TXN,),
+    ResourceType.TRANSACTIONAL_ID: (TXN, OPEN_TXN),
     ResourceType.USER: (f"User:{OWNER}", f"User:{OTHER_OWNER}"),
 }
 PREFIX: Final = {

@@ -16,7 +16,8 @@ from barnabas.protocol.versions import api_named
 #: What there is, and what there is not but falls under the same ACLs.
 TOPIC, NEW_TOPIC, BAD_TOPIC, HIDDEN_TOPIC = "orders", "orders-new", "orders new", "secret"
 GROUP, NO_GROUP, HIDDEN_GROUP = "payments", "payments-none", "secret-group"
-TXN, HIDDEN_TXN = "ledger", "secret-ledger"
+#: The second is under way, with partitions of both topics.
+TXN, OPEN_TXN, HIDDEN_TXN = "ledger", "ledger-open", "secret-ledger"
 #: Whose token there is, and for whom alice makes tokens, which she may then see.
 OWNER, OTHER_OWNER = "bob", "bobby"
 
@@ -224,7 +225,7 @@ def _transactions() -> Iterator[Probe]:
         "topics": [{"name": NEW_TOPIC, "partition_indexes": [0]}],
     }
     yield _fixed("WriteTxnMarkers", 1, markers=[marker])
-    yield _fixed("DescribeTransactions", 0, transactional_ids=[TXN, HIDDEN_TXN])
+    yield _fixed("DescribeTransactions", 0, transactional_ids=[OPEN_TXN, HIDDEN_TXN])
     yield _fixed("ListTransactions", 0)
 
 
@@ -255,7 +256,7 @@ def _topics() -> Iterator[Probe]:
     yield _fixed("DescribeLogDirs", 4, topics=[{"topic": TOPIC, "partitions": [0]}])
 
 
-_TOPIC_CONFIG, _BROKER_CONFIG = 2, 4
+_TOPIC_CONFIG, _BROKER_CONFIG, _LOGGER_CONFIG = 2, 4, 8
 
 
 def _settings() -> Iterator[Probe]:
@@ -277,6 +278,25 @@ def _settings() -> Iterator[Probe]:
             resources=[resource | {"configs": []}],
             validate_only=True,
         )
+    loggers = {"resource_type": _LOGGER_CONFIG, "resource_name": "1"}
+    yield _fixed(
+        "DescribeConfigs", 4, "DescribeConfigs of loggers", resources=[loggers | {"configuration_keys": ["no"]}]
+    )
+    yield _fixed(
+        "IncrementalAlterConfigs",
+        1,
+        "IncrementalAlterConfigs of loggers",
+        resources=[loggers | {"configs": []}],
+        validate_only=True,
+    )
+    everyone = {"resource_type": _BROKER_CONFIG, "resource_name": ""}
+    yield _fixed(
+        "IncrementalAlterConfigs",
+        1,
+        "IncrementalAlterConfigs of all brokers",
+        resources=[everyone | {"configs": []}],
+        validate_only=True,
+    )
     yield _fixed("DescribeClientQuotas", 1, components=[], strict=False)
     yield _fixed(
         "AlterClientQuotas",

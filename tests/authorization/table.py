@@ -17,6 +17,11 @@ from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.errors import ErrorCode
+from barnabas.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.protocol.messages.create_delegation_token import (
@@ -41,6 +46,7 @@ from tests.authorization.probes import (
     HIDDEN_GROUP,
     HIDDEN_TOPIC,
     HIDDEN_TXN,
+    OPEN_TXN,
     OWNER,
     PROBES,
     TOPIC,
@@ -112,8 +118,9 @@ class Asker:
         self.stage = Stage(ids[TOPIC], ids[HIDDEN_TOPIC])
         for group in (GROUP, HIDDEN_GROUP):
             await self._until_served(self._commit(group))
-        for transactional_id in (TXN, HIDDEN_TXN):
+        for transactional_id in (TXN, OPEN_TXN, HIDDEN_TXN):
             await self._until_served(self._begin(transactional_id))
+        await self._until_served(self._open_transaction)
         await self._until_served(self._make_token)
 
     @staticmethod
@@ -138,7 +145,7 @@ class Asker:
 
     def _begin(self, transactional_id: str) -> Attempt:
         find = FindCoordinatorRequest(key=transactional_id, key_type=1)
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=10_000)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=900_000)
 
         async def attempt() -> ErrorCode:
             connection = await self._admin.any_connection()
@@ -146,6 +153,20 @@ class Asker:
             return ErrorCode((await connection.request(request, InitProducerIdResponse, version=4)).error_code)
 
         return attempt
+
+    async def _open_transaction(self) -> ErrorCode:
+        connection = await self._admin.any_connection()
+        init = InitProducerIdRequest(transactional_id=OPEN_TXN, transaction_timeout_ms=900_000)
+        known = await connection.request(init, InitProducerIdResponse, version=4)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=OPEN_TXN,
+            v3_and_below_producer_id=known.producer_id,
+            v3_and_below_producer_epoch=known.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in (TOPIC, HIDDEN_TOPIC)],
+        )
+        answer = await connection.request(request, AddPartitionsToTxnResponse, version=3)
+        results = [each for topic in answer.results_by_topic_v3_and_below for each in topic.results_by_partition]
+        return ErrorCode(max(each.partition_error_code for each in results))
 
     async def _make_token(self) -> ErrorCode:
         request = CreateDelegationTokenRequest(owner_principal_type="User", owner_principal_name=OWNER)
