@@ -112,7 +112,7 @@ class SqlTarget:
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return []
-        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        wanted = self._staged_schema()
         schema = wanted.append(pyarrow.field(_SEQUENCE, pyarrow.int64()))
 
         def numbered() -> "Iterator[pyarrow.RecordBatch]":
@@ -127,6 +127,18 @@ class SqlTarget:
             ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
             connection.commit()
         return [{"table": name}]
+
+    def _staged_schema(self) -> "pyarrow.Schema":
+        """What goes to the database; SQLite's driver has no decimals, its columns make numbers of text."""
+        import pyarrow
+
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        if self.database.dialect is Dialect.POSTGRESQL:
+            return schema
+        texts = [
+            field.with_type(pyarrow.string()) if pyarrow.types.is_decimal(field.type) else field for field in schema
+        ]
+        return pyarrow.schema(texts)
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
         stages = [cast(str, item["table"]) for item in items]
@@ -208,7 +220,7 @@ class SqlTarget:
             return [f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({staged}) AS staged ORDER BY {_SEQUENCE}"]
         keys = ", ".join(map(quoted, self.options.keys))
         ordered = quoted(self.options.order_by) if self.options.order_by else ""
-        order = f"{ordered} DESC, " if ordered else ""
+        order = f"{ordered} DESC NULLS LAST, " if ordered else ""
         ranked = f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}{_SEQUENCE} DESC) AS barnabas_rank"
         all_ranked = f"(SELECT staged.*, {ranked} FROM ({staged}) AS staged) AS ranked"
         last = f"(SELECT * FROM {all_ranked} WHERE barnabas_rank = 1) AS last"
@@ -217,13 +229,13 @@ class SqlTarget:
             flag = quoted(self.options.delete_column)
             match = " AND ".join(f"{table}.{quoted(key)} = last.{quoted(key)}" for key in self.options.keys)
             gone = f"{flag} IS NOT NULL AND {flag}"
-            old = f" AND last.{ordered} >= {table}.{ordered}" if ordered else ""
-            statements.append(f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {last} WHERE {match} AND {gone}{old})")
+            new = f" AND ({table}.{ordered} IS NULL OR last.{ordered} >= {table}.{ordered})" if ordered else ""
+            statements.append(f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {last} WHERE {match} AND {gone}{new})")
             kept = f"NOT ({gone})"
         others = [column for column in columns if column not in {quoted(key) for key in self.options.keys}]
         changes = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
         # What comes late must not undo what is newer, in whichever batch that came.
-        newer = f" WHERE EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
+        newer = f" WHERE {table}.{ordered} IS NULL OR EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
         action = f"DO UPDATE SET {changes}{newer}" if changes else "DO NOTHING"
         upsert = (
             f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {last} WHERE {kept} ON CONFLICT ({keys}) {action}"

@@ -1,0 +1,191 @@
+"""What needs no Spark: projects, events, progress, the statements of the SQL sink, what rows a range holds."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from rich.console import Console
+
+from barnabas.spark.pipelines import events, live, status
+from barnabas.spark.pipelines.database import Database, DatabaseError
+from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
+from barnabas.spark.pipelines.runner import innermost, plain_message
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
+from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
+from barnabas.spark.pipelines.sources.sql_query import SqlQuery, bounds
+
+PROGRESS = {
+    "id": "f",
+    "name": "spark_catalog.default.orders",
+    "timestamp": "2026-01-01T00:00:00.000Z",
+    "batchId": 7,
+    "numInputRows": 120,
+    "processedRowsPerSecond": 60.0,
+    "batchDuration": 2000,
+    "durationMs": {"triggerExecution": 2000},
+    "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 2048}],
+    "sources": [
+        {"endOffset": '{"orders": {"0": 10, "1": 20}}', "latestOffset": {"orders": {"0": 15, "1": 20, "2": 5}}},
+        {"endOffset": {"row": 5}, "latestOffset": None},
+    ],
+}
+
+
+def test_new_project_is_one_that_loads(tmp_path: Path) -> None:
+    files = create_project(tmp_path / "shop", bootstrap="here:1")
+    project = load_project(tmp_path / "shop" / "transformations")
+    assert project.name == "shop"
+    assert project.files() == [tmp_path / "shop" / "transformations" / "orders.py"]
+    assert project.storage == f"file://{tmp_path}/shop/storage"
+    code = files[1].read_text()
+    compile(code, "orders.py", "exec")
+    assert '"here:1"' in code and "shop-orders" in code and "{{" not in code
+    with pytest.raises(ProjectError, match="not empty"):
+        create_project(tmp_path / "shop", bootstrap="here:1")
+    with pytest.raises(ProjectError, match="starts with a letter"):
+        create_project(tmp_path / "1 shop", bootstrap="here:1")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("a: [", "not YAML"),
+        ("just text", "at least name"),
+        ("name: x", "storage must be there"),
+        ("name: x\nstorage: s\nflows: []", "unknown flows"),
+        ("name: x\nstorage: s\nconfiguration: {a: 1}", 'write "1" in quotes'),
+        ("name: x\nstorage: s\nlibraries: [{include: y}]", "must be glob"),
+        ("name: x\nstorage: s\nlibraries: [{glob: {include: nothing/**}}]", "name no file"),
+    ],
+)
+def test_spec_that_is_wrong_says_where(tmp_path: Path, spec: str, said: str) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    with pytest.raises(ProjectError, match=said) as raised:
+        load_project(tmp_path)
+    assert str(tmp_path / "spark-pipeline.yml") in str(raised.value)
+
+
+def test_folder_without_a_spec_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="barnabas pipeline init"):
+        load_project(tmp_path)
+    with pytest.raises(ProjectError, match="no such"):
+        load_project(tmp_path / "nowhere")
+
+
+def test_messages_of_spark_become_states() -> None:
+    assert events.parse_message("t", "Flow spark_catalog.default.orders is RUNNING.") == events.FlowState(
+        "t", "orders", "RUNNING", "Flow spark_catalog.default.orders is RUNNING."
+    )
+    assert events.parse_message("t", "Run is COMPLETED.") == events.RunState("t", "COMPLETED", "Run is COMPLETED.")
+    failed = events.parse_message("t", "Flow 'publish' has FAILED more than 2 times and will not be restarted.")
+    assert isinstance(failed, events.FlowState) and failed.state == "FAILED"
+    assert events.parse_message("t", "Something else happened.") is None
+
+
+def test_progress_counts_lag_of_topics_only() -> None:
+    progress = events.parse_progress(PROGRESS)
+    assert (progress.flow, progress.batch, progress.rows, progress.batch_ms) == ("orders", 7, 120, 2000)
+    assert (progress.lag, progress.state_rows, progress.state_bytes) == (10, 3, 2048)
+    assert progress.watermark == "2026-01-01T00:00:00.000Z"
+    assert json.loads(events.as_json(progress))["event"] == "progress"
+    assert events.lag_of([{"endOffset": "{}", "latestOffset": "not json"}]) is None
+
+
+def test_status_outlives_its_process_and_is_shown(tmp_path: Path) -> None:
+    known = events.Status("shop", "continuous", "local[*]", os.getpid(), "t0", "t0")
+    known.take(events.FlowState("t1", "orders", "STARTING", "m"))
+    known.take(events.parse_progress(PROGRESS))
+    known.take(events.RunState("t2", "RUNNING", ""))
+    known.groups = [("here:1", "g")]
+    file = tmp_path / "state" / "progress.json"
+    assert status.load(file) is None
+    status.save(file, known)
+    again = status.load(file)
+    assert again == known
+    assert status.is_running(again)
+    assert [*live.rows(again)] == [
+        ("orders", "RUNNING", "7", "120", "60", "2,000 ms", "10", "3 / 2 KB", "2026-01-01 00:00:00")
+    ]
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(live.render(again))
+    assert "2,000 ms" in console.export_text()
+    again.take(events.RunState("t3", "STOPPED", ""))
+    assert not status.is_running(again)
+    again.pid = 2**22 + 1
+    again.state = "RUNNING"
+    assert not status.is_running(again)
+
+
+def test_error_of_spark_is_told_without_its_stack() -> None:
+    text = "[TABLE_OR_VIEW_NOT_FOUND] no x.\n\nJVM stacktrace:\norg.apache…\n\tat a.b.c(D.scala:1)"
+    assert plain_message(text) == "[TABLE_OR_VIEW_NOT_FOUND] no x."
+    chain = ["Job aborted", "Traceback (most recent call last):\n  File x\nTopicMissing: orders is not there\n", "gone"]
+    assert innermost(chain) == "TopicMissing: orders is not there"
+    assert innermost(["Job aborted\n at x", "disk full\n\tat y"]) == "disk full"
+    assert innermost([]) == "no reason was given"
+
+
+def test_database_hides_the_password_and_knows_two_kinds() -> None:
+    assert Database("postgresql://me:secret@db/shop").name == "postgresql://db/shop"
+    assert Database("sqlite:///x").quoted('a"b.c') == '"a""b"."c"'
+    with pytest.raises(DatabaseError, match="only postgresql"):
+        Database("mysql://db/shop")
+    with pytest.raises(DatabaseError, match="no name of a type"):
+        Database("sqlite:///x").parameter(1, "int); DROP TABLE x; --")
+
+
+def test_range_of_two_columns_is_one_comparison() -> None:
+    query = SqlQuery.parse({"uri": "postgresql://db/shop", "table": "orders", "cursor": "at,id"})
+    where, parameters = bounds(
+        query,
+        {"cursor": ["t0", "5"], "types": ["timestamp", "bigint"]},
+        {"cursor": ["t1", "9"], "types": ["timestamp", "bigint"]},
+    )
+    assert '("at", "id") > (CAST($1 AS timestamp), CAST($2 AS bigint))' in where
+    assert '("at", "id") <= (CAST($3 AS timestamp), CAST($4 AS bigint))' in where
+    assert parameters == ["t0", "5", "t1", "9"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "t"}, "option uri"),
+        ({"uri": "sqlite:///x"}, "option table"),
+        ({"uri": "sqlite:///x", "table": "t", "mode": "replace"}, "append or upsert"),
+        ({"uri": "sqlite:///x", "table": "t", "mode": "upsert"}, "go together"),
+        ({"uri": "sqlite:///x", "table": "t", "mode": "upsert", "key": "nr"}, "rows do not have"),
+        ({"uri": "sqlite:///x", "table": "t", "deleteColumn": "gone"}, "deleted by key"),
+    ],
+)
+def test_sql_sink_refuses_options_that_do_not_go_together(options: dict[str, str], said: str) -> None:
+    schema = StructType([StructField("id", LongType()), StructField("gone", BooleanType())])
+    with pytest.raises(ValueError, match=said):
+        SqlTarget(options, schema)
+
+
+def test_upsert_without_other_columns_inserts_what_is_new() -> None:
+    schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    target = SqlTarget({"uri": "sqlite:///x", "table": "t", "mode": "upsert", "key": "id,name"}, schema)
+    [statement] = target._moves(["s1", "s2"])
+    assert statement.endswith('ON CONFLICT ("id", "name") DO NOTHING')
+
+
+def test_synthetic_rows_come_by_the_clock_and_stop_where_they_should() -> None:
+    clock = [10_000]
+    plan = Plan.parse({"rowsPerSecond": "100", "rows": "250", "columns": '{"n": "sequence"}'})
+    reader = SyntheticStreamReader(plan, lambda: clock[0])
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable())["row"] == 100
+    clock[0] += 60_000
+    assert reader.latestOffset(start, ReadAllAvailable())["row"] == 250
+    [part] = reader.partitions(start, {"row": 3, "origin_ms": 9_000})
+    assert next(generate(plan, part)).to_pydict() == {"n": [0, 1, 2]}  # type: ignore[arg-type]
+    assert [(each.first, each.end) for each in split(0, 200_001, 0)] == [(0, 100_000), (100_000, 200_001)]
+    for wrong in ("dice", "uniform:6", "choices:a"):
+        with pytest.raises(ValueError, match=r"uniform|one of"):
+            Plan.parse({"columns": json.dumps({"a": wrong})})
