@@ -21,7 +21,12 @@ from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.acls import describe_acls
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
+from barnabas.client.connection import Connection
 from barnabas.client.errors import BrokerRefused
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 #: confluent-kafka has no name for it.
 SECURITY_DISABLED = 54
@@ -136,6 +141,48 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
         assert told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     finally:
         consumer.close()
+
+
+def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_was_told(
+    open_cluster: LocalCluster, topic: str
+) -> None:
+    """And at the other broker when it has read the notification: no connection is made anew, nothing is waited for."""
+    admin = AdminClient({"bootstrap.servers": open_cluster.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    denied = AclCreation(
+        resource_type=2,
+        resource_name=topic,
+        resource_pattern_type=3,
+        principal="User:*",
+        host="*",
+        operation=8,
+        permission_type=2,
+    )
+    deletion = DeleteAclsFilter(resource_type_filter=2, resource_name_filter=topic, pattern_type_filter=3)
+    deletion.principal_filter = deletion.host_filter = None
+    deletion.operation = deletion.permission_type = 1
+    wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+    async def story() -> None:
+        async with Cluster(client_config(open_cluster.bootstrap)) as cluster, asyncio.timeout(60):
+            await cluster.brokers()
+            told, other = await cluster.connection(1), await cluster.connection(2)
+
+            async def code_at(connection: Connection) -> int:
+                return (await connection.request(wanted, MetadataResponse)).topics[0].error_code
+
+            assert await code_at(told) == await code_at(other) == ErrorCode.NONE
+            for _ in range(5):
+                await told.request(CreateAclsRequest(creations=[denied]), CreateAclsResponse)
+                assert await code_at(told) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                while await code_at(other) != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    continue
+                await told.request(DeleteAclsRequest(filters=[deletion]), DeleteAclsResponse)
+                assert await code_at(told) == ErrorCode.NONE
+                while await code_at(other) != ErrorCode.NONE:
+                    continue
+
+    asyncio.run(story())
 
 
 def test_topic_that_may_not_be_described_is_hidden(open_cluster: LocalCluster, topic: str) -> None:

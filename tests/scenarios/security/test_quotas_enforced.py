@@ -19,7 +19,10 @@ from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.frame import encode_request
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 
@@ -230,7 +233,48 @@ def test_topics_over_the_rate_are_refused_with_the_time_to_wait(quota_cluster: L
     (created, at_first_ms), (refused, wait_ms) = asyncio.run(story())
     assert (created, at_first_ms) == (ErrorCode.NONE, 0)
     assert refused == ErrorCode.THROTTLING_QUOTA_EXCEEDED and 3_000 < wait_ms <= 6_000
+    assert names[1] not in topics_of(quota_cluster)
     alter(quota_cluster, {"client-id": "maker"}, controller_mutation_rate=None)
+
+
+def test_client_that_does_not_know_the_error_gets_its_topics_and_has_to_wait(
+    quota_cluster: LocalCluster, topic: str
+) -> None:
+    """Each of the three APIs, in the last version before the error; every answer says how long the next one takes."""
+    alter(quota_cluster, {"client-id": "old-maker"}, controller_mutation_rate=10.0)
+    new = CreatableTopic(name=topic, num_partitions=40, replication_factor=1)
+    more = CreatePartitionsTopic(name=topic, count=48, assignments=None)
+    requests: list[tuple[ApiMessage, int]] = [
+        (CreateTopicsRequest(topics=[new], timeout_ms=10_000), 5),
+        (CreatePartitionsRequest(topics=[more], timeout_ms=10_000), 2),
+        (DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000), 4),
+    ]
+
+    async def story() -> list[int]:
+        waits_ms: list[int] = []
+        async with Cluster(client_config(quota_cluster.bootstrap, client_id="old-maker")) as cluster:
+            connection = await cluster.any_connection()
+            for request, version in requests:
+                answer = await connection.request(request, version=version)
+                assert error_codes(answer) == [0], answer
+                waits_ms.append(answer.throttle_time_ms)  # type: ignore[attr-defined]
+        return waits_ms
+
+    waits_ms = asyncio.run(story())
+    # Twenty permits at first, ten a second: 20 too many, then 8, then 48, less what passed while they were carried out.
+    assert 0 < waits_ms[0] <= 2_000 and waits_ms[1] <= 800 and 1_000 < waits_ms[2] <= 4_800
+    assert topic not in topics_of(quota_cluster)
+
+
+def error_codes(answer: ApiMessage) -> list[int]:
+    for field in ("topics", "results", "responses"):
+        if hasattr(answer, field):
+            return [each.error_code for each in getattr(answer, field)]
+    raise AssertionError(answer)
+
+
+def topics_of(cluster: LocalCluster) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=30).topics)
 
 
 # -- connections ------------------------------------------------------------------------------------------------------
