@@ -8,8 +8,9 @@
         cluster = kafka_cluster(brokers=3)
         cluster.kill(cluster.leader_of("orders"))
 
-`--kafka-brokers N` (or `kafka_brokers` in the ini file) sets the size of the shared cluster; 1 by default. The cluster starts
-when the first test asks for it, in about half a second, and a process of pytest-xdist has its own.
+`--kafka-brokers N` (or `kafka_brokers` in the ini file) sets the size of the shared cluster; 1 by default. `--kafka-secure` (or
+`kafka_secure`) makes it a secure one: `kafka.client_settings()` and `kafka.librdkafka_settings()` have what clients need. The
+cluster starts when the first test asks for it, in about half a second, and a process of pytest-xdist has its own.
 """
 
 import uuid
@@ -34,6 +35,14 @@ class Kafka:
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
 
+    def client_settings(self, user: str = "client") -> dict[str, str]:
+        """For the Java client and ours: the address, and what a secure cluster asks for."""
+        return self.cluster.client_settings(user)
+
+    def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
+        """The same for confluent-kafka."""
+        return self.cluster.librdkafka_settings(user)
+
     def topic(self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Make a topic whose name no other test has."""
         full = self.name(name)
@@ -55,14 +64,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kafka-brokers", type=int, default=None, help="brokers of the cluster that tests share; default 1"
     )
+    group.addoption("--kafka-secure", action="store_true", help="the shared cluster has TLS, users and ACLs")
     parser.addini("kafka_brokers", "brokers of the cluster that tests share", default="1")
+    parser.addini("kafka_secure", "whether the shared cluster has TLS, users and ACLs", type="bool", default=False)
 
 
 @pytest.fixture(scope="session")
 def kafka_shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster behind `kafka`."""
     brokers = request.config.getoption("--kafka-brokers") or int(request.config.getini("kafka_brokers"))
-    with Cluster(brokers=brokers) as cluster:
+    secure = request.config.getoption("--kafka-secure") or bool(request.config.getini("kafka_secure"))
+    with Cluster(brokers=brokers, secure=secure) as cluster:
         yield cluster
 
 

@@ -156,3 +156,22 @@ def test_plugin_gives_a_project_its_fixtures(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:xdist")
     result.assert_outcomes(passed=2)
+
+
+def test_shared_cluster_is_secure_where_that_is_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+
+        def test_client_comes_in(kafka):
+            errors = []
+            topic = kafka.topic("orders")
+            producer = Producer(kafka.librdkafka_settings())
+            producer.produce(topic, "coffee", on_delivery=lambda error, message: errors.append(error))
+            producer.flush(30)
+            assert errors == [None]
+            assert kafka.client_settings("admin")["security.protocol"] == "SASL_SSL"
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:xdist", "--kafka-secure")
+    result.assert_outcomes(passed=1)

@@ -86,6 +86,9 @@ def test_commands(zk: KazooClient) -> None:
     screen("addauth digest joe:secret")
     screen("setAcl /c auth::cdrwa")
     assert screen("getAcl /c")[0].startswith("'digest,'joe:")
+    assert screen("getAcl /c/n-0000000000")[0].startswith("'world,")
+    screen("setAcl -R /c auth::cdrwa")
+    assert screen("getAcl /c/n-0000000000")[0].startswith("'digest,'joe:")
     assert screen("whoami") == ["digest: joe"]
     assert screen("deleteall /c") == []
     assert "deleteall" in screen("help")[0]

@@ -242,9 +242,14 @@ class Shell:
             self._write(format_stat(stat))
 
     def _set_acl(self, words: Sequence[str]) -> None:
-        parser = _parser("setAcl", "-s", version=True)
+        parser = _parser("setAcl", "-s", "-R", version=True)
         parser.add_argument("acl", type=parse_acl)
         options = parser.parse_args(words)
+        if options.R:
+            # From below: who takes a right away from himself must not lose his way.
+            for path in reversed(self._walk(options.path)):
+                self._client.set_acls(path, options.acl)
+            return
         stat = self._client.set_acls(options.path, options.acl, version=options.v)
         if options.s:
             self._write(format_stat(stat))
