@@ -148,6 +148,36 @@ def test_validation_alone_makes_nothing() -> None:
     run(story())
 
 
+def test_what_is_over_a_quota_is_refused_and_not_written() -> None:
+    """KIP-599: each topic asks for its partitions; validation asks for none."""
+
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = (await cluster.the_controller()).controller
+            asked: list[int] = []
+
+            def permit(partitions: int) -> bool:
+                asked.append(partitions)
+                return partitions < 3
+
+            wanted = [NewTopic("small", 2, 1), NewTopic("large", 3, 1)]
+            validated = await controller.create_topics(wanted, timeout_ms=10_000, validate_only=True, permit=permit)
+            assert all(each.failure is None for each in validated.values()) and asked == []
+            created = await controller.create_topics(wanted, timeout_ms=10_000, permit=permit)
+            assert created["small"].failure is None and asked == [2, 3]
+            assert created["large"].failure == Failure(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+            )
+            grown = await controller.create_partitions([MorePartitions("small", 6)], timeout_ms=10_000, permit=permit)
+            assert grown["small"] is not None and grown["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            kept = await controller.delete_topics(["small"], timeout_ms=10_000, permit=lambda partitions: False)
+            assert kept["small"] is not None and kept["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            assert await controller.delete_topics(["small"], timeout_ms=10_000, permit=permit) == {"small": None}
+            assert asked == [2, 3, 4, 2]
+
+    run(story())
+
+
 def test_request_without_time_to_wait_is_answered_with_a_time_out_and_happens_all_the_same() -> None:
     async def story() -> None:
         async with live_cluster(1) as cluster:
