@@ -22,6 +22,7 @@ _SHORT: Final = {
     "userId": "UID",
 }
 _SPECIAL: Final = re.compile(r'([,+"\\<>;])')
+_REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<number>[0-9]+)")
 _RULE: Final = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 
 
@@ -83,12 +84,21 @@ def _parse(rules: str) -> list[tuple[re.Pattern[str] | None, str, str]]:
 
 
 def _expand(match: re.Match[str], replacement: str) -> str:
-    """Java's `$1`."""
+    """Java's `$1`, with as many digits as there are groups for; as in Kafka, one without a group stands for itself."""
+    groups = match.re.groups
 
-    def group(reference: re.Match[str]) -> str:
-        number = int(reference[1])
-        if number > (match.re.groups or 0):
+    def fill(found: re.Match[str]) -> str:
+        if found["escaped"] is not None:
+            return found["escaped"]
+        digits = found["number"]
+        used = len(digits)
+        while used > 1 and int(digits[:used]) > groups:
+            used -= 1
+        number = int(digits[:used])
+        if number <= groups:
+            return (match[number] or "") + digits[used:]
+        if not groups:
             raise ValueError(f"ssl.principal.mapping.rules: there is no group ${number}")
-        return match[number] or ""
+        return found[0]
 
-    return re.sub(r"\$(\d)", group, replacement)
+    return _REFERENCE.sub(fill, replacement)

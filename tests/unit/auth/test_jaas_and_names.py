@@ -93,3 +93,20 @@ def test_name_that_no_rule_maps_is_refused() -> None:
 def test_rules_that_cannot_be_read_are_named(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
         principal_mapper(rules)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        ("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/", "Alice@Ops"),
+        ("RULE:^CN=(.*?),OU=(.*?),.*$/$2/U", "OPS"),
+        ("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$4/L", "alice@$4"),
+        ("RULE:^CN=(.*?),OU=(.*?),.*$/$12/", "Alice2"),
+        (r"RULE:^CN=(.*?),OU=.*$/\$1-$1/", "$1-Alice"),
+        (r"RULE:^.*O=A\/S,.*$/slash/,DEFAULT", "slash"),
+        ("RULE:^CN=Bob.*$/bob/,RULE:^CN=(.*?),.*$/$1/L,DEFAULT", "alice"),
+        ("RULE:^CN=Bob.*$/bob/, DEFAULT", "CN=Alice,OU=Ops,O=A/S,C=DK"),
+    ],
+)
+def test_rules_as_kafka_applies_them(rule: str, name: str) -> None:
+    assert principal_mapper(rule)("CN=Alice,OU=Ops,O=A/S,C=DK") == name
