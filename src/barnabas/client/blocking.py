@@ -35,7 +35,7 @@ from barnabas.client.errors import (
     check,
 )
 from barnabas.client.image import ClusterImage, image_of
-from barnabas.client.security import ClientSecurity
+from barnabas.client.security import RENEWAL_SHARE, ClientSecurity
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec, frame
@@ -73,8 +73,12 @@ class Awaited(Generic[R]):
 class BlockingConnection:
     """One connection to one broker. Any failure ends it."""
 
-    def __init__(self, host: str, port: int, config: ClientConfig) -> None:
-        security = ClientSecurity.of(config.security_protocol, config.security)
+    def __init__(self, host: str, port: int, config: ClientConfig, security: ClientSecurity | None = None) -> None:
+        """`security` is what the settings ask for, where somebody has made it already: it costs files, perhaps a token."""
+        self._security = security or ClientSecurity.of(config.security_protocol, config.security)
+        self._unanswered = 0
+        #: When the session must be renewed; None where the broker does not end it, and while that is under way.
+        self._renew_at_s: float | None = None
         self.address = f"{host}:{port}"
         self._config = config
         self._correlation_id = 0
@@ -86,10 +90,10 @@ class BlockingConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         try:
-            if security.tls is not None:
-                self._socket = self._wrap(security.tls, host)
+            if self._security.tls is not None:
+                self._socket = self._wrap(self._security.tls, host)
             self.versions = self._negotiate()
-            self._authenticate(security)
+            self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -126,6 +130,8 @@ class BlockingConnection:
         timeout_ms: int | None = None,
     ) -> "Awaited[R]":
         """Send without waiting: several requests may be under way. Their answers are received in the order of sending."""
+        if self._renew_at_s is not None and not self._unanswered and time.monotonic() >= self._renew_at_s:
+            self._authenticate()
         if version is None:
             version = names_only(message, self.versions.pick(type(message)))
         deadline_s = time.monotonic() + (timeout_ms or self._config.request_timeout_ms) / 1000
@@ -135,12 +141,15 @@ class BlockingConnection:
         with self._ending_on_failure(awaited.what):
             self._socket.settimeout(self._left_s(deadline_s))
             self._socket.sendall(data)
+        self._unanswered += 1
         return awaited
 
     def receive(self, awaited: "Awaited[R]") -> R:
         """The answer to the oldest request that has none yet."""
         with self._ending_on_failure(awaited.what):
-            return self._receive(awaited)
+            response = self._receive(awaited)
+        self._unanswered -= 1
+        return response
 
     @contextmanager
     def _ending_on_failure(self, what: str) -> Iterator[None]:
@@ -182,14 +191,22 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {self.address}: TLS: {error}") from error
 
-    def _authenticate(self, security: ClientSecurity) -> None:
-        conversation = security.exchange(self.address)
+    def _authenticate(self) -> None:
+        """The first time, and again before the broker ends the session."""
+        self._renew_at_s = None
+        conversation = self._security.exchange(self.address)
         if conversation is None:
             return
+        began_s = time.monotonic()
         request: SaslAuthenticateRequest | None
         request = conversation.begin(self.request(conversation.handshake, SaslHandshakeResponse))
+        lifetime_ms = 0
         while request is not None:
-            request = conversation.proceed(self.request(request, SaslAuthenticateResponse))
+            response = self.request(request, SaslAuthenticateResponse)
+            lifetime_ms = response.session_lifetime_ms
+            request = conversation.proceed(response)
+        if lifetime_ms > 0:
+            self._renew_at_s = began_s + lifetime_ms * RENEWAL_SHARE / 1000
 
     def _read_exactly(self, size: int, deadline_s: float) -> memoryview:
         view = memoryview(bytearray(size))
@@ -222,6 +239,7 @@ class BlockingClient:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
+        self.security = ClientSecurity.of(config.security_protocol, config.security)
         self.image = ClusterImage()
         self._connections: dict[int, BlockingConnection] = {}
         self._bootstrap: BlockingConnection | None = None
@@ -248,7 +266,8 @@ class BlockingClient:
             broker = self.image.brokers.get(broker_id)
             if broker is None:
                 raise ConnectionLost(f"broker {broker_id} is not alive")
-            connection = self._connections[broker_id] = BlockingConnection(broker.host, broker.port, self.config)
+            connection = BlockingConnection(broker.host, broker.port, self.config, self.security)
+            self._connections[broker_id] = connection
         return connection
 
     def any_connection(self) -> BlockingConnection:
@@ -259,7 +278,7 @@ class BlockingClient:
         addresses = [(broker.host, broker.port) for broker in self.image.brokers.values()]
         for host, port in dict.fromkeys([*addresses, *self.config.bootstrap]):
             try:
-                self._bootstrap = BlockingConnection(host, port, self.config)
+                self._bootstrap = BlockingConnection(host, port, self.config, self.security)
                 return self._bootstrap
             except ConnectionLost as error:
                 reasons.append(str(error))

@@ -300,7 +300,7 @@ class BlockingProducer:
             broker = self._client.image.brokers.get(broker_id)
             if broker is None:
                 raise ConnectionLost(f"broker {broker_id} is not alive")
-            connection = BlockingConnection(broker.host, broker.port, self._client.config)
+            connection = BlockingConnection(broker.host, broker.port, self._client.config, self._client.security)
             self._connections[broker_id] = connection
         return connection
 
