@@ -22,6 +22,10 @@ from barnabas.runtime.parent import die_with_parent
 log = logging.getLogger(__name__)
 
 LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+#: A message about thousands of partitions makes as many objects, and with Python's own thresholds each of them has the
+#: whole heap searched for garbage: pauses of a tenth of a second in the middle of a fail-over. Garbage in circles is rare
+#: here, so it is looked for rarely.
+GC_THRESHOLDS = (20_000, 20, 50)
 #: What the first requests of any client need.
 WARM_APIS = ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics")
 
@@ -53,6 +57,7 @@ def _announce(broker: Broker) -> None:
     """One line, when clients may come; what is left of starting up will never be garbage."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
     print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}", flush=True)  # noqa: T201
     log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)

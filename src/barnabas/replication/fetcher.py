@@ -245,10 +245,13 @@ class ReplicaFetcher:
     # --- effects ---------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
+        fenced = 0
         for effect in effects:
             replica = self._partitions.get(effect.partition)
             if replica is None:
                 continue
+            if isinstance(effect, GiveUp) and effect.is_fenced:
+                fenced += 1
             try:
                 self._apply(effect, replica)
             except (Malformed, Refused) as error:
@@ -259,6 +262,12 @@ class ReplicaFetcher:
                 self._give_up(
                     self._machine.failed(effect.partition, is_retriable=False, reason=str(fault), now_ms=self._now_ms())
                 )
+        if fenced:
+            _log.info(
+                "%s: the leader epochs of %d partitions are over; waiting for the controller to tell the next",
+                self.name,
+                fenced,
+            )
 
     def _apply(self, effect: Effect, replica: FollowerPartition) -> None:
         match effect:
@@ -281,7 +290,9 @@ class ReplicaFetcher:
 
     def _give_up(self, effect: GiveUp | None) -> None:
         if effect is not None:
-            _log.warning("%s: no longer fetching %s: %s", self.name, effect.partition, effect.reason)
+            # Thousands at once when a broker fails, and nothing to worry about.
+            level = logging.DEBUG if effect.is_fenced else logging.WARNING
+            _log.log(level, "%s: no longer fetching %s: %s", self.name, effect.partition, effect.reason)
             self._partitions.pop(effect.partition, None)
             self._on_give_up(effect.partition, effect.reason)
 

@@ -114,6 +114,8 @@ class GiveUp:
 
     partition: TopicPartition
     reason: str
+    #: Only its leader epoch is over: the controller has spoken, and the word is on its way here.
+    is_fenced: bool = False
 
 
 Effect = Append | TruncateTo | TruncateFully | GiveUp
@@ -495,7 +497,8 @@ class FetcherMachine:
     def _fenced(self, partition: TopicPartition, state: FetchState) -> GiveUp:
         epoch = state.leader_epoch
         self.remove(partition)
-        return GiveUp(partition, f"leader epoch {epoch} is over; waiting for the controller to tell the next")
+        reason = f"leader epoch {epoch} is over; waiting for the controller to tell the next"
+        return GiveUp(partition, reason, is_fenced=True)
 
     def epoch_ends(self, asked: AskEpochEnds, answers: dict[TopicPartition, EpochAnswer], now_ms: int) -> list[Effect]:
         """The answer to OffsetForLeaderEpoch. A partition without an answer is asked for again after a pause."""
