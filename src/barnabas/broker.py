@@ -78,15 +78,12 @@ from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
-from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.security.key_sets import KeySets
-from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.security.setup import make_authorizer, make_tokens
 from barnabas.security.tls import Certificates
 from barnabas.security.token_store import TokenStore
-from barnabas.server.addresses import address_of
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
@@ -95,8 +92,7 @@ from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import SocketServer
 from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
-from barnabas.server.quota_metrics import QuotaMetrics
-from barnabas.server.request_quota import RequestQuota
+from barnabas.server.quota_parts import QuotaParts
 from barnabas.server.settings import (
     buffer_bytes,
     connection_limits,
@@ -226,17 +222,7 @@ class Broker:
 
     def _bind_listeners(self) -> None:
         config = self.config
-        window_ms = config.quota_window_size_seconds * 1000
-        self.quotas = ClientQuotas(
-            windows=config.quota_window_num,
-            window_ms=window_ms,
-            controller_windows=config.controller_quota_window_num,
-            controller_window_ms=config.controller_quota_window_size_seconds * 1000,
-            on_throttled=QuotaMetrics(self.registry).throttled,
-        )
-        self.connection_rates = ConnectionRates(
-            windows=config.quota_window_num, window_ms=window_ms, limits=connection_rate_limits(config)
-        )
+        self.quotas = QuotaParts(config, self.registry, now_s=self._loop.time, spawn=self._spawn)
         self.pipeline = Pipeline(
             {},
             self.registry,
@@ -246,7 +232,7 @@ class Broker:
             request_bytes_max=config.socket_request_max_bytes,
             queued_requests_max=config.queued_max_requests,
             held_apis=CLUSTER_APIS,
-            request_quota=RequestQuota(self.quotas, self._loop.time),
+            request_quota=self.quotas.requests,
         )
         self.server = SocketServer(
             self._loop,
@@ -254,7 +240,7 @@ class Broker:
             self._pool,
             self.registry,
             limits=connection_limits(config),
-            rates=self.connection_rates,
+            rates=self.quotas.connections,
             spawn=self._spawn,
             backlog=config.socket_listen_backlog_size,
             send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
@@ -439,7 +425,7 @@ class Broker:
             broker_epoch=self._broker_epoch,
             auto_create=self.controller_client.auto_create,
             authorizer=self.authorizer,
-            quotas=self.quotas,
+            quotas=self.quotas.clients,
             leader_throttle=self.throttles.leader,
         )
 
@@ -595,12 +581,10 @@ class Broker:
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
             ignored = self.dynamic.set_topic(name, settings)
-        elif (entity := entity_of(entity_type, name)) is not None:
-            self.quotas.entity_changed(entity, settings)
+        elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
+            self.quotas.settings_changed(entity_type, name, settings)
             if entity_type == paths.USERS and "/" not in name:
                 self.scram_credentials.user_changed(paths.desanitize(name), settings)
-        elif entity_type == paths.IPS:
-            self._spawn(self._address_changed(name, settings), "quota of an address")
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)
@@ -649,19 +633,9 @@ class Broker:
         if after.num_replica_fetchers != before.num_replica_fetchers:
             self.fetchers.resize(after.num_replica_fetchers)
 
-    async def _address_changed(self, name: str, settings: Mapping[str, str]) -> None:
-        """A host's name is looked up, which must not hold the loop up."""
-        address: str | None = name
-        if name != paths.DEFAULT_ENTITY:
-            address = await address_of(paths.desanitize(name))
-        if address is None:
-            log.error("the quota of %s has no effect: there is no such host", paths.desanitize(name))
-        else:
-            self.connection_rates.address_changed(address, settings)
-
     def _change_connection_limits(self, config: BrokerConfig) -> None:
         self.server.limits = connection_limits(config)
-        self.connection_rates.limits = connection_rate_limits(config)
+        self.quotas.connections.limits = connection_rate_limits(config)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         if topic:
