@@ -244,7 +244,7 @@ class Chain:
         self._chance = random.Random(self.seed)
         self._began = time.monotonic()
         self._driver: subprocess.Popen[bytes] | None = None
-        self._log = (self.folder / "driver.log").open("ab")
+        self.log = self.folder / "driver.log"
 
     def run(self, *, seconds: float, faults: list[str] | None = None) -> int:
         """The number of records that went through, each once; `PromiseBroken` otherwise."""
@@ -260,7 +260,8 @@ class Chain:
                 self.let_work()
                 name = queue.pop(0) if faults is not None else self._chance.choice(list(FAULTS))
                 FAULTS[name](self)
-                self.everyone_runs()
+                if queue or faults is None:
+                    self.everyone_runs()
         finally:
             numbers.stop()
             self.kill_driver()
@@ -270,7 +271,7 @@ class Chain:
         self.start_driver(drain=True)
         assert self._driver is not None
         if self._driver.wait(300) != 0:
-            raise PromiseBroken(f"the last driver failed: see {self._log.name}")
+            raise PromiseBroken(f"the last driver failed: see {self.log}")
         self._driver = None
         self.verify(numbers.sent)
         return numbers.sent
@@ -298,17 +299,18 @@ class Chain:
         }
         started = self.folder / "started"
         started.unlink(missing_ok=True)
-        self._driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.spark_chain", "--drive", json.dumps(settings)],
-            start_new_session=True,
-            stdout=self._log,
-            stderr=self._log,
-        )
+        with self.log.open("ab") as log:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.spark_chain", "--drive", json.dumps(settings)],
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
         if not drain:
             deadline = time.monotonic() + 180
             while not started.exists():
                 if self._driver.poll() is not None or time.monotonic() > deadline:
-                    raise PromiseBroken(f"a driver did not start: see {self._log.name}")
+                    raise PromiseBroken(f"a driver did not start: see {self.log}")
                 time.sleep(0.2)
             self.note("a driver runs")
 
