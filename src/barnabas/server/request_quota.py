@@ -22,6 +22,7 @@ EXEMPT: Final = frozenset(
         "LeaderAndIsr",
         "StopReplica",
         "UpdateMetadata",
+        "ControlledShutdown",
         "WriteTxnMarkers",
         "AlterPartition",
         "SaslHandshake",

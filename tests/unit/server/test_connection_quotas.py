@@ -1,0 +1,93 @@
+"""Connections that come too fast: who waits, who is held and closed, and that nothing is left behind."""
+
+import asyncio
+
+from barnabas.metrics.registry import Registry
+from barnabas.security.connection_rates import UNLIMITED, ConnectionRates, RateLimits
+from barnabas.security.quotas import Quota
+from barnabas.server import quota_metrics
+from barnabas.server.addresses import address_of
+from barnabas.server.quota_metrics import QuotaMetrics
+from tests.unit.server.harness import Harness
+from tests.unit.server.test_connection import on_loop
+
+
+def rates(**limits: int) -> ConnectionRates:
+    """Two windows of a tenth of a second: what a tenth of a second brings may come at once."""
+    made = ConnectionRates(windows=2, window_ms=100)
+    made.limits = RateLimits(broker=limits.get("broker", UNLIMITED))
+    if "address" in limits:
+        made.address_changed("127.0.0.1", {"connection_creation_rate": str(limits["address"])})
+    return made
+
+
+@on_loop
+async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
+    loop = asyncio.get_running_loop()
+    async with Harness() as server:
+        server.server._rates = rates(broker=20)
+        began_s = loop.time()
+        clients = [await server.client() for _ in range(6)]
+        for number, client in enumerate(clients):
+            await client.heartbeat(number)
+        # Two at once, the others at twenty a second.
+        assert loop.time() - began_s > 0.1
+        assert len(server.server.connections) == 6 and not server.server._held and not server.server._paused
+        for client in clients:
+            await client.close()
+
+
+@on_loop
+async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_as_rejected() -> None:
+    loop = asyncio.get_running_loop()
+    async with Harness() as server:
+        server.server._rates = rates(address=10)
+        first = await server.client()
+        await first.heartbeat(1)
+        second = await server.client()
+        began_s = loop.time()
+        assert await second.is_closed()
+        assert loop.time() - began_s > 0.02
+        await first.heartbeat(2)
+        assert server.server._rejected.value == 1
+        await first.close()
+        await second.close()
+
+
+@on_loop
+async def test_server_that_stops_closes_what_it_holds() -> None:
+    async with Harness() as server:
+        slow = rates(address=1)
+        slow._window_ms = 60_000
+        server.server._rates = slow
+        slow._addresses["127.0.0.1"] = slow._new()
+        slow._addresses["127.0.0.1"].record(1_000, int(asyncio.get_running_loop().time() * 1000))
+        client = await server.client()
+        async with asyncio.timeout(10):
+            while not server.server._held:
+                await asyncio.sleep(0.005)
+        server.server.stop_accepting()
+        assert await client.is_closed() and not server.server._held
+        await client.close()
+
+
+@on_loop
+async def test_hosts_are_found_by_name_and_addresses_are_spelled_as_sockets_spell_them() -> None:
+    assert await address_of("10.0.0.1") == "10.0.0.1"
+    assert await address_of("0:0:0:0:0:0:0:1") == "::1"
+    assert await address_of("localhost") == "127.0.0.1"
+    assert await address_of("no such host.") is None
+
+
+def test_series_of_users_and_clients_are_bounded_and_the_oldest_goes() -> None:
+    registry = Registry()
+    metrics = QuotaMetrics(registry)
+    for number in range(quota_metrics.ENTITIES_MAX + 10):
+        metrics.throttled(Quota.PRODUCE, (f"u{number}", ""), 5)
+        metrics.throttled(Quota.PRODUCE, (f"u{number}", ""), 5)
+    [family] = [each for each in registry.families() if each.name == "kafka_server_client_throttle_time_ms"]
+    users = [dict(labels)["user"] for labels in family.series]
+    assert (
+        len(users) == quota_metrics.ENTITIES_MAX and "u0" not in users and f"u{quota_metrics.ENTITIES_MAX + 9}" in users
+    )
+    assert all(metric.value == 10 for metric in family.series.values())  # type: ignore[union-attr]
