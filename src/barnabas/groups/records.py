@@ -5,6 +5,7 @@ A key begins with its version, and the version is the type of the record: 0 and 
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -44,6 +45,12 @@ _TYPES: Final[dict[int, tuple[type[Record], type[Record]]]] = {
 }
 
 _INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+#: Version, offset, leader epoch, length of the metadata.
+_OFFSET_VALUE_HEAD: Final = Struct(">hqih")
+#: Characters whose UTF-8 is surely shorter than an int16 can say.
+_METADATA_FAST_MAX: Final = 8000
 
 
 class Entry(NamedTuple):
@@ -107,11 +114,24 @@ def offset_commit(
         commit_timestamp=commit_timestamp_ms,
         expire_timestamp=expire_timestamp_ms,
     )
-    version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
     key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-    record = OffsetRecord(codec.encode_versioned(key, OFFSET_KEY_VERSION), codec.encode_versioned(value, version))
+    if expire_timestamp_ms == -1 and len(metadata) < _METADATA_FAST_MAX:
+        # Nearly all commits are like this, and there are many: by hand, in little more than half the time.
+        text = metadata.encode()
+        head = _OFFSET_VALUE_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch, len(text))
+        value_bytes = head + text + _INT64.pack(commit_timestamp_ms)
+    else:
+        version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
+        value_bytes = codec.encode_versioned(value, version)
+    record = OffsetRecord(_offset_key_head(group_id, topic) + _INT32.pack(partition), value_bytes)
     record.entry = Entry(key, value)
     return record
+
+
+@lru_cache(maxsize=4096)
+def _offset_key_head(group_id: str, topic: str) -> bytes:
+    """The key of a group's offset for a topic, without the partition, which comes last."""
+    return codec.encode_versioned(OffsetCommitKey(group=group_id, topic=topic), OFFSET_KEY_VERSION)[: -_INT32.size]
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from group_harness import FakeTopics
+from hypothesis import given
+from hypothesis import strategies as st
 
 from barnabas.core.errors import Malformed
 from barnabas.core.java_hash import java_hash, partition_of
@@ -12,6 +14,7 @@ from barnabas.groups.classic_group import STABLE, ClassicGroup, GroupState
 from barnabas.groups.group import Surroundings
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
+from barnabas.protocol import codec
 from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import iter_records
@@ -126,3 +129,31 @@ def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
         records.decode(KeyValue(b"\x00", None))
     with pytest.raises(Malformed):
         records.decode(KeyValue((1).to_bytes(2, "big") + b"\xff", None))
+
+
+@given(
+    group=st.text(max_size=20),
+    topic=st.text(st.characters(codec="ascii"), max_size=20),
+    partition=st.integers(0, 2**31 - 1),
+    offset=st.integers(-1, 2**63 - 1),
+    leader_epoch=st.integers(-1, 2**31 - 1),
+    metadata=st.text(max_size=40),
+    expire_ms=st.just(-1) | st.integers(0, 2**40),
+)
+def test_offsets_that_are_encoded_by_hand_are_what_the_codec_makes(
+    group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, expire_ms: int
+) -> None:
+    record = records.offset_commit(
+        group,
+        topic,
+        partition,
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=5,
+        expire_timestamp_ms=expire_ms,
+    )
+    remembered = records.decode(record)
+    assert remembered is not None and remembered.value is not None
+    assert record.key == codec.encode_versioned(remembered.key, 1)
+    assert record.value == codec.encode_versioned(remembered.value, 3 if expire_ms == -1 else 1)
