@@ -96,34 +96,51 @@ class Runner:
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
         from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
+        from barnabas.spark.pipelines._schema import remember_flows
+
         spark = self._session.spark
         with self._session.remote(), _failing_well(), connector.defining(self._project.name):
             connector.register_all(spark)
             graph_id: str = create_dataflow_graph(
                 spark, self._project.catalog, self._project.database, dict(self._project.configuration)
             )
-            _read_definitions(self._project, SparkConnectGraphElementRegistry(spark, graph_id), spark, graph_id)
+            registry = SparkConnectGraphElementRegistry(spark, graph_id)
+            remember_flows(registry)
+            _read_definitions(self._project, registry, spark, graph_id)
         return graph_id
 
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
-        from pyspark.pipelines.spark_connect_pipeline import start_run
-
         with self._session.remote(), _failing_well():
-            results = start_run(
-                self._session.spark,
-                graph_id,
-                list(options.full_refresh),
-                options.full_refresh_all,
-                list(options.refresh),
-                options.dry,
-                self._project.storage,
+            for message in self._messages(graph_id, options):
+                event = parse_message(now(), message)
+                over = isinstance(event, RunState) and options.continuous
+                if event is not None and not over and not quiet:
+                    self._told(event)
+
+    def _messages(self, graph_id: str, options: RunOptions) -> Iterator[str]:
+        """Start a run, and yield what Spark says of it until it is over.
+
+        `pyspark.pipelines` has `start_run` for that, but in 4.3 it fails at the first metric that a Python worker reports.
+        """
+        from pyspark.sql.connect import proto
+
+        command = proto.Command()
+        command.pipeline_command.start_run.CopyFrom(
+            proto.PipelineCommand.StartRun(
+                dataflow_graph_id=graph_id,
+                full_refresh_selection=options.full_refresh,
+                full_refresh_all=options.full_refresh_all,
+                refresh_selection=options.refresh,
+                dry=options.dry,
+                storage=self._project.storage,
             )
-            for result in results:
-                if "pipeline_event_result" in result:
-                    event = parse_message(now(), result["pipeline_event_result"].event.message)
-                    over = isinstance(event, RunState) and options.continuous
-                    if event is not None and not over and not quiet:
-                        self._told(event)
+        )
+        client = self._session.spark.client
+        request = client._execute_plan_request_with_metadata()
+        client._set_command_in_plan(request.plan, command)
+        for answer in client._execute_and_fetch_as_iterator(request, {}):
+            if isinstance(answer, dict) and "pipeline_event_result" in answer:
+                yield answer["pipeline_event_result"].event.message
 
     def _take_progress(self, text: str) -> None:
         progress = parse_progress(json.loads(text))

@@ -197,7 +197,7 @@ def _connect_port(classic: "SparkSession") -> int:
     service = getattr(getattr(jvm, f"{_SERVICE}$"), "MODULE$")
     if not service.started():
         os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid.uuid4().hex)
-        conf = jvm.org.apache.spark.SparkEnv.get().conf()
+        conf = classic.sparkContext._jsc.sc().conf()
         conf.set("spark.connect.grpc.binding.port", "0")
         conf.set("spark.connect.grpc.binding.address", "127.0.0.1")
         conf.set("spark.connect.authenticate.token", os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"])
