@@ -131,12 +131,13 @@ class ControlRequests:
             led: list[Partition] = []
             followed: list[Partition] = []
             try:
-                for count, order in enumerate(orders, start=1):
-                    errors[order.tp] = self._carry_out(order, led, followed)
-                    if count % SLICE == 0:
-                        await asyncio.sleep(0)
-                        if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
-                            return ErrorCode.STALE_CONTROLLER_EPOCH, errors
+                with self._fetchers.together():
+                    for count, order in enumerate(orders, start=1):
+                        errors[order.tp] = self._carry_out(order, led, followed)
+                        if count % SLICE == 0:
+                            await asyncio.sleep(0)
+                            if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
+                                return ErrorCode.STALE_CONTROLLER_EPOCH, errors
             finally:
                 # Also of a part: the newer controller repeats the same leader epochs, and that changes nothing.
                 self._tell(led, followed)
@@ -264,19 +265,23 @@ class ControlRequests:
     def leaders_changed_liveness(self) -> None:
         """UpdateMetadata said who is alive: follow leaders that have come back; count no longer on followers that are gone."""
         self._replicas.tick()
-        for partition in self._replicas:
-            machine = partition.machine
-            if machine.role is not Role.FOLLOWER or machine.leader < 0:
-                continue
-            is_followed = self._fetchers.fetcher_of(partition.tp) is not None
-            if self._is_alive(machine.leader) and not is_followed:
-                self._fetchers.add(
-                    partition.tp,
-                    partition,
-                    leader=machine.leader,
-                    leader_epoch=machine.leader_epoch,
-                    topic_id=partition.topic_id or ZERO_TOPIC_ID,
-                )
+        with self._fetchers.together():
+            for partition in self._replicas:
+                self._follow_again(partition)
+
+    def _follow_again(self, partition: Partition) -> None:
+        machine = partition.machine
+        if machine.role is not Role.FOLLOWER or machine.leader < 0:
+            return
+        is_followed = self._fetchers.fetcher_of(partition.tp) is not None
+        if self._is_alive(machine.leader) and not is_followed:
+            self._fetchers.add(
+                partition.tp,
+                partition,
+                leader=machine.leader,
+                leader_epoch=machine.leader_epoch,
+                topic_id=partition.topic_id or ZERO_TOPIC_ID,
+            )
 
     def went_offline(self, gone: list[Partition]) -> None:
         """Their disk failed. No request of the controller will say so here, and others lead them soon."""

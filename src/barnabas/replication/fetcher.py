@@ -10,7 +10,8 @@ waits for its leader's answer, for a back-off to end, or for a partition.
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from barnabas.client.errors import ClientError
@@ -104,11 +105,13 @@ class ReplicaFetcher:
 
     def add(
         self, partition: TopicPartition, replica: FollowerPartition, *, topic_id: TopicId, leader_epoch: LeaderEpoch
-    ) -> None:
+    ) -> bool:
+        """True where that is news: then `interrupt`, or it waits for the end of a long poll."""
         self._partitions[partition] = replica
-        if self._machine.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch):
+        is_news = self._machine.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch)
+        if is_news:
             self._changed.set()
-            self._interrupt()
+        return is_news
 
     def remove(self, partition: TopicPartition) -> bool:
         """Nothing is appended to it any more once this returns."""
@@ -137,7 +140,7 @@ class ReplicaFetcher:
         states = (self._machine.state(partition) for partition in self._partitions)
         return max((state.lag or 0 for state in states if state is not None), default=0)
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
         """A long poll must not hold back a new partition: its leader's high watermark may wait for this follower.
 
         The connection is given up, with the request; bounded to one in the time that a poll takes.
@@ -323,6 +326,9 @@ class FetcherManager:
         #: Which fetcher has a partition, with what `add` was told of it.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
         self._takes_no_more = False
+        #: Who is inside of `together`, and which fetchers wait for its end.
+        self._holds = 0
+        self._held: set[ReplicaFetcher] = set()
         #: Partitions that are fetched no more, and why; until they are added again.
         self.failed: dict[TopicPartition, str] = {}
 
@@ -344,7 +350,25 @@ class FetcherManager:
         if home is not None and home[0] is not fetcher:
             home[0].remove(partition)
         self._homes[partition] = (fetcher, leader, replica, topic_id, leader_epoch)
-        fetcher.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch)
+        if fetcher.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch):
+            if self._holds:
+                self._held.add(fetcher)
+            else:
+                fetcher.interrupt()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Partitions that are added meanwhile interrupt a long poll in the end only, so that the next request has them all:
+        a fetcher is interrupted rarely, and the last of thousands should not wait for the poll that the first began."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds:
+                held, self._held = self._held, set()
+                for fetcher in held:
+                    fetcher.interrupt()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is appended to them any more once this returns."""
@@ -361,9 +385,10 @@ class FetcherManager:
     def resize(self, fetcher_count: int) -> None:
         """`num.replica.fetchers` changed: partitions move to their new fetchers."""
         self._fetcher_count = fetcher_count
-        for partition, (fetcher, leader, replica, topic_id, leader_epoch) in list(self._homes.items()):
-            if self._fetcher(leader, partition) is not fetcher:
-                self.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=topic_id)
+        with self.together():
+            for partition, (fetcher, leader, replica, topic_id, leader_epoch) in list(self._homes.items()):
+                if self._fetcher(leader, partition) is not fetcher:
+                    self.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=topic_id)
 
     @property
     def max_lag(self) -> int:

@@ -1,6 +1,7 @@
 """Control requests that are overtaken: what was carried out is told to those who must know."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -61,7 +62,7 @@ def make(folder: Path) -> ControlRequests:
         prefers_replica=lambda partition, params, offset: None,
         fetch_bytes_max=1 << 20,
     )
-    fetchers: Any = SimpleNamespace(remove=lambda partitions: None)
+    fetchers: Any = SimpleNamespace(remove=lambda partitions: None, together=nullcontext)
 
     async def load_settings(topics: object) -> None:
         return None

@@ -138,6 +138,25 @@ def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
     asyncio.run(run())
 
 
+def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_all_in_the_next():
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            many = [TopicPartition("orders", number) for number in range(1, 50)]
+            with manager.together():
+                for partition in many:
+                    add(manager, partition, FakeReplica(1))
+                    # As a LeaderAndIsr for thousands does: the fetcher runs in between.
+                    await asyncio.sleep(0)
+            plan = await leader.plan()
+            assert set(plan.to_send) == {A, *many}
+            assert leader.connections == 2
+
+    asyncio.run(run())
+
+
 def test_broken_connection_is_opened_again():
     async def run():
         leader, replica = ScriptedLeader(), FakeReplica(1)
