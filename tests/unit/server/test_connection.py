@@ -107,6 +107,28 @@ async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_i
 
 
 @on_loop
+async def test_answer_goes_out_before_what_its_handler_still_does() -> None:
+    from select import select
+
+    heard: list[bool] = []
+    sockets: list[int] = []
+
+    def handle(call: Call, request: HeartbeatRequest) -> None:
+        call.reply(HeartbeatResponse())
+        # What the handler does now (waking consumers) the client need not wait for: its bytes are in its socket.
+        heard.append(bool(select([sockets[0]], [], [], 5)[0]))
+
+    async with Harness({"Heartbeat": handle}) as server:
+        client = await server.client()
+        sockets.append(client.writer.get_extra_info("socket").fileno())
+        for number in range(3):
+            client.send(heartbeat(), 3, number)
+            assert await client.correlation_id() == number
+        assert heard == [True] * 3
+        await client.close()
+
+
+@on_loop
 async def test_request_that_is_held_back_is_answered_when_the_broker_knows_the_answer() -> None:
     heartbeats = 12
     async with Harness(held_apis=[heartbeats]) as server:
