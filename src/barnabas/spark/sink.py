@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from barnabas.client.blocking_producer import BlockingProducer
 from barnabas.client.blocking_transactions import NO_IDENTITY, ProducerIdentity
-from barnabas.client.errors import ClientError
-from barnabas.core.errors import ConfigError
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import decision
 from barnabas.spark.decision import BATCH, STREAM
 from barnabas.spark.encode import Encoder
@@ -170,6 +170,24 @@ def _is_decided(link: Link, options: SinkOptions, batch: BatchOf) -> bool:
     return found is not None and decision.is_written(found[1].of(batch.query), batch.batch)
 
 
+def _begin(link: Link, name: str, options: SinkOptions) -> ProducerIdentity:
+    timeout_ms = options.transaction_timeout_ms
+    try:
+        return link.transactions.initialise(name, timeout_ms=timeout_ms)
+    except BrokerRefused as refused:
+        if refused.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise ConfigError(
+                f"kafka.transaction.timeout.ms={timeout_ms} is more than the brokers allow: lower it, or raise their "
+                "transaction.max.timeout.ms. It has to be longer than the slowest batch"
+            ) from refused
+        if refused.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise ConfigError(
+                f"no permission to write as {name}: allow Write and Describe on transactional ids that begin with "
+                f"'{options.transactional_id_prefix}/', or set transactionalIdPrefix or deliveryGuarantee=at-least-once"
+            ) from refused
+        raise
+
+
 class _TaskWriter:
     def __init__(self, options: SinkOptions, link: Link, batch: BatchOf) -> None:
         self._link = link
@@ -179,7 +197,7 @@ class _TaskWriter:
             context = _task()
             attempt = f"{context.partitionId()}/{context.attemptNumber()}"
             name = self._written.transactional_id = batch.ids(options.transactional_id_prefix) + attempt
-            identity = link.transactions.initialise(name, timeout_ms=options.transaction_timeout_ms)
+            identity = _begin(link, name, options)
         elif options.idempotent:
             identity = link.transactions.initialise(None, timeout_ms=0)
         self._written.identity = identity

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
+from barnabas.core.errors import ConfigError
 from barnabas.spark import sink, transactions
 from barnabas.spark.link import Link, close_links
 from barnabas.spark.sink import Written
@@ -323,3 +324,8 @@ def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
         reader.close()
     assert mine["decision"]["batch"] == mine["ended"]["batch"] == 3
     assert len(mine["decision"]["transactions"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_time_out_that_brokers_refuse_says_which_setting(query: Query) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.transaction\.timeout\.ms=99999999 is more than the brokers allow"):
+        query.start(**{"kafka.transaction.timeout.ms": "99999999"}).write_all(0)
