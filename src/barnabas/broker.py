@@ -18,7 +18,6 @@ from barnabas.api import (
     cluster,
     configs,
     control,
-    delegation_tokens,
     fetch,
     find_coordinator,
     group_parts,
@@ -28,14 +27,12 @@ from barnabas.api import (
     produce,
     quotas,
     registry,
-    sasl,
     scram,
     topics,
     transaction_parts,
 )
 from barnabas.api.find_coordinator import KeyType
-from barnabas.api.sasl_mechanisms import SaslParts
-from barnabas.api.secured_listeners import LinkSecurity, secured
+from barnabas.api.security_parts import SecurityParts
 from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.topics import TopicDefaults
@@ -78,12 +75,7 @@ from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
-from barnabas.security.credentials import ScramCredentials
-from barnabas.security.dynamic_secrets import DynamicSecrets
-from barnabas.security.key_sets import KeySets
-from barnabas.security.setup import make_authorizer, make_tokens
-from barnabas.security.tls import Certificates
-from barnabas.security.token_store import TokenStore
+from barnabas.security.setup import make_authorizer
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
@@ -246,21 +238,8 @@ class Broker:
             send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
             receive_buffer_bytes=buffer_bytes(config, "socket.receive.buffer.bytes"),
         )
-        self.sasl = sasl.SaslApi(self._clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
-        self.scram_credentials = ScramCredentials()
-        self.tokens = make_tokens(config)
-        key_sets = KeySets(self._loop.time)
-        parts = SaslParts(
-            scram=self.scram_credentials, tokens=self.tokens, key_sets=key_sets, now_ms=self._clock.now_ms
-        )
-        for listener in config.listeners:
-            self.ports[listener.name] = self.server.bind(secured(config, listener, self.sasl, parts))
-        for source in key_sets:
-            self._spawn(source.run(), "oauth key set")
-        self.certificates = Certificates(config, on_change=self.server.replace_tls)
-        self.dynamic.add_check(self.certificates.check)
-        self.link_security = LinkSecurity(config)
-        self.secrets = DynamicSecrets(config)
+        self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
+        self.ports.update(self.security.bind(self.server))
 
     async def _find_broker_id(self) -> BrokerId:
         """`broker.id`, or that of the log directories, or a new one from ZooKeeper."""
@@ -283,11 +262,7 @@ class Broker:
             self.acl_store = AclStore(self.session, self.authorizer, self._clock)
             await self.acl_store.start()
             self._spawn(self.acl_store.run(), "acl changes")
-        self.token_store: TokenStore | None = None
-        if self.tokens.is_enabled:
-            self.token_store = TokenStore(self.session, self.tokens, self._clock)
-            await self.token_store.start()
-            self._spawn(self.token_store.run(), "delegation token changes")
+        await self.security.start(self.session)
 
     async def _open_logs(self) -> None:
         config = self.config
@@ -337,7 +312,7 @@ class Broker:
         self.features = ClusterFeatures(self.session)
         self.metadata.subscribe(self._metadata_changed)
         self.links = BrokerLinks(
-            self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=self.link_security.open
+            self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=self.security.links.open
         )
         self.registrar = BrokerRegistrar(
             self.session,
@@ -438,8 +413,7 @@ class Broker:
                     configs.handlers(self.context, self.config_store, self._write_config),
                     control.handlers(self.context, self.control),
                     acls.handlers(self.context, self.acl_store),
-                    sasl.handlers(self.sasl),
-                    delegation_tokens.handlers(self.context, self.tokens, self.token_store),
+                    *self.security.families(self.context),
                     quotas.handlers(self.context, self.config_store, self._write_config),
                     scram.handlers(self.context, self.config_store, self._write_config),
                     *self.groups.families,
@@ -584,16 +558,14 @@ class Broker:
         elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
             self.quotas.settings_changed(entity_type, name, settings)
             if entity_type == paths.USERS and "/" not in name:
-                self.scram_credentials.user_changed(paths.desanitize(name), settings)
+                self.security.user_changed(paths.desanitize(name), settings)
         elif entity_type == paths.BROKERS_ENTITY:
             if name == paths.DEFAULT_ENTITY:
                 ignored = self.dynamic.set_cluster_default(settings)
             elif name == str(self.broker_id):
-                revealed, undecoded = self.secrets.reveal(settings)
+                revealed, undecoded = self.security.secrets.reveal(settings)
                 ignored = undecoded + self.dynamic.set_broker(revealed)
-                # Not only when something changed: a file may have, and this is how its owner tells.
-                self.certificates.reload(self.config)
-                self.link_security.reload(self.config)
+                self.security.broker_changed()
         for line in ignored:
             log.warning("%s", line)
 
@@ -606,15 +578,15 @@ class Broker:
     async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
         if entity_type == paths.BROKERS_ENTITY:
-            settings = self.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
+            settings = self.security.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
         await self.config_store.write(entity_type, name, settings)
         self._settings_changed(entity_type, name, settings)
 
     async def _encode_secrets_anew(self) -> None:
         """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
         stored = await self.config_store.read(paths.BROKERS_ENTITY, str(self.broker_id))
-        if self.secrets.needs_encoding_anew(stored):
-            revealed, _ = self.secrets.reveal(stored)
+        if self.security.secrets.needs_encoding_anew(stored):
+            revealed, _ = self.security.secrets.reveal(stored)
             await self._write_config(paths.BROKERS_ENTITY, str(self.broker_id), revealed)
 
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
@@ -674,11 +646,7 @@ class Broker:
         await self.registrar.register()
         await self.features.refresh()
         self._spawn(self.config_store.run(), "config changes")
-        if self.token_store is not None:
-            interval_ms = self.config.delegation_token_expiry_check_interval_ms
-            self._spawn(
-                self.token_store.remove_expired(interval_ms, lambda: self.controller.is_active), "expired tokens"
-            )
+        self.security.serve(lambda: self.controller.is_active)
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
         self._spawn(watch_loop_lag(self.registry), "loop lag")

@@ -1,0 +1,93 @@
+"""Who may come in, put together: listeners with their security, what their mechanisms check against, links to other brokers.
+
+Owner: the event loop.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from barnabas.api import delegation_tokens, sasl
+from barnabas.api.sasl_mechanisms import SaslParts
+from barnabas.api.secured_listeners import LinkSecurity, secured
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.core.clock import Clock
+from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.security.credentials import ScramCredentials
+from barnabas.security.dynamic_secrets import DynamicSecrets
+from barnabas.security.key_sets import KeySets
+from barnabas.security.setup import make_tokens
+from barnabas.security.tls import Certificates
+from barnabas.security.token_store import TokenStore
+from barnabas.server.context import BrokerContext
+from barnabas.server.listener import SocketServer
+from barnabas.server.pipeline import ApiHandler
+
+
+class SecurityParts:
+    def __init__(
+        self,
+        dynamic: DynamicConfig,
+        clock: Clock,
+        *,
+        now_s: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+    ) -> None:
+        """:raises ConfigError: for settings that cannot work."""
+        config = dynamic.broker
+        self._dynamic = dynamic
+        self._clock = clock
+        self._spawn = spawn
+        self._sasl = sasl.SaslApi(clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
+        self._parts = SaslParts(
+            scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
+        )
+        self._links = LinkSecurity(config)
+        self._token_store: TokenStore | None = None
+        self._certificates: Certificates | None = None
+        #: Passwords among the broker's dynamic settings.
+        self.secrets = DynamicSecrets(config)
+
+    def bind(self, server: SocketServer) -> dict[str, int]:
+        """Takes the ports of all listeners; the ports by listener."""
+        config = self._dynamic.broker
+        ports = {
+            listener.name: server.bind(secured(config, listener, self._sasl, self._parts))
+            for listener in config.listeners
+        }
+        for source in self._parts.key_sets:
+            self._spawn(source.run(), "oauth key set")
+        self._certificates = Certificates(config, on_change=server.replace_tls)
+        self._dynamic.add_check(self._certificates.check)
+        return ports
+
+    async def start(self, session: ZooKeeperSession) -> None:
+        """What ZooKeeper knows of delegation tokens, where they are on."""
+        if self._parts.tokens.is_enabled:
+            self._token_store = TokenStore(session, self._parts.tokens, self._clock)
+            await self._token_store.start()
+            self._spawn(self._token_store.run(), "delegation token changes")
+
+    def serve(self, is_controller: Callable[[], bool]) -> None:
+        if self._token_store is not None:
+            interval_ms = self._dynamic.broker.delegation_token_expiry_check_interval_ms
+            self._spawn(self._token_store.remove_expired(interval_ms, is_controller), "expired tokens")
+
+    def families(self, context: BrokerContext) -> list[list[ApiHandler]]:
+        return [
+            sasl.handlers(self._sasl),
+            delegation_tokens.handlers(context, self._parts.tokens, self._token_store),
+        ]
+
+    @property
+    def links(self) -> LinkSecurity:
+        return self._links
+
+    def user_changed(self, user: str, settings: Mapping[str, str]) -> None:
+        self._parts.scram.user_changed(user, settings)
+
+    def broker_changed(self) -> None:
+        """This broker's dynamic settings were written. Perhaps with nothing new in them: a file may have changed, and this is
+        how its owner tells."""
+        if self._certificates is not None:
+            self._certificates.reload(self._dynamic.broker)
+        self._links.reload(self._dynamic.broker)
