@@ -3,7 +3,7 @@
 `python -m tests.soak.spark_chain --seconds 300 --seed 7`. A producer numbers records into the first topic. One Spark process
 runs two queries: the first maps records into the second topic with the exactly-once sink, the second writes that topic, read
 committed, into a Delta table. The harness kills the whole driver, at some moment or exactly where it has decided, its executors
-(Python processes, and JVMs with `--master local-cluster[2,1,512]`, where speculation is on, too) or a broker. At the end both
+(Python processes, and JVMs with `--master local-cluster[2,1,1024]`, where speculation is on, too) or a broker. At the end both
 have every number once.
 """
 
@@ -62,6 +62,7 @@ def drive(settings: dict[str, str]) -> None:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.task.maxFailures", "8")
+        .config("spark.python.authenticate.socketTimeout", "120s")
     )
     if settings["master"].startswith("local-cluster"):
         builder = (

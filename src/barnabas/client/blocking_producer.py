@@ -270,27 +270,28 @@ class BlockingProducer:
             except ClientError as error:
                 _raise_if_lasting(error, in_turn=True)
                 trouble = error
-        for leader, batches in by_leader.items():
-            failures: dict[ReadyBatch, ClientError] = {}
-            # One batch at a time may exceed what a request should hold, never what a broker takes: one per partition.
-            try:
-                connection = self._connection(leader)
-                awaited = self._post(connection, batches)
-                if self._config.acks != 0:
-                    failures = _failures(connection.receive(awaited), batches)
-            except ClientError as error:
-                failures = dict.fromkeys(batches, error)
-            for failure in failures.values():
-                _raise_if_lasting(failure, in_turn=True)
-                trouble = failure
-            for batch in batches:
-                if batch not in failures:
-                    lanes[batch.partition].popleft()
-                    if not lanes[batch.partition]:
-                        del lanes[batch.partition]
+        for leader, oldest in by_leader.items():
+            for batches in _portions(oldest, self._config.request_bytes):
+                failures = self._try_once(leader, batches)
+                for failure in failures.values():
+                    _raise_if_lasting(failure, in_turn=True)
+                    trouble = failure
+                for batch in batches:
+                    if batch not in failures:
+                        lanes[batch.partition].popleft()
+                        if not lanes[batch.partition]:
+                            del lanes[batch.partition]
         if trouble is not None:
             self._forget(lanes)
         return trouble
+
+    def _try_once(self, leader: int, batches: list[ReadyBatch]) -> dict[ReadyBatch, ClientError]:
+        try:
+            connection = self._connection(leader)
+            awaited = self._post(connection, batches)
+            return _failures(connection.receive(awaited), batches) if self._config.acks != 0 else {}
+        except ClientError as error:
+            return dict.fromkeys(batches, error)
 
     # -- connections and metadata ---------------------------------------------------------------------------------------
 
@@ -359,6 +360,19 @@ class BlockingProducer:
             return 0
         check(known.error, f"topic {topic}")
         return len(known.partitions)
+
+
+def _portions(batches: list[ReadyBatch], request_bytes: int) -> list[list[ReadyBatch]]:
+    """In the order they have, as many to a request as fit."""
+    portions: list[list[ReadyBatch]] = [[]]
+    size = 0
+    for batch in batches:
+        if portions[-1] and size + len(batch.data) > request_bytes:
+            portions.append([])
+            size = 0
+        portions[-1].append(batch)
+        size += len(batch.data)
+    return portions
 
 
 def _failures(response: ProduceResponse, batches: list[ReadyBatch]) -> dict[ReadyBatch, ClientError]:
