@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
+from barnabas.spark.pipelines._schema import columns_of, schema_of
+
 #: What becomes of a field: nothing, itself under another name or value, or several fields.
 Named: TypeAlias = tuple[str, Column]
 Change: TypeAlias = Callable[[StructField, Column], list[Named]]
@@ -31,17 +33,23 @@ def column(name: str) -> Column:
     return F.col(quoted(name))
 
 
+def without(df: DataFrame, name: str) -> DataFrame:
+    """`DataFrame.drop`, which in a pipeline makes Spark look for datasets that are not there yet."""
+    return df.select(*[column(one) for one in columns_of(df) if one != name])
+
+
 def column_type(df: DataFrame, name: str, who: str) -> DataType:
     """The type of a column that a transform needs."""
-    if name not in df.columns:
-        raise TransformError(f"{who}: no column {name!r}; there are {', '.join(df.columns)}")
-    return df.schema[name].dataType
+    schema = schema_of(df)
+    if name not in schema.names:
+        raise TransformError(f"{who}: no column {name!r}; there are {', '.join(schema.names)}")
+    return schema[name].dataType
 
 
 def fields_of(df: DataFrame, of: str | None, who: str) -> StructType:
     """The fields that a transform may see."""
     if of is None:
-        return df.schema
+        return schema_of(df)
     kind = column_type(df, of, who)
     if not isinstance(kind, StructType):
         raise TransformError(f"{who}: column {of!r} is {kind.simpleString()}, which has no fields: decode it first")

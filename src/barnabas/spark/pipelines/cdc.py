@@ -16,11 +16,12 @@ from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import AtomicType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import AtomicType, LongType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines._errors import place_of
 from barnabas.spark.pipelines._fields import TransformError, column, column_type, fields_of, read, resolve
+from barnabas.spark.pipelines._schema import columns_of, parse_type
 from barnabas.spark.pipelines.connector import Sink, registering, text_options
 
 DELETED: Final = "_deleted"
@@ -34,7 +35,7 @@ _DELETE: Final = "d"
 
 def debezium_schema(row: StructType | str) -> StructType:
     """The envelope around rows of this schema, as much of it as is used here."""
-    kind = row if isinstance(row, StructType) else DataType.fromDDL(row)
+    kind = row if isinstance(row, StructType) else parse_type(row)
     if not isinstance(kind, StructType):
         raise TransformError(f"debezium_schema: {kind.simpleString()} is not the schema of a row")
     return StructType(
@@ -111,7 +112,7 @@ def keyed(
 def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:
     if not isinstance(sequence, str):
         return sequence
-    if sequence in df.columns:
+    if sequence in columns_of(df):
         return column(sequence)
     path = resolve(fields, sequence, "sequence")
     return read(of, path)

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType
 
 from barnabas.spark.pipelines import error_headers as names
-from barnabas.spark.pipelines._fields import TransformError, column, column_type
+from barnabas.spark.pipelines._fields import TransformError, column, column_type, without
+from barnabas.spark.pipelines._schema import columns_of, schema_of
 from barnabas.spark.pipelines.transforms import HEADERS_TYPE, header, headers_or_none_yet
 
 #: Stages by Connect's names.
@@ -35,7 +36,7 @@ class Split(NamedTuple):
 def split(df: DataFrame, *, error: str = "error") -> Split:
     """Those without an error, and those with one. Each is a query of its own if both are started; see `to_topics`."""
     column_type(df, error, "split")
-    return Split(df.filter(column(error).isNull()).drop(error), df.filter(column(error).isNotNull()))
+    return Split(without(df.filter(column(error).isNull()), error), df.filter(column(error).isNotNull()))
 
 
 def dead_letters(
@@ -90,19 +91,19 @@ def to_topics(
 
 def _raw(df: DataFrame, who: str) -> None:
     for name in ("key", "value"):
-        if name in df.columns and not isinstance(df.schema[name].dataType, BinaryType | StringType):
-            kind = df.schema[name].dataType.simpleString()
+        if name in columns_of(df) and not isinstance(schema_of(df)[name].dataType, BinaryType | StringType):
+            kind = schema_of(df)[name].dataType.simpleString()
             raise TransformError(
                 f"{who}: {name!r} is {kind}, but a dead letter keeps the bytes: decode into another column"
             )
 
 
 def _bytes_of(df: DataFrame, name: str) -> Column:
-    return (column(name) if name in df.columns else F.lit(None)).cast("binary").alias(name)
+    return (column(name) if name in columns_of(df) else F.lit(None)).cast("binary").alias(name)
 
 
 def _timestamp(df: DataFrame) -> list[Column]:
-    return [column("timestamp")] if "timestamp" in df.columns else []
+    return [column("timestamp")] if "timestamp" in columns_of(df) else []
 
 
 def error_headers(df: DataFrame, *, pipeline: str, stage: str, error: str = "error") -> Column:
@@ -112,10 +113,10 @@ def error_headers(df: DataFrame, *, pipeline: str, stage: str, error: str = "err
         return value.cast("string").cast("binary")
 
     def known(name: str, otherwise: object) -> Column:
-        value = column(name).cast("string") if name in df.columns else F.lit(None).cast("string")
+        value = column(name).cast("string") if name in columns_of(df) else F.lit(None).cast("string")
         return text(F.coalesce(value, F.lit(str(otherwise))))
 
-    task = F.coalesce(column("partition").cast("string") if "partition" in df.columns else F.lit("0"), F.lit("0"))
+    task = F.coalesce(column("partition").cast("string") if "partition" in columns_of(df) else F.lit("0"), F.lit("0"))
     added = F.array(
         header(names.TOPIC, known("topic", "")),
         header(names.PARTITION, known("partition", -1)),

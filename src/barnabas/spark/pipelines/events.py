@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
+from barnabas.spark.pipelines.expectation_counts import counts
+
 _MESSAGE = re.compile(r"(Flow|Run) ?(\S*?) (?:is|has) ([A-Z]+)\.?")
 
 
@@ -41,6 +43,8 @@ class Progress:
     state_rows: int
     state_bytes: int
     watermark: str | None
+    #: By dataset and name: what was done (`action`), and how many rows `passed` and `failed`.
+    expectations: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
 
 
 Event: TypeAlias = FlowState | RunState | Progress
@@ -80,6 +84,10 @@ def parse_progress(document: Mapping[str, Any]) -> Progress:
         state_rows=sum(int(state.get("numRowsTotal", 0)) for state in states),
         state_bytes=sum(int(state.get("memoryUsedBytes", 0)) for state in states),
         watermark=(document.get("eventTime") or {}).get("watermark"),
+        expectations={
+            f"{each.dataset}.{each.name}": {"action": each.action, "passed": each.passed, "failed": each.failed}
+            for each in counts(document.get("observedMetrics") or {})
+        },
     )
 
 

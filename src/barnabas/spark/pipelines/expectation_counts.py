@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, Protocol
 #: `expectations.<dataset>` is the metric; in it `rows`, and the failures of each expectation as `<action>:<name>`.
 PREFIX: Final = "expectations."
 ROWS: Final = "rows"
+#: After it, what tells apart the metrics of one dataset, where decorators are stacked.
+STACKED: Final = "#"
 
 
 class ExpectationCount(NamedTuple):
@@ -34,7 +36,8 @@ def counts(observed: Mapping[str, _Row | Mapping[str, object]]) -> list[Expectat
         for key, failed in values.items():
             action, _, name = key.partition(":")
             lost = _number(failed)
-            found.append(ExpectationCount(metric.removeprefix(PREFIX), name, action, rows - lost, lost))
+            dataset = metric.removeprefix(PREFIX).partition(STACKED)[0]
+            found.append(ExpectationCount(dataset, name, action, rows - lost, lost))
     return found
 
 

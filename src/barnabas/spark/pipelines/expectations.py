@@ -27,7 +27,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
 from barnabas.spark.pipelines._fields import column
-from barnabas.spark.pipelines.expectation_counts import PREFIX, ROWS, ExpectationCount, Tally, counts
+from barnabas.spark.pipelines._schema import columns_of
+from barnabas.spark.pipelines.expectation_counts import PREFIX, ROWS, STACKED, ExpectationCount, Tally, counts
 
 __all__ = [
     "Action",
@@ -138,17 +139,19 @@ class Expectations:
         found = F.when(problem.isNotNull(), F.struct(F.lit(ERROR_CLASS).alias("class"), problem.alias("message"))).cast(
             ERROR_DDL
         )
-        return df.withColumn(self.error, F.coalesce(column(self.error), found) if self.error in df.columns else found)
+        return df.withColumn(
+            self.error, F.coalesce(column(self.error), found) if self.error in columns_of(df) else found
+        )
 
 
 def _stacked(query: Query, expectations: Expectations) -> str:
     """Decorators may be stacked on one function, and every metric of a query needs a name of its own."""
     names = "+".join(one.name for one in expectations.all())
-    return f"{getattr(query, '__name__', 'query')}.{names}"
+    return f"{getattr(query, '__name__', 'query')}{STACKED}{names}"
 
 
 def _complaint(df: DataFrame, one: Expectation) -> Column:
-    row = F.substring(F.to_json(F.struct(*[column(name) for name in df.columns])), 1, _SHOWN)
+    row = F.substring(F.to_json(F.struct(*[column(name) for name in columns_of(df)])), 1, _SHOWN)
     return F.concat(place_of(df), F.lit(f"{one.text} failed: "), row)
 
 

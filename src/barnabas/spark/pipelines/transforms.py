@@ -46,6 +46,7 @@ from barnabas.spark.pipelines._fields import (
     resolve,
     rewrite,
 )
+from barnabas.spark.pipelines._schema import columns_of
 
 __all__ = [
     "Cast",
@@ -301,7 +302,7 @@ class HoistField:
 
     def __call__(self, df: DataFrame) -> DataFrame:
         if self.of is None:
-            return df.select(F.struct(*[column(name) for name in df.columns]).alias(self.field))
+            return df.select(F.struct(*[column(name) for name in columns_of(df)]).alias(self.field))
         column_type(df, self.of, "HoistField")
         return df.withColumn(self.of, F.struct(column(self.of).alias(self.field)))
 
@@ -509,7 +510,7 @@ class Route:
     def __call__(self, df: DataFrame) -> DataFrame:
         if not self.topics:
             raise TransformError("Route: no topic was named")
-        rest = column(TOPIC) if self.otherwise is None and TOPIC in df.columns else F.lit(self.otherwise)
+        rest = column(TOPIC) if self.otherwise is None and TOPIC in columns_of(df) else F.lit(self.otherwise)
         chosen: Column = rest.cast("string")
         for topic, condition in reversed(list(self.topics.items())):
             chosen = F.when(_condition(condition), F.lit(topic)).otherwise(chosen)
@@ -522,7 +523,7 @@ class Route:
 def headers_or_none_yet(df: DataFrame) -> Column:
     """The headers so far, never null, also of a source that was read without `includeHeaders`."""
     nothing = F.array().cast(HEADERS_TYPE)
-    return F.coalesce(column(HEADERS), nothing) if HEADERS in df.columns else nothing
+    return F.coalesce(column(HEADERS), nothing) if HEADERS in columns_of(df) else nothing
 
 
 def header(key: str, value: Column) -> Column:

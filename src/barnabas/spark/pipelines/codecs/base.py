@@ -22,8 +22,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines._errors import ERROR_DDL, ERROR_TYPE, place_of
-from barnabas.spark.pipelines._fields import TransformError, column_type
+from barnabas.spark.pipelines._fields import TransformError, column_type, without
 from barnabas.spark.pipelines._fields import column as column_named
+from barnabas.spark.pipelines._schema import columns_of
 from barnabas.spark.pipelines.codecs.registry import RegistryError, UnknownSchema
 
 Mode: TypeAlias = Literal["PERMISSIVE", "DROP", "FAIL"]
@@ -96,7 +97,7 @@ def _applied(
 ) -> DataFrame:
     if mode not in ("PERMISSIVE", "DROP", "FAIL"):
         raise TransformError(f"{direction}: no mode {mode!r}: it is PERMISSIVE, DROP or FAIL")
-    before = column_named(error) if error in df.columns else None
+    before = column_named(error) if error in columns_of(df) else None
     place = place_of(df)
     both = f"_{direction}.{into}"
     df = df.withColumn(both, result)
@@ -107,7 +108,7 @@ def _applied(
     ).cast(ERROR_DDL)
     # The first thing that went wrong with a record is what is wrong with it.
     first = found if before is None else F.coalesce(before, found)
-    df = df.withColumn(into, column_named(both).getField("data")).withColumn(error, first).drop(both)
+    df = without(df.withColumn(into, column_named(both).getField("data")).withColumn(error, first), both)
     if mode == "PERMISSIVE":
         return df
     bad = column_named(error).isNotNull()
@@ -116,7 +117,7 @@ def _applied(
     else:
         metric = name or f"{direction}.{column}.{next(_names)}"
         df = df.observe(metric, F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("dropped")).filter(~bad)
-    return df.drop(error)
+    return without(df, error)
 
 
 def by_record(make: MakeConvert, data_type: DataType) -> Callable[[Column], Column]:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines._errors import ERROR_DDL
+from barnabas.spark.pipelines._schema import parse_type
 from barnabas.spark.pipelines.codecs.base import CodecError
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry
 from barnabas.spark.pipelines.codecs.wire import HEAD_BYTES, frame
@@ -37,7 +38,7 @@ class Json:
     def decoder(self) -> Callable[[Column], Column]:
         if self.schema is None:
             raise CodecError("Json: reading needs a schema")
-        schema = self.schema if isinstance(self.schema, DataType) else DataType.fromDDL(self.schema)
+        schema = self.schema if isinstance(self.schema, DataType) else parse_type(self.schema)
         if not isinstance(schema, StructType | ArrayType | MapType) and not self.envelope:
             raise CodecError(f"Json: {schema.simpleString()} is neither a struct nor an array nor a map")
 

@@ -1,0 +1,158 @@
+"""The library inside `pyspark.pipelines`, where Spark does not let a function ask for a schema."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.connect import proto
+
+from barnabas.spark.pipelines._schema import _put_in_place, remember_flows
+from barnabas.spark.pipelines.events import Event, Progress
+from barnabas.spark.pipelines.project import load_project
+from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
+from barnabas.spark.pipelines.session import attach
+from barnabas.testing.plugin import Kafka
+
+CODE = """
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+from barnabas.spark.pipelines import cdc, sinks, sources
+from barnabas.spark.pipelines.codecs import Avro, Json, decode, encode
+from barnabas.spark.pipelines.dead_letter import to_topics
+from barnabas.spark.pipelines.expectations import expect_or_drop
+from barnabas.spark.pipelines.transforms import MaskField
+
+@dp.temporary_view
+@expect_or_drop("has pieces", "data.pieces > 0 or error is not null")
+def lib_orders():
+    records = sources.topic("{orders}", bootstrap="{bootstrap}", options={{"includeHeaders": "true"}}).stream()
+    return decode(records, Json("id long, customer string, card string, pieces int")).transform(MaskField(["card"], of="data"))
+
+sinks.topic(bootstrap="{bootstrap}").create("lib_both")
+
+@dp.append_flow(target="lib_both")
+def lib_clean():
+    ready = encode(spark.readStream.table("lib_orders"), Avro(), into="out", mode="PERMISSIVE")
+    return to_topics(ready, topic="{clean}", dead_letter_topic="{dead}", value="out")
+
+cdc.upsert_into_delta("{folder}/customers", keys=["customer"]).create("lib_customers")
+
+@dp.append_flow(target="lib_customers")
+def lib_last_orders():
+    orders = spark.readStream.table("lib_orders").filter("data is not null").withColumn("who", F.col("data.customer"))
+    return cdc.keyed(orders, keys=["customer"], key="who")
+"""
+UNKNOWN = """
+from pyspark import pipelines as dp
+from barnabas.spark.pipelines.transforms import Flatten
+
+@dp.table
+def lib_late():
+    return spark.readStream.table("lib_not_yet").transform(Flatten())
+"""
+
+
+def run(folder: Path, spark: SparkSession, code: str) -> list[Event]:
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code" / "flows.py").write_text(code)
+    spec = "name: library\nstorage: storage\nlibraries:\n  - glob:\n      include: code/**\n"
+    (folder / "spark-pipeline.yml").write_text(spec)
+    told: list[Event] = []
+    with attach(spark) as session:
+        Runner(load_project(folder), session, told.append).run(RunOptions())
+    return told
+
+
+def values(kafka: Kafka, topic: str) -> list[bytes | None]:
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
+    consumer = Consumer(settings | {"enable.partition.eof": True})
+    found: list[bytes | None] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, "nothing came"
+            if message.error() is not None:
+                return found
+            found.append(message.value())
+    finally:
+        consumer.close()
+
+
+def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipeline(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    topics = {name: kafka.topic(name) for name in ("orders", "clean", "dead")}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for order in (
+        '{"id": 1, "customer": "ann", "card": "4711", "pieces": 1}',
+        '{"id": 2, "customer": "ann", "card": "4711", "pieces": 2}',
+        '{"id": 3, "customer": "bob", "card": "0815", "pieces": 0}',
+        "{no order",
+    ):
+        producer.produce(topics["orders"], order)
+    assert producer.flush(30) == 0
+    told = run(tmp_path, spark, CODE.format(bootstrap=kafka.bootstrap, folder=tmp_path, **topics))
+    assert len(values(kafka, topics["clean"])) == 2
+    assert values(kafka, topics["dead"]) == [b"{no order"]
+    (row,) = DeltaTable(tmp_path / "customers").to_pyarrow_table().to_pylist()
+    assert (row["customer"], row["id"], row["card"], row["_sequence"]) == ("ann", 2, "", 1)
+    counted = [one.expectations for one in told if isinstance(one, Progress) and one.flow == "lib_clean"]
+    assert counted == [{"lib_orders.has pieces": {"action": "drop", "passed": 3, "failed": 1}}]
+    with pytest.raises(PipelineFailed, match="define what it reads before it"):
+        run(tmp_path, spark, UNKNOWN)
+
+
+class _Plan:
+    def to_proto(self, client: object) -> proto.Plan:
+        plan = proto.Plan()
+        plan.root.filter.input.read.named_table.unparsed_identifier = "raw"
+        return plan
+
+
+class _Rows:
+    def to_proto(self, client: object) -> proto.Plan:
+        plan = proto.Plan()
+        plan.root.range.end = 5
+        return plan
+
+
+class _Frame:
+    def __init__(self, plan: object) -> None:
+        self._plan = plan
+
+
+def test_datasets_of_the_pipeline_are_put_in_place_of_their_names_all_the_way_down() -> None:
+    plan = proto.Plan()
+    plan.root.with_columns.input.read.named_table.unparsed_identifier = "spark_catalog.default.`orders`"
+    plan.root.with_columns.input.common.plan_id = 7
+    plan.root.with_columns.aliases.add().expr.literal.integer = 3
+    known = cast(dict[str, Any], {"orders": _Frame(_Plan()), "raw": _Frame(_Rows())})
+    _put_in_place(plan, known, None)
+    put = plan.root.with_columns.input
+    assert (put.common.plan_id, put.filter.input.range.end) == (7, 5)
+
+
+def test_what_flows_return_is_remembered_once_by_target() -> None:
+    from pyspark.pipelines.flow import Flow
+    from pyspark.pipelines.source_code_location import SourceCodeLocation
+
+    class Registry:
+        def register_flow(self, flow: Flow) -> None:
+            flow.func()
+
+    registry: Any = Registry()
+    remember_flows(registry)
+    remember_flows(registry)
+    calls: list[str] = []
+
+    def query() -> Any:
+        calls.append("called")
+        return "a DataFrame"
+
+    registry.register_flow(Flow("f", "cat.db.orders", {}, SourceCodeLocation("x.py", 1), query))
+    assert calls == ["called"]
+    assert registry._barnabas_known == {"orders": "a DataFrame"}
