@@ -110,12 +110,19 @@ class Runner:
         return graph_id
 
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
-        with self._session.remote(), _failing_well():
-            for message in self._messages(graph_id, options):
-                event = parse_message(now(), message)
-                over = isinstance(event, RunState) and options.continuous
-                if event is not None and not over and not quiet:
-                    self._told(event)
+        # Spark says what was wrong with a flow when it finds it, and at the end only that something was.
+        reasons: list[str] = []
+        try:
+            with self._session.remote(), _failing_well():
+                for message in self._messages(graph_id, options):
+                    event = parse_message(now(), message)
+                    if event is None or getattr(event, "state", "") == "FAILED":
+                        reasons.append(plain_message(message))
+                    over = isinstance(event, RunState) and options.continuous
+                    if event is not None and not over and not quiet:
+                        self._told(event)
+        except PipelineFailed as failed:
+            raise PipelineFailed("\n".join([*reasons, str(failed)])) from failed
 
     def _messages(self, graph_id: str, options: RunOptions) -> Iterator[str]:
         """Start a run, and yield what Spark says of it until it is over.
