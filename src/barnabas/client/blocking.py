@@ -33,6 +33,7 @@ from barnabas.client.errors import (
     DeadlineExceeded,
     RequestTimedOut,
     check,
+    lost_connection,
 )
 from barnabas.client.image import ClusterImage, image_of
 from barnabas.client.security import RENEWAL_SHARE, ClientSecurity
@@ -160,7 +161,7 @@ class BlockingConnection:
             raise RequestTimedOut(f"{what} to {self.address} was not answered in time") from None
         except OSError as error:
             self.close()
-            raise ConnectionLost(f"connection to {self.address} was lost: {error.strerror or error}") from error
+            raise lost_connection(self.address, error) from error
         except Malformed as error:
             self.close()
             raise ConnectionLost(f"{self.address} sent what is not a response: {error}") from error

@@ -26,6 +26,7 @@ from barnabas.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
     check,
+    lost_connection,
 )
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.protocol import codec, frame
@@ -329,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(ConnectionLost(f"connection to {self.address} was lost: {exc or 'closed'}"))
+        self._fail(lost_connection(self.address, exc))
         if not self._ended.done():
             self._ended.set_result(None)
 

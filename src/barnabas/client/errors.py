@@ -1,6 +1,12 @@
 """What can go wrong for a client, told apart by what the caller may do next."""
 
+import ssl
+from typing import Final
+
 from barnabas.core.errors import RETRIABLE, BarnabasError, ErrorCode
+
+#: TLS alerts after which trying again is of no use.
+_REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION")
 
 
 class ClientError(BarnabasError):
@@ -61,3 +67,12 @@ def check(code: int, message: str | None = None) -> None:
     """Raise `BrokerRefused` unless the code says that all went well."""
     if code:
         raise BrokerRefused(code, message)
+
+
+def lost_connection(address: str, error: BaseException | None) -> ClientError:
+    """What it means that a connection ended: with TLS 1.3 a broker refuses a client's certificate when all seems well."""
+    alert = (error.reason or "").partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
+    if any(word in alert for word in _REFUSING_ALERTS):
+        return AuthenticationFailed(f"{address} refuses this client in TLS: {alert.replace('_', ' ').lower()}")
+    words = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return ConnectionLost(f"connection to {address} was lost: {words or 'closed'}")

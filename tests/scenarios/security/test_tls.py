@@ -151,8 +151,16 @@ def test_client_without_a_certificate_is_refused_where_one_is_required(
     tls_cluster: LocalCluster, authority: Authority
 ) -> None:
     reach(bootstrap_of(tls_cluster, "SSL").split(",")[0], own(authority))
-    with pytest.raises(ClientError):
-        reach(bootstrap_of(tls_cluster, "MUTUAL").split(",")[0], own(authority))
+    address = bootstrap_of(tls_cluster, "MUTUAL").split(",")[0]
+    with pytest.raises(AuthenticationFailed, match="certificate required"):
+        reach(address, own(authority))
+
+    async def with_our_async_client() -> None:
+        async with Cluster(client_config(address, own(authority))) as cluster:
+            await cluster.refresh(())
+
+    with pytest.raises(AuthenticationFailed, match="certificate required"):
+        asyncio.run(with_our_async_client())
 
 
 def test_client_with_a_certificate_of_another_authority_is_refused(
@@ -160,7 +168,7 @@ def test_client_with_a_certificate_of_another_authority_is_refused(
 ) -> None:
     stranger = Authority.create(tmp_path, "Stranger").issue("mallory", subject="/CN=Alice")
     address = bootstrap_of(tls_cluster, "MUTUAL").split(",")[0]
-    with pytest.raises(ClientError):
+    with pytest.raises(AuthenticationFailed, match="unknown ca"):
         reach(address, own(authority, ssl_keystore_type="PEM", ssl_keystore_location=str(stranger)))
 
 
