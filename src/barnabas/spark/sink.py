@@ -157,9 +157,14 @@ def write_rows(options: SinkOptions, batch: BatchOf, rows: Iterator[pa.RecordBat
                 task = _TaskWriter(options, link, batch)
             task.write(chunk)
         return Written(batch) if task is None else task.finish()
-    except BaseException:
+    except BaseException as error:
         if task is not None:
             task.abort()
+        if isinstance(error, BrokerRefused) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise ConfigError(
+                f"{error}. Set kafka.batch.size (now {options.encoder.batch_bytes}) below the topic's max.message.bytes; "
+                "a single row that is larger needs a larger max.message.bytes"
+            ) from error
         raise
 
 

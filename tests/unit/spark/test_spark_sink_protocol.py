@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
 from barnabas.core.errors import ConfigError
@@ -329,3 +330,15 @@ def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
 def test_a_time_out_that_brokers_refuse_says_which_setting(query: Query) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.transaction\.timeout\.ms=99999999 is more than the brokers allow"):
         query.start(**{"kafka.transaction.timeout.ms": "99999999"}).write_all(0)
+
+
+def test_a_batch_that_is_too_large_for_the_topic_says_which_setting(query: Query) -> None:
+    query.options["topic"] = name = f"{query.topic}-small"
+    admin = AdminClient({"bootstrap.servers": query.bootstrap})
+    [made] = admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "300"})]).values()
+    made.result(30)
+    rows = ["x" * 100] * 5
+    with pytest.raises(ConfigError, match=r"MESSAGE_TOO_LARGE.*Set kafka\.batch\.size \(now 524288\)"):
+        query.start().write(0, 0, rows)
+    assert query.open_transactions() == []
+    query.start(**{"kafka.batch.size": "250"}).write(0, 0, rows)
