@@ -271,7 +271,7 @@ class Chain:
         self.note(f"{numbers.sent} records in; draining")
         self.start_driver(drain=True)
         assert self._driver is not None
-        if self._driver.wait(300) != 0:
+        if self._driver.wait(900) != 0:
             raise PromiseBroken(f"the last driver failed: see {self.log}")
         self._driver = None
         self.verify(numbers.sent)
@@ -388,7 +388,7 @@ class Chain:
         self.cluster.kill(broker)
         self.note(f"killed broker {broker}")
         time.sleep(self._chance.choice([0, 1, 3]))
-        self.cluster.start(broker)
+        self.cluster.start_broker(broker)
         self.note(f"broker {broker} is back")
 
     # -- what must hold -----------------------------------------------------------------------------------------------
