@@ -4,8 +4,8 @@ import argparse
 import inspect
 import os
 import sys
-import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
@@ -43,7 +43,7 @@ def main(pipeline: Pipeline) -> None:
     for name, parameter in list(inspect.signature(pipeline).parameters.items())[1:]:
         default = None if parameter.default is inspect.Parameter.empty else parameter.default
         if name == "checkpoint":
-            default = os.path.join(tempfile.gettempdir(), "barnabas-examples", pipeline.__module__, str(os.getuid()))
+            default = str(Path(".checkpoints", Path(sys.argv[0]).stem))
         parser.add_argument(f"--{name}", default=default, required=default is None)
     parser.add_argument(
         "--continuous", action="store_true", help="go on as records come; else end with what there is now"

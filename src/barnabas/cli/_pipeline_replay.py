@@ -1,6 +1,7 @@
 """`barnabas pipeline replay`: dead letters go back to where they came from, each once."""
 
-from typing import Annotated
+import importlib
+from typing import Annotated, Any
 
 import typer
 
@@ -44,10 +45,10 @@ def replay_letters(
     """Send dead letters back, each once."""
     if from_topic is None:
         raise UsageError("replay needs the dead-letter topic: --from TOPIC")
-    from barnabas.spark.pipelines.replay import ReplayError, ReplayPlan, replay
-
+    # The layers beside this one are imported when they are asked for: without the extra there is no Spark.
+    work: Any = importlib.import_module("barnabas.spark.pipelines.replay")
     config = options(bootstrap_server, command_config)
-    plan = ReplayPlan(
+    plan = work.ReplayPlan(
         from_topic=from_topic,
         to_topic=to_topic,
         exception_class=exception_class,
@@ -58,8 +59,8 @@ def replay_letters(
         dry_run=dry_run,
     )
     try:
-        report = run(config, lambda cluster: replay(cluster, plan))
-    except ReplayError as error:
+        report = run(config, lambda cluster: work.replay(cluster, plan))
+    except work.ReplayError as error:
         raise UsageError(str(error)) from error
     if json:
         say_json(
