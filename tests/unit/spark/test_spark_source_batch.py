@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from barnabas.testing.plugin import Kafka
 
 Reader = Callable[..., DataFrame]
+#: Records here have times long past, which retention would take to heart.
+KEEP = {"retention.ms": "-1"}
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def produce(
 
 
 def test_rows_are_those_of_the_official_source(load: Reader, kafka: Kafka):
-    topic = kafka.topic(partitions=3)
+    topic = kafka.topic(partitions=3, config=KEEP)
     for partition, codec in enumerate(("none", "lz4", "zstd")):
         produce(kafka, topic, 40, partition=partition, **{"compression.type": codec})
     frame = load(subscribe=topic, includeHeaders=True, minPartitions=7)
@@ -80,7 +82,7 @@ def offsets_of(frame: DataFrame) -> dict[int, list[int]]:
 
 
 def test_offsets_timestamps_and_strategies_say_where_to_read(load: Reader, kafka: Kafka):
-    topic, other = kafka.topic("where", partitions=2), kafka.topic("else")
+    topic, other = kafka.topic("where", partitions=2, config=KEEP), kafka.topic("else", config=KEEP)
     produce(kafka, topic, 10, partition=0, start_ms=1_000_000)
     produce(kafka, topic, 10, partition=1, start_ms=2_000_000)
     produce(kafka, other, 3)
@@ -113,7 +115,7 @@ def test_offsets_timestamps_and_strategies_say_where_to_read(load: Reader, kafka
 
 
 def test_what_cannot_be_read_is_refused_in_words(load: Reader, kafka: Kafka):
-    topic = kafka.topic("words", partitions=2)
+    topic = kafka.topic("words", partitions=2, config=KEEP)
     produce(kafka, topic, 5, start_ms=1_000_000)
     missing = kafka.name("missing")
     cases: list[tuple[dict[str, object], str]] = [
@@ -137,7 +139,7 @@ def test_what_cannot_be_read_is_refused_in_words(load: Reader, kafka: Kafka):
 
 
 def test_filters_become_offsets_where_spark_pushes_them(load: Reader, kafka: Kafka, spark: SparkSession):
-    topic = kafka.topic("filters", partitions=3)
+    topic = kafka.topic("filters", partitions=3, config=KEEP)
     for partition in range(3):
         produce(kafka, topic, 30, partition=partition, start_ms=1_700_000_000_000)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -184,7 +186,7 @@ def test_read_committed_hides_aborted_and_open_transactions(load: Reader, kafka:
 
 
 def test_records_that_are_gone_end_the_query_or_are_skipped(load: Reader, kafka: Kafka):
-    topic = kafka.topic("gone")
+    topic = kafka.topic("gone", config=KEEP)
     produce(kafka, topic, 20)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     (future,) = admin.delete_records([KafkaTopicPartition(topic, 0, 15)]).values()
