@@ -142,7 +142,7 @@ class _Fetcher:
             if empty >= _EMPTY_ANSWERS:
                 # Compaction has taken the last records of the log, and the newest segment is empty.
                 return None
-            if self._clock() > deadline_s:
+            if not empty and self._clock() > deadline_s:
                 raise _Gone(
                     f"Cannot fetch record for offset {self._position} of {self._wanted.partition} in "
                     f"{self._options.poll_timeout_ms} milliseconds: the log ends at {readable}, "

@@ -1,0 +1,154 @@
+"""A task's fetches, against a scripted client: what brokers answer now and then, and what comes of it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from barnabas.client.consumer import Fetched
+from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.records import BatchBuilder
+from barnabas.spark import fetching
+from barnabas.spark.fetching import read_range
+from barnabas.spark.offsets import DataLoss, OffsetRange
+from barnabas.spark.options import source_options
+
+PARTITION = TopicPartition("t", 3)
+OPTIONS = source_options(
+    {"kafka.bootstrap.servers": "nowhere:1", "assign": '{"t":[3]}', "kafkaConsumer.pollTimeoutMs": "0"}, streaming=False
+)
+
+
+def batch(base: int, count: int) -> bytes:
+    builder = BatchBuilder(base_offset=base)
+    for index in range(count):
+        builder.append(None, b"%d" % (base + index), timestamp=1)
+    return builder.build()
+
+
+@dataclass
+class Script:
+    """A client that answers from a list; the last answer is given for ever. Remembers what it was asked."""
+
+    answers: list[Fetched | Exception]
+    first_offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def __enter__(self) -> "Script":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int, **_: object) -> Fetched:
+        assert partition == PARTITION
+        self.asked.append((offset, max_bytes))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return replace(answer, position=offset)
+
+    def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(wanted, self.first_offset)
+
+
+def answer(data: bytes = b"", *, high_watermark: int = 100, throttle_ms: int = 0) -> Fetched:
+    return Fetched(PARTITION, data, 0, high_watermark, high_watermark, 0, (), throttle_ms)
+
+
+Read = Callable[..., list[int]]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
+    def offsets(script: Script, start: int, until: int, *, fail: bool = True) -> list[int]:
+        monkeypatch.setattr(fetching, "BlockingClient", lambda config: script)
+        rows = read_range(replace(OPTIONS, fail_on_data_loss=fail), OffsetRange(PARTITION, start, until), ("offset",))
+        return [offset for part in rows for offset in part.column("offset").to_pylist()]
+
+    yield offsets
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
+    for thread in left:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_fetches_follow_each_other_and_rows_outside_the_range_are_cut(read: Read):
+    script = Script([answer(batch(0, 10)), answer(batch(10, 10)), answer(batch(20, 10))])
+    assert read(script, 5, 25) == list(range(5, 25))
+    assert [offset for offset, _ in script.asked] == [5, 10, 20]
+
+
+def test_a_throttled_answer_is_not_taken_for_the_end(read: Read):
+    script = Script([*[answer(throttle_ms=1)] * 5, answer(batch(0, 3))])
+    assert read(script, 0, 3) == [0, 1, 2]
+
+
+def test_a_hole_at_the_end_of_a_compacted_log_ends_the_range(read: Read):
+    script = Script([answer(batch(0, 3)), answer(high_watermark=10)])
+    assert read(script, 0, 10) == [0, 1, 2]
+    assert len(script.asked) == 4  # the broker has to say so three times
+
+
+def test_records_that_were_promised_and_do_not_come_are_data_loss(read: Read):
+    answers: list[Fetched | Exception] = [answer(batch(0, 3), high_watermark=3), answer(high_watermark=3)]
+    with pytest.raises(
+        DataLoss, match="Cannot fetch record for offset 3 of t-3 in 0 milliseconds: the log ends at 3, 9 was"
+    ):
+        read(Script(list(answers)), 0, 9)
+    assert read(Script(list(answers)), 0, 9, fail=False) == [0, 1, 2]
+
+
+def test_what_is_out_of_range_is_skipped_to_where_the_log_begins(read: Read):
+    refused = BrokerRefused(ErrorCode.OFFSET_OUT_OF_RANGE)
+    with pytest.raises(DataLoss, match="Cannot fetch offset 2 of t-3"):
+        read(Script([refused]), 2, 9)
+    # The batch that holds the first offset comes whole: deleted records in it stay deleted.
+    assert read(Script([refused, answer(batch(0, 9))], first_offset=6), 2, 9, fail=False) == [6, 7, 8]
+    assert read(Script([refused], first_offset=50), 2, 9, fail=False) == []
+    assert read(Script([refused], first_offset=0), 2, 9, fail=False) == []
+
+
+def test_a_partition_that_is_gone_is_data_loss_and_a_cluster_that_is_gone_is_not(read: Read):
+    gone = DeadlineExceeded("gave up")
+    gone.__cause__ = BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    with pytest.raises(DataLoss, match="Cannot fetch offset 0 of t-3: there is no such partition"):
+        read(Script([gone]), 0, 9)
+    assert read(Script([gone]), 0, 9, fail=False) == []
+    away = DeadlineExceeded("gave up")
+    away.__cause__ = ConnectionLost("nobody there")
+    with pytest.raises(DeadlineExceeded):
+        read(Script([away]), 0, 9, fail=False)
+
+
+def test_a_batch_larger_than_a_fetch_is_asked_for_again_with_more_room(read: Read):
+    whole = batch(0, 5)
+    script = Script([answer(whole[:40]), answer(whole[:70]), answer(whole)])
+    assert read(script, 0, 5) == [0, 1, 2, 3, 4]
+    sizes = [size for _, size in script.asked]
+    assert sizes == [sizes[0], sizes[0] * 2, sizes[0] * 4]
+
+
+def test_an_old_message_format_is_refused_by_name(read: Read):
+    old = bytearray(batch(0, 5))
+    old[16] = 1
+    with pytest.raises(Malformed, match=r"t-3: .*message format v1"):
+        read(Script([answer(bytes(old)[:60])]), 0, 5)
+
+
+def test_a_task_that_stops_early_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch):
+    script = Script([answer(batch(base, 10)) for base in range(0, 1000, 10)])
+    monkeypatch.setattr(fetching, "BlockingClient", lambda config: script)
+    rows = read_range(OPTIONS, OffsetRange(PARTITION, 0, 1000), ("offset",))
+    assert next(rows).num_rows == 10
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "fetch t-3"]
+    rows.close()  # type: ignore[attr-defined]
+    thread.join(10)
+    assert not thread.is_alive()
+    assert script.closed
+    assert len(script.asked) < 100
