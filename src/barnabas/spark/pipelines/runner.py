@@ -83,7 +83,12 @@ class Runner:
             graph_id = self._define()
             if not options.dry:
                 connector.prepare()
-            self._once(graph_id, options)
+            try:
+                self._once(graph_id, options)
+            except PipelineFailed:
+                # A flow that failed while it caught up is tried again below; a graph that makes no sense is not.
+                if not options.continuous or not self._session.has_started(graph_id):
+                    raise
             if options.continuous and not self._stopping.is_set():
                 self._go_on(graph_id, options)
         finally:

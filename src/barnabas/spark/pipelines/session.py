@@ -71,6 +71,11 @@ class Session:
         """What the server keeps of a run: its `PipelineUpdateContext`."""
         return self._holder.getPipelineExecution(graph_id).get()
 
+    def has_started(self, graph_id: str) -> bool:
+        """Whether the run got as far as starting flows."""
+        found = self._holder.getPipelineExecution(graph_id)
+        return bool(found.isDefined() and found.get().pipelineExecution().graphExecution().isDefined())
+
     def activate(self) -> None:
         """Make our session the one that the JVM's side of this thread works in."""
         self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.jvm_session)
