@@ -76,6 +76,9 @@ class Member:
         }
         self._topics = topics
         self.values: list[int] = []
+        #: What happened, with the time: partitions given and taken, commits, and runs of offsets that were read.
+        self.story: list[tuple[float, str, object]] = []
+        self._run_of: dict[int, tuple[int, int]] = {}
         #: Partitions as they are now.
         self.owned: set[tuple[str, int]] = set()
         #: How often partitions were given or taken.
@@ -114,14 +117,29 @@ class Member:
             self.errors.append(message.error())
             return
         self.values.append(int(message.value() or b"-1"))
+        self._note_read(message.partition() or 0, message.offset() or 0)
         consumer.store_offsets(message)
 
-    @staticmethod
-    def _commit(consumer: Consumer) -> bool:
+    def _note_read(self, partition: int, offset: int) -> None:
+        first, last = self._run_of.get(partition, (offset, offset - 1))
+        if offset != last + 1:
+            self._tell("read", (partition, first, last))
+            first = offset
+        self._run_of[partition] = (first, offset)
+
+    def _tell(self, what: str, of: object) -> None:
+        self.story.append((time.monotonic(), what, of))
+
+    def _commit(self, consumer: Consumer) -> bool:
         """False: not now."""
         try:
-            consumer.commit(asynchronous=False)
+            committed = consumer.commit(asynchronous=False)
+            self._tell("commit", [(each.partition, each.offset, each.error) for each in committed or []])
+            refused = [each for each in committed or [] if each.error is not None]
+            if refused:
+                self.errors.append(refused)
         except KafkaException as error:
+            self._tell("no commit", error)
             code = error.args[0].code()
             if code in NOT_NOW:
                 return False
@@ -131,16 +149,19 @@ class Member:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.assigned += 1
+        self._tell("given", [each.partition for each in partitions])
         self.owned |= {(each.topic, each.partition) for each in partitions}
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.revoked += 1
+        self._tell("taken", [each.partition for each in partitions])
         if not self._is_leaving and not self._commit(consumer):
             self.errors.append("could not commit what is revoked")
         self.owned -= {(each.topic, each.partition) for each in partitions}
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.lost += 1
+        self._tell("lost", [each.partition for each in partitions])
         self.owned -= {(each.topic, each.partition) for each in partitions}
 
     def stop(self) -> None:
@@ -176,6 +197,16 @@ class Crew:
     @property
     def values(self) -> list[int]:
         return [value for member in self.everybody for value in member.values]
+
+    def explain(self) -> str:
+        """The members' stories in order: what to read when something was read twice, or not at all."""
+        told = [(when, number, *rest) for number, each in enumerate(self.everybody) for when, *rest in each.story]
+        told += [
+            (float("inf"), number, "read to the end", (partition, *run))
+            for number, each in enumerate(self.everybody)
+            for partition, run in each._run_of.items()
+        ]
+        return "\n".join(str(each) for each in sorted(told, key=lambda each: each[:2]))
 
     def is_balanced(self) -> bool:
         """Every partition owned once, and the load even."""

@@ -29,7 +29,7 @@ def test_group_grows_and_shrinks_and_reads_every_record_once(fast: str, topic: s
         group.wait_balanced()
         produce(fast, topic, range(900, 1200), 6)
         group.wait_for(1200)
-        assert sorted(group.values) == list(range(1200))
+        assert sorted(group.values) == list(range(1200)), group.explain()
         assert not [error for member in group.everybody for error in member.errors]
 
 
@@ -44,7 +44,7 @@ def test_group_resumes_where_it_stopped(fast: str, topic: str, protocol: str) ->
         produce(fast, topic, range(200, 300), 4)
         group.join()
         group.wait_for(300)
-        assert sorted(group.values) == list(range(300))
+        assert sorted(group.values) == list(range(300)), group.explain()
 
 
 @every_protocol
@@ -59,8 +59,9 @@ def test_rebalance_under_load_loses_nothing_and_repeats_nothing(fast: str, topic
                 group.leave(group.members[0])
         group.wait_for(3000)
         group.wait_balanced()
-        assert not [(member.errors, member.lost) for member in group.everybody if member.errors or member.lost]
-        assert sorted(group.values) == list(range(3000))
+        troubled = [(member.errors, member.lost) for member in group.everybody if member.errors or member.lost]
+        assert not troubled, group.explain()
+        assert sorted(group.values) == list(range(3000)), group.explain()
 
 
 def test_only_moved_partitions_are_taken_away_in_a_cooperative_rebalance(fast: str, topic: str) -> None:
@@ -150,7 +151,7 @@ def test_running_group_moves_from_the_classic_to_the_consumer_protocol_and_back(
         assert admin.describe_consumer_groups([group.group])[group.group].result(10).type.name == "CLASSIC"
         produce(fast, topic, range(600, 900), 6)
         group.wait_for(900)
-        assert sorted(group.values) == list(range(900))
+        assert sorted(group.values) == list(range(900)), group.explain()
         assert all(member.owned for member in old)
 
 
@@ -175,7 +176,7 @@ def test_no_commit_is_lost_when_the_coordinator_is_killed(
         group.wait_balanced(60)
         produce(cluster.bootstrap, topic, range(600, 900), 6)
         group.wait_for(900, 60)
-        assert sorted(group.values) == list(range(900))
+        assert sorted(group.values) == list(range(900)), group.explain()
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
@@ -195,7 +196,7 @@ def test_group_lives_on_when_its_coordinator_stops_cleanly(
         group.wait_for(600, 60)
         for member in list(group.members):
             group.leave(member)
-        assert sorted(group.values) == list(range(600))
+        assert sorted(group.values) == list(range(600)), group.explain()
         reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
         committed = reader.committed([TopicPartition(topic, number) for number in range(6)], timeout=30)
         reader.close()
