@@ -54,7 +54,7 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
-from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
@@ -572,7 +572,12 @@ class Broker:
     async def _load_topic_settings(self, topics: Iterable[str]) -> None:
         """Topics that this broker is about to host: their creation wrote settings without a notification."""
         names = list(topics)
-        for name, settings in (await self.config_store.read_many(paths.TOPICS, names)).items():
+        try:
+            found = await self.config_store.read_many(paths.TOPICS, names)
+        except SessionExpired as error:
+            # The controller tells all of it again when this broker has registered anew.
+            raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
+        for name, settings in found.items():
             self._settings_changed(paths.TOPICS, name, settings)
 
     async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:

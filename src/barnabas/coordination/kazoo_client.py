@@ -28,6 +28,7 @@ from barnabas.coordination.operations import (
     GetChildren,
     Interrupted,
     Multi,
+    MultiRead,
     Operation,
     Result,
     SetData,
@@ -52,6 +53,7 @@ _CODES: dict[type[BaseException], ZkCode] = {
     failures.RolledBackError: ZkCode.ROLLED_BACK,
     # ZooKeeper's word for "an operation before or after this one failed".
     failures.RuntimeInconsistency: ZkCode.ROLLED_BACK,
+    failures.UnimplementedError: ZkCode.UNIMPLEMENTED,
     failures.NoChildrenForEphemeralsError: ZkCode.NO_CHILDREN_FOR_EPHEMERALS,
 }
 
@@ -99,6 +101,42 @@ class _Pending:
         done, self._done = self._done, None
         if done is not None:
             done(answer)
+
+
+class _MultiRead:
+    """ZooKeeper's request 22, which kazoo does not have: several reads of data, each with its answer or error."""
+
+    __slots__ = ("_paths",)
+
+    type = 22
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytearray:
+        out = bytearray()
+        for path in self._paths:
+            out += requests.MultiHeader(requests.GetData.type, False, -1).serialize()
+            out += requests.GetData(path, None).serialize()
+        out += requests.MultiHeader(-1, True, -1).serialize()
+        return out
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> list[Result]:
+        results: list[Result] = []
+        while True:
+            header, offset = requests.MultiHeader.deserialize(data, offset)
+            if header.done:
+                return results
+            if header.type == requests.GetData.type:
+                value, offset = requests.read_buffer(data, offset)
+                stat = ZnodeStat._make(requests.stat_struct.unpack_from(data, offset))
+                offset += requests.stat_struct.size
+                results.append(Result(ZkCode.OK, data=value, stat=_stat(stat)))
+            else:
+                [code] = requests.int_struct.unpack_from(data, offset)
+                offset += requests.int_struct.size
+                results.append(Result(_CODES.get(failures.EXCEPTIONS[code], ZkCode.REFUSED)))
 
 
 class _Watcher:
@@ -174,7 +212,7 @@ class KazooConnection:
         self._client.stop()
         self._client.close()
 
-    def submit(self, operation: Operation, done: Done) -> None:
+    def submit(self, operation: Operation | MultiRead, done: Done) -> None:
         request, convert = self._translate(operation)
         self._client._call(request, _Pending(convert, done))
 
@@ -206,7 +244,7 @@ class KazooConnection:
             self._acls[entries] = known
         return known
 
-    def _translate(self, operation: Operation) -> tuple[Any, Callable[[Any], Result]]:
+    def _translate(self, operation: Operation | MultiRead) -> tuple[Any, Callable[[Any], Result]]:
         match operation:
             case Get(path, watch):
                 return requests.GetData(self._absolute(path), self._watcher("data", path, watch)), _got
@@ -216,6 +254,8 @@ class KazooConnection:
                 return requests.GetChildren(self._absolute(path), self._watcher("children", path, watch)), _listed
             case Multi(operations):
                 return requests.Transaction([self._part(each) for each in operations]), self._committed
+            case MultiRead(gets):
+                return _MultiRead([self._absolute(each.path) for each in gets]), _read_together
             case Create():
                 return self._part(operation), self._created
             case SetData():
@@ -268,6 +308,10 @@ def _stat(stat: ZnodeStat) -> Stat:
 def _got(value: Any) -> Result:
     data, stat = value
     return Result(ZkCode.OK, data=data, stat=_stat(stat))
+
+
+def _read_together(results: Any) -> Result:
+    return Result(ZkCode.OK, results=tuple(results))
 
 
 def _existed(stat: Any) -> Result:

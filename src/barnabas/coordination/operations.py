@@ -22,6 +22,8 @@ class ZkCode(Enum):
     #: The operation was part of a transaction that another operation broke.
     ROLLED_BACK = "rolled back"
     NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
+    #: A server of an older release.
+    UNIMPLEMENTED = "unimplemented"
     #: The request was refused for a reason that callers do not tell apart.
     REFUSED = "refused"
 
@@ -98,6 +100,13 @@ class Multi:
     operations: "tuple[Create | SetData | Delete | Check, ...]"
 
 
+@dataclass(frozen=True, slots=True)
+class MultiRead:
+    """Several reads in one request, each with its own answer. The session makes them of many; servers before 3.6 have none."""
+
+    operations: tuple[Get, ...]
+
+
 Write = Create | SetData | Delete
 Operation = Get | Exists | GetChildren | Create | SetData | Delete | Multi
 
@@ -115,7 +124,7 @@ class Result:
     stat: Stat | None = None
     #: GetChildren, sorted.
     children: tuple[str, ...] = ()
-    #: Multi, in the order of its operations.
+    #: Multi and MultiRead, in the order of their operations.
     results: "tuple[Result, ...]" = ()
 
     @property

@@ -31,6 +31,7 @@ from barnabas.coordination.operations import (
     Guard,
     Interrupted,
     Multi,
+    MultiRead,
     Operation,
     Result,
     SetData,
@@ -50,7 +51,8 @@ _log = logging.getLogger(__name__)
 #: buffer has room for about 270: past that the loop would block.
 _IN_FLIGHT_MAX = 128
 
-#: Guarded writes that travel as one transaction, by number and by size. ZooKeeper takes 1 MB.
+#: Guarded writes that travel as one transaction, by number and by size; reads that travel as one request, by number.
+#: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
 
@@ -112,14 +114,14 @@ class BatchAnswer:
 
 
 class _Work:
-    """One request: an operation, or several guarded writes in one transaction."""
+    """One request: an operation, several guarded writes in one transaction, or several reads in one."""
 
     __slots__ = ("batch", "indexes", "is_guarded", "operation", "order")
 
     def __init__(
         self,
         order: tuple[int, int],
-        operation: Operation,
+        operation: Operation | MultiRead,
         batch: "_Batch",
         indexes: tuple[int, ...],
         *,
@@ -186,6 +188,8 @@ class ZooKeeperSession:
         self._waiting: list[_Work] = []
         self._in_flight: set[_Work] = set()
         self._sequence = 0
+        #: Until a server says that it cannot: those of ZooKeeper before 3.6.
+        self._packs_reads = True
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -345,14 +349,40 @@ class ZooKeeperSession:
     def _begin(self, batch: _Batch) -> None:
         self._sequence += 1
         if batch.guard is None:
-            for index, operation in enumerate(batch.operations):
-                self._push(_Work((self._sequence, index), operation, batch, (index,)))
+            self._push_all(batch)
         else:
             self._push_packed(batch, batch.guard)
         self._pump()
 
     def _push(self, work: _Work) -> None:
         heapq.heappush(self._waiting, work)
+
+    def _push_all(self, batch: _Batch) -> None:
+        """Each alone, but for plain reads: a new controller reads the state of thousands of partitions, and a request costs
+        much more than what it asks for."""
+        reads: list[int] = []
+        for index, operation in enumerate(batch.operations):
+            is_plain = isinstance(operation, Get) and operation.watch is None
+            if reads and (not is_plain or len(reads) >= _PACKED_MAX):
+                self._push_reads(batch, reads)
+                reads = []
+            if is_plain and self._packs_reads:
+                reads.append(index)
+            else:
+                self._push_alone(batch, index)
+        if reads:
+            self._push_reads(batch, reads)
+
+    def _push_reads(self, batch: _Batch, indexes: Sequence[int]) -> None:
+        if len(indexes) == 1:
+            self._push_alone(batch, indexes[0])
+            return
+        gets = tuple(each for index in indexes if isinstance(each := batch.operations[index], Get))
+        self._push(_Work((self._sequence, indexes[0]), MultiRead(gets), batch, tuple(indexes)))
+
+    def _push_alone(self, batch: _Batch, index: int, sequence: int | None = None) -> None:
+        order = (self._sequence if sequence is None else sequence, index)
+        self._push(_Work(order, batch.operations[index], batch, (index,)))
 
     def _push_packed(self, batch: _Batch, guard: Guard) -> None:
         check = Check(paths.CONTROLLER_EPOCH, guard.epoch_zk_version)
@@ -390,6 +420,9 @@ class ZooKeeperSession:
         self._in_flight.discard(work)
         if isinstance(answer, Result):
             self._settle(work, answer)
+        elif answer is Interrupted.CONNECTION_LOST and isinstance(work.operation, MultiRead):
+            # An old server may close the connection because of it: not again.
+            self._push_apart(work)
         elif answer is Interrupted.CONNECTION_LOST:
             self._push(work)
         else:
@@ -398,6 +431,9 @@ class ZooKeeperSession:
 
     def _settle(self, work: _Work, result: Result) -> None:
         batch = work.batch
+        if isinstance(work.operation, MultiRead):
+            self._settle_reads(work, result)
+            return
         if not work.is_guarded or not isinstance(work.operation, Multi):
             batch.settle(work.indexes[0], result)
             return
@@ -416,6 +452,19 @@ class ZooKeeperSession:
         check = work.operation.operations[0]
         for index, operation in zip(work.indexes, work.operation.operations[1:], strict=True):
             self._push(_Work((work.order[0], index), Multi((check, operation)), batch, (index,), is_guarded=True))
+
+    def _settle_reads(self, work: _Work, result: Result) -> None:
+        if result.ok:
+            for index, part in zip(work.indexes, result.results, strict=True):
+                work.batch.settle(index, part)
+            return
+        if result.code is ZkCode.UNIMPLEMENTED:
+            self._packs_reads = False
+        self._push_apart(work)
+
+    def _push_apart(self, work: _Work) -> None:
+        for index in work.indexes:
+            self._push_alone(work.batch, index, work.order[0])
 
     # --- what kazoo's thread reports ----------------------------------------------------------------------------------
 

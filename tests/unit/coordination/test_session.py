@@ -16,6 +16,7 @@ from barnabas.coordination.operations import (
     Get,
     GetChildren,
     Guard,
+    Result,
     SetData,
     ZkCode,
 )
@@ -149,6 +150,46 @@ def test_batch_answers_each_operation_in_its_place() -> None:
             assert answer.results[2].data == b"1"
             assert "t" in answer.results[5].children
             assert (await zk.batch([])).results == ()
+
+    run(story())
+
+
+@pytest.mark.parametrize("chroot", ["", "/kafka"])
+@pytest.mark.parametrize("is_old_server", [False, True])
+def test_many_reads_travel_together_and_each_has_its_own_answer(
+    chroot: str, is_old_server: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from barnabas.coordination import kazoo_client
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble, chroot) as zk:
+            await zk.batch([Create(f"/n{number}", b"%d" % number) for number in range(0, 500, 2)])
+            sent: list[object] = []
+            submit = zk._connection.submit  # type: ignore[union-attr]
+
+            def note(operation: object, done: object) -> None:
+                sent.append(operation)
+                submit(operation, done)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(zk._connection, "submit", note)
+            if is_old_server:
+                monkeypatch.setattr(kazoo_client, "_read_together", lambda results: Result(ZkCode.UNIMPLEMENTED))
+            told: list[str] = []
+            wanted = [Get(f"/n{number}", told.append if number == 250 else None) for number in range(500)]
+            for attempt in range(2):
+                sent.clear()
+                results = (await zk.batch(wanted)).results
+                for number, result in enumerate(results):
+                    if number % 2:
+                        assert result.code is ZkCode.NO_NODE
+                    else:
+                        assert (result.data, result.stat and result.stat.version) == (b"%d" % number, 0)
+                if is_old_server:
+                    assert len(sent) == (500 if attempt else 506), "it is asked for once only"
+                else:
+                    assert len(sent) == 7, "500 in hundreds, but for the one with a watch"
+            await zk.set("/n250", b"new")
+            assert told == ["/n250"]
 
     run(story())
 
