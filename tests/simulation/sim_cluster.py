@@ -191,6 +191,7 @@ class Cluster:
                 if session.is_alive:
                     world.note("zookeeper", "session of broker %s expires", broker.id)
                     self.zk.expire(session)
+                    self.broker_died(broker)
             else:
                 world.after(session.expires_ms - world.now_ms, watch_expiry)
 
@@ -259,10 +260,16 @@ class Cluster:
         ]
         self.oracle.isr_is(tp, [(lives, log.records) for lives, log in members if log is not None])
 
-    @staticmethod
-    def _lives_since(broker: SimBroker, zxid: int) -> bool:
+    def _lives_since(self, broker: SimBroker, zxid: int) -> bool:
         """Whether it is still the process that was made a member: of another, nobody can know what it has lost."""
-        return broker.is_up and broker.first_epoch is not None and broker.first_epoch <= zxid
+        if not broker.is_up or broker.first_epoch is None or broker.first_epoch > zxid:
+            return False
+        return self.settings.slow_boot or not self._is_missing(broker)
+
+    def _is_missing(self, broker: SimBroker) -> bool:
+        """It has no session and cannot make one: a member of the ISR that is there leads rather than wait for it."""
+        is_held = broker.is_paused or self._is_cut(broker.id, "zk")
+        return is_held and self.zk.data_of(paths.broker_id(broker.id)) is None
 
     def may_boot(self, broker: SimBroker) -> bool:
         """Has a controller missed it? It left every ISR, or, as the last member, at least the lead."""
