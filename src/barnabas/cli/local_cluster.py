@@ -371,6 +371,8 @@ class LocalCluster:
             "default.replication.factor": str(replicas),
             "min.insync.replicas": min_isr,
             "group.initial.rebalance.delay.ms": "0",
+            # KIP-939: what the Spark sink has decided to write does not expire while its driver is away.
+            "transaction.two.phase.commit.enable": "true",
             # When all stop at once there is nobody to hand over to: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
             **self._security_properties(port),
