@@ -168,9 +168,11 @@ class Takeover:
         self._replicas.initialize()
         self._partitions.initialize()
         replicas = context.replicas_of(context.partitions())
-        self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)
-        # Kafka empties the ISRs first. Leaders are what clients wait for, so they come first here, as when a broker fails.
+        # Kafka empties the ISRs and tells the replicas first. Leaders are what clients wait for, so they come first here, as
+        # when a broker fails.
         yield from self._partitions.bring_online()
+        self._requests.flush()
+        self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)
         self._requests.flush()
         yield from self._replicas.to_offline(
             [each for each in replicas if context.replica_state(each) is ReplicaState.DELETION_INELIGIBLE]
