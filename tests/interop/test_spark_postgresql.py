@@ -1,0 +1,161 @@
+"""A real PostgreSQL, Debian's, as source and sink of pipelines: incremental reads, upserts, each batch once."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adbc_driver_postgresql import dbapi
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from barnabas.spark.pipelines import sinks, sources
+from barnabas.spark.pipelines.connector import Sink
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """Where initdb and postgres are; from Debian's package `postgresql` where they are missing."""
+
+    def found() -> Path | None:
+        return max(Path("/usr/lib/postgresql").glob("*/bin/initdb"), default=Path()).parent if _installed() else None
+
+    def _installed() -> bool:
+        return any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+    if not _installed() and shutil.which("apt-get") is not None:
+        subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], capture_output=True, timeout=280, check=False)
+    place = found()
+    if place is None:
+        pytest.skip("needs postgresql")
+    return place
+
+
+@pytest.fixture(scope="module")
+def uri(programs: Path) -> Iterator[str]:
+    """A server of our own, which goes with its folder. PostgreSQL refuses to run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        owner = pwd.getpwnam("postgres")
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+        as_user = ["runuser", "-u", "postgres", "--"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data, log = folder / "data", folder / "log"
+    initdb = [*as_user, str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "me", "--no-sync"]
+    subprocess.run(initdb, check=True, capture_output=True, timeout=120)
+    control = [*as_user, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(log)]
+    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    subprocess.run([*control, "-o", settings, "start"], check=True, capture_output=True, timeout=120)
+    try:
+        yield f"postgresql://me@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], check=True, capture_output=True, timeout=60)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def ask(uri: str, *statements: str) -> list[tuple[Any, ...]]:
+    """The rows of the last of them."""
+    with dbapi.connect(uri) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        rows = cursor.fetchall() if cursor.description else []
+        connection.commit()
+        return [tuple(row) for row in rows]
+
+
+def run(sink: Sink, frame: DataFrame, checkpoint: Path) -> None:
+    query = sink.writer(frame, checkpoint=str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    assert not query.isActive
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if Spark had died after the batch was written, and before it noted that."""
+    last = max((each for each in (checkpoint / "commits").iterdir() if each.name.isdigit()), key=lambda e: int(e.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_table_is_followed_by_time_and_number_into_another_table(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    ask(
+        uri,
+        "CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, item TEXT, price NUMERIC(8,2), tags TEXT[], changed TIMESTAMPTZ)",
+        "INSERT INTO orders (item, price, changed) SELECT 'item ' || n, n / 2.0, '2026-01-01'::timestamptz + n * interval '1 s'"
+        " FROM generate_series(1, 10) AS n",
+    )
+    orders = sources.table(
+        uri, query="SELECT id, item, price, changed FROM orders", timestamp="changed", incrementing="id", max_rows=4
+    )
+    sink = sinks.sql(uri, "copies", mode="upsert", key=["id"], order_by="changed")
+    checkpoint = tmp_path / "checkpoint"
+    run(sink, orders.stream(spark), checkpoint)
+    assert ask(uri, "SELECT count(*), min(id), max(id) FROM copies") == [(10, 1, 10)]
+
+    # A change moves the time on, so the row comes again, and only it.
+    ask(uri, "UPDATE orders SET item = 'changed', changed = '2026-02-01' WHERE id = 3")
+    run(sink, orders.stream(spark), checkpoint)
+    assert ask(uri, "SELECT item, changed FROM copies WHERE id = 3") == [("changed", datetime(2026, 2, 1, tzinfo=UTC))]
+    assert ask(uri, "SELECT count(*) FROM copies") == [(10,)]
+
+    ask(uri, "UPDATE copies SET item = 'by hand' WHERE id = 3")
+    forget_last_commit(checkpoint)
+    run(sink, orders.stream(spark), checkpoint)
+    assert ask(uri, "SELECT item FROM copies WHERE id = 3") == [("by hand",)], "a batch that was written is left alone"
+    assert ask(uri, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'barnabas_stage%'") == [(0,)]
+
+
+def test_every_type_comes_back_as_it_went(spark: SparkSession, uri: str) -> None:
+    row = spark.range(1).select(
+        F.lit(1).cast("smallint").alias("s"),
+        F.lit(2).cast("int").alias("i"),
+        F.lit(3).cast("long").alias("l"),
+        F.lit(1.5).cast("double").alias("d"),
+        F.lit(True).alias("b"),
+        F.lit("Grüße").alias("t"),
+        F.lit(b"\x00\xff").alias("y"),
+        F.lit("2026-01-02").cast("date").alias("day"),
+        F.lit("2026-01-02 03:04:05.678901").cast("timestamp").alias("at"),
+        F.lit(Decimal("12.34")).alias("n"),
+        F.lit(None).cast("string").alias("nothing"),
+    )
+    sinks.sql(uri, "kinds").write(row)
+    [there] = sources.table(uri, "kinds").batch(spark).collect()
+    [here] = row.collect()
+    assert there.asDict() | {"n": Decimal(there.n)} == here.asDict()
+
+
+def test_missing_table_and_server_that_is_away_are_named(spark: SparkSession, uri: str) -> None:
+    with pytest.raises(Exception, match='relation "nowhere" does not exist'):
+        sources.table(uri, "nowhere").batch(spark)
+    with pytest.raises(Exception, match=r"postgresql://127\.0\.0\.1:1/x: .*refused"):
+        sources.table("postgresql://me:secret@127.0.0.1:1/x", "t").batch(spark)
