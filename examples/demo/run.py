@@ -1,231 +1,167 @@
-"""The demo: three brokers, a stream of orders, a leader that dies in front of you, and every record counted.
+"""The demo: three brokers, a stream of orders, a Spark pipeline, a leader that dies in front of you, and every record counted.
 
-`make demo` runs it and ends by itself; `make demo KEEP=1` leaves the cluster up until Ctrl-C. In a terminal it shows a
-live view, elsewhere it prints plain lines.
+`make demo` runs it and ends by itself; `make demo KEEP=1` leaves everything up until Ctrl-C. In a terminal it shows a live
+view, elsewhere it prints plain lines.
 """
 
 import argparse
 import os
-import random
 import sys
+import tempfile
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from rich.console import Console, Group
+from job import Job, count
+from orders import DEAD, ENRICHED, ORDERS, TOTALS, Stream, create_topics
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
+from view import View
 
 from barnabas.cli.local_cluster import LocalCluster
 
 #: Where the tools are: the demo runs without its environment being activated.
 BIN = Path(os.path.relpath(sys.executable)).parent
-TOPIC = "orders"
-PARTITIONS = 6
-PRODUCTS = ("coffee", "bread", "ink", "paper", "a map of the castle")
 
 
-@dataclass
-class Stream:
-    """Orders in and out, as the two client threads see them."""
+class Story:
+    """What happens, in order. Each step waits for what it tells of, with a deadline."""
 
-    bootstrap: str
-    stop: threading.Event = field(default_factory=threading.Event)
-    #: The producer has the last of its answers.
-    produced: threading.Event = field(default_factory=threading.Event)
-    #: The consumer has everything that was acknowledged.
-    drained: threading.Event = field(default_factory=threading.Event)
-    acknowledged: Counter[str] = field(default_factory=Counter)
-    received: Counter[str] = field(default_factory=Counter)
-    last_ack_s: float = 0.0
-    longest_gap_s: float = 0.0
-    failed: list[str] = field(default_factory=list)
+    def __init__(self, view: View, refresh: Callable[[], None]) -> None:
+        self._view = view
+        self._cluster = view.cluster
+        self._stream = view.stream
+        self._job = view.job
+        self._refresh = refresh
 
-    def produce(self, seed: int) -> None:
-        chance = random.Random(seed)
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 10,
-                "retry.backoff.ms": 20,
-                "retry.backoff.max.ms": 100,
-                "log_level": 0,
-            }
-        )
-        number = 0
-        while not self.stop.is_set():
-            for _ in range(50):
-                order = f"{number}"
-                producer.produce(TOPIC, f"{chance.choice(PRODUCTS)}:{order}", key=order, on_delivery=self._acknowledged)
-                number += 1
-            producer.poll(0.02)
-        producer.flush(30)
-        self.produced.set()
+    def tell(self) -> bool:
+        if not self._begin():
+            self._view.say(f"the pipeline did not start: {self._job.why()}")
+            return False
+        self._kill_a_leader()
+        self._heal()
+        return self._count()
 
-    def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failed.append(str(error))
-            return
-        now = time.monotonic()
-        if self.last_ack_s:
-            self.longest_gap_s = max(self.longest_gap_s, now - self.last_ack_s)
-        self.last_ack_s = now
-        self.acknowledged[(message.key() or b"").decode()] += 1
+    def _watch(self, seconds: float) -> None:
+        self._until(lambda: False, seconds)
 
-    def consume(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "warehouse",
-                "auto.offset.reset": "earliest",
-                "log_level": 0,
-            }
-        )
-        consumer.subscribe([TOPIC])
-        idle_since = time.monotonic()
-        while not self.drained.is_set():
-            for message in consumer.consume(500, 0.1):
-                if message.error() is None:
-                    self.received[(message.key() or b"").decode()] += 1
-                    idle_since = time.monotonic()
-            if self.produced.is_set() and self.received.keys() >= self.acknowledged.keys():
-                self.drained.set()
-            elif self.produced.is_set() and time.monotonic() - idle_since > 20:
-                return
-        consumer.close()
-
-
-class View:
-    """What is shown: a live panel in a terminal, a line now and then elsewhere."""
-
-    def __init__(self, console: Console, cluster: LocalCluster, stream: Stream) -> None:
-        self.console = console
-        self.cluster = cluster
-        self.stream = stream
-        self.said: list[str] = []
-        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        self._before = (time.monotonic(), 0)
-        self._leaders: dict[int, tuple[int, list[int]]] = {}
-
-    def say(self, line: str) -> None:
-        self.said.append(line)
-        if not self.console.is_terminal:
-            self.console.print(line)
-
-    def leaders(self) -> dict[int, tuple[int, list[int]]]:
-        try:
-            partitions = self._admin.list_topics(TOPIC, timeout=1).topics[TOPIC].partitions
-            self._leaders = {n: (p.leader, sorted(p.isrs)) for n, p in sorted(partitions.items())}
-        except KafkaException:
-            # The broker that was asked is the one that died: the view shows what it knew, and asks again.
-            return self._leaders
-        return self._leaders
-
-    def render(self) -> Group:
-        now, count = time.monotonic(), sum(self.stream.acknowledged.values())
-        rate = (count - self._before[1]) / max(now - self._before[0], 0.001)
-        self._before = (now, count)
-        brokers = Table(title="brokers", expand=True)
-        for title in ("id", "address", "process"):
-            brokers.add_column(title)
-        for broker_id in self.cluster.broker_ids:
-            running = self.cluster.member(broker_id).running
-            state = f"[green]pid {self.cluster.pid(broker_id)}[/]" if running else "[red]dead[/]"
-            brokers.add_row(str(broker_id), self.cluster.address(broker_id), state)
-        partitions = Table(title=f"topic {TOPIC}", expand=True)
-        for title in ("partition", "leader", "in sync"):
-            partitions.add_column(title)
-        for number, (leader, isr) in self.leaders().items():
-            partitions.add_row(str(number), str(leader), ", ".join(map(str, isr)))
-        received = sum(self.stream.received.values())
-        flow = f"{rate:,.0f} orders/s acknowledged   {count:,} in   {received:,} out   lag {count - received:,}"
-        return Group(brokers, partitions, Panel(flow, title="stream"), Panel("\n".join(self.said[-6:]), title="story"))
-
-
-def tell_story(view: View, cluster: LocalCluster, stream: Stream, refresh: "Live | None") -> bool:
-    def watch(seconds: float) -> None:
+    def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if refresh is not None:
-                refresh.update(view.render())
+        while not (met := condition()) and time.monotonic() < deadline and not self._job.failed:
+            self._refresh()
             time.sleep(0.25)
+        return met
 
-    view.say(f"three brokers are up at {cluster.bootstrap}")
-    view.say("orders flow: an idempotent producer with acks=all, a consumer group behind it")
-    watch(4)
-    leader = view.leaders()[0][0]
-    view.say(f"kill -9 of broker {leader}, which leads partition 0")
-    stream.longest_gap_s = 0.0
-    cluster.kill(leader)
-    deadline = time.monotonic() + 30
-    while view.leaders()[0][0] in (leader, -1) and time.monotonic() < deadline:
-        watch(0.3)
-    view.say(f"partition 0 is led by broker {view.leaders()[0][0]} now; the producer has noticed and goes on")
-    watch(3)
-    view.say(f"the longest gap between two acknowledgements was {stream.longest_gap_s:.1f} s (session time-out: 6 s)")
-    cluster.start_broker(leader)
-    view.say(f"broker {leader} is back on its data and catches up")
-    deadline = time.monotonic() + 30
-    while any(len(isr) < 3 for _, isr in view.leaders().values()) and time.monotonic() < deadline:
-        watch(0.3)
-    view.say("all three replicas of every partition are in sync again")
-    stream.stop.set()
-    stream.drained.wait(30)
-    watch(0.3)
-    lost = stream.acknowledged.keys() - stream.received.keys()
-    twice = [order for order, times in stream.received.items() if times > 1]
-    view.say(f"{len(stream.acknowledged):,} orders acknowledged, {len(stream.received):,} received")
-    view.say(f"{len(lost)} lost, {len(twice)} twice, {len(stream.failed)} refused")
-    watch(0.3)
-    return not lost and not twice and not stream.failed
+    def _begin(self) -> bool:
+        self._view.say(f"three brokers are up at {self._cluster.bootstrap}")
+        self._view.say("orders flow: an idempotent producer with acks=all, a consumer group behind it")
+        self._view.say("Spark starts: a join with a table topic, dead letters, window totals, Delta")
+        if not self._until(lambda: self._job.under_way, 90):
+            return False
+        self._view.say("the pipeline runs: three queries, exactly once into topics, no JAR")
+        self._watch(5)
+        return True
+
+    def _leader(self) -> int:
+        return self._view.leaders()[0][0]
+
+    def _kill_a_leader(self) -> None:
+        self._dead = self._leader()
+        self._view.say(f"kill -9 of broker {self._dead}, which leads partition 0")
+        self._stream.longest_gap_s = 0.0
+        self._cluster.kill(self._dead)
+        self._until(lambda: self._leader() not in (self._dead, -1), 30)
+        self._view.say(f"partition 0 is led by broker {self._leader()} now; producer and pipeline go on")
+        self._watch(4)
+        gap = f"{self._stream.longest_gap_s:.1f} s"
+        self._view.say(f"the longest gap between two acknowledgements was {gap} (session time-out: 6 s)")
+
+    def _heal(self) -> None:
+        self._cluster.start_broker(self._dead)
+        self._view.say(f"broker {self._dead} is back on its data and catches up")
+        self._until(lambda: all(len(isr) == 3 for _, isr in self._view.leaders().values()), 30)
+        self._view.say("all three replicas of every partition are in sync again")
+
+    def _count(self) -> bool:
+        stream = self._stream
+        stream.stop.set()
+        self._until(stream.drained.is_set, 30)
+        acknowledged = len(stream.acknowledged)
+        self._until(lambda: self._job.has_read(acknowledged), 60)
+        lost = stream.acknowledged.keys() - stream.received.keys()
+        twice = [order for order, times in stream.received.items() if times > 1]
+        self._view.say(f"{acknowledged:,} orders acknowledged; warehouse: {len(lost)} lost, {len(twice)} twice")
+        if self._job.failed:
+            self._view.say(f"the pipeline failed: {self._job.why()}")
+            return False
+        outcome = count(self._cluster.bootstrap, self._job.folder)
+        self._view.say(
+            f"pipeline: {outcome.enriched:,} enriched + {outcome.dead:,} dead letters = {acknowledged:,}; "
+            f"{outcome.in_windows:,} in windows; {outcome.in_table:,} rows in Delta; none twice"
+            if outcome.matches(stream)
+            else f"pipeline: {outcome}, but {acknowledged:,} orders, {len(stream.bad):,} of them bad"
+        )
+        self._refresh()
+        return not lost and not twice and not stream.failed and outcome.matches(stream)
+
+
+def show(console: Console, view: View) -> bool:
+    if not console.is_terminal:
+        return Story(view, lambda: None).tell()
+    with Live(view.render(), console=console, auto_refresh=False) as live:
+        return Story(view, lambda: live.update(view.render(), refresh=True)).tell()
+
+
+def where_to_look(console: Console, cluster: LocalCluster, folder: Path, *, keep: bool) -> None:
+    if not keep:
+        console.print("make demo KEEP=1 leaves everything up, to look around in it")
+        return
+    server = f"--bootstrap-server {cluster.bootstrap}"
+    for command in (
+        f"topics {server} --describe --topic {ORDERS}",
+        f"consumer-groups {server} --describe --all-groups",
+        f"console-consumer {server} --topic {ENRICHED} --from-beginning --isolation-level read_committed",
+        f"console-consumer {server} --topic {TOTALS} --from-beginning --property print.key=true",
+        f"console-consumer {server} --topic {DEAD} --from-beginning",
+    ):
+        console.print(f"{BIN}/barnabas {command}", soft_wrap=True)
+    console.print(f"the Delta table is in {folder / 'orders'}", soft_wrap=True)
+    console.print("everything stays up; Ctrl-C ends it")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("stopping")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="leave everything up until Ctrl-C")
     options = parser.parse_args()
     console = Console()
-    with LocalCluster(brokers=3) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
+    with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as temporary, LocalCluster(brokers=3) as cluster:
+        folder = Path(temporary)
+        create_topics(cluster.bootstrap)
         stream = Stream(cluster.bootstrap)
-        view = View(console, cluster, stream)
         threads = [
             threading.Thread(target=stream.produce, args=(42,), name="producer"),
             threading.Thread(target=stream.consume, name="consumer"),
         ]
-        for thread in threads:
-            thread.start()
-        try:
-            if console.is_terminal:
-                with Live(view.render(), console=console, refresh_per_second=4) as live:
-                    good = tell_story(view, cluster, stream, live)
-            else:
-                good = tell_story(view, cluster, stream, None)
-        finally:
-            stream.stop.set()
-            stream.drained.set()
+        with Job(cluster.bootstrap, folder) as job:
             for thread in threads:
-                thread.join()
-        console.print(
-            "[bold green]every acknowledged order arrived, once[/]" if good else "[bold red]records are missing[/]"
-        )
-        if not options.keep:
-            console.print("make demo KEEP=1 leaves the cluster up, to look around in it")
-        else:
-            look = f"{BIN}/barnabas topics --bootstrap-server {cluster.bootstrap} --describe"
-            console.print(f"look around: {look}", soft_wrap=True)
-            console.print("the cluster stays up; Ctrl-C ends it")
+                thread.start()
             try:
-                threading.Event().wait()
-            except KeyboardInterrupt:
-                console.print("stopping")
+                good = show(console, View(console, cluster, stream, job))
+            finally:
+                stream.stop.set()
+                stream.drained.set()
+                for thread in threads:
+                    thread.join()
+            verdict = (
+                "[bold green]every acknowledged order arrived, once[/]" if good else "[bold red]it does not add up[/]"
+            )
+            console.print(verdict)
+            where_to_look(console, cluster, folder, keep=options.keep)
         return 0 if good else 1
 
 
