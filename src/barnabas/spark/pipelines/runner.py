@@ -107,12 +107,21 @@ class Runner:
         with self._session.remote(), _failing_well(), connector.defining(self._project.name):
             connector.register_all(spark)
             graph_id: str = create_dataflow_graph(
-                spark, self._project.catalog, self._project.database, dict(self._project.configuration)
+                spark, self._project.catalog, self._project.database, self._changeable()
             )
             registry = SparkConnectGraphElementRegistry(spark, graph_id)
             remember_flows(registry)
             _read_definitions(self._project, registry, spark, graph_id)
         return graph_id
+
+    def _changeable(self) -> dict[str, str]:
+        """Settings of the spec that Spark lets a flow change; the others were given to it when it started."""
+        conf = self._session.jvm_session.conf()
+        return {
+            name: value
+            for name, value in self._project.configuration.items()
+            if not name.startswith("spark.") or conf.isModifiable(name)
+        }
 
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
         # Spark says what was wrong with a flow when it finds it, and at the end only that something was.
