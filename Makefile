@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop bench simulate demo lock clean
+.PHONY: help setup check test interop soak bench simulate demo lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,10 @@ test: $(READY) ## The whole suite, in random order, on two processes
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
+
+soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos
+	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
+	$(BIN)/python -m tests.soak.chaos --seconds 300
 
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0

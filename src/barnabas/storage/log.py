@@ -310,6 +310,15 @@ class Log(LogUpkeep):
         """Forget producers that have been silent for `producer.id.expiration.ms`."""
         return self.producers.remove_expired(now_ms)
 
+    def write_epochs(self) -> None:
+        """Leader epochs that began since, to their file: for those who read it; recovery does without."""
+        if self._closed or not self.epochs.dirty:
+            return
+        try:
+            self.epochs.flush()
+        except OSError as error:
+            self._fault(error)
+
     def begin_close(self) -> FlushJob | None:
         """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
         if self._closed:

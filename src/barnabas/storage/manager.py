@@ -193,6 +193,7 @@ class LogManager:
         self._every(settings.retention_check_interval_ms, self._retention_pass)
         self._every(settings.flush_scheduler_interval_ms, self._flush_pass)
         self._every(settings.producer_id_expiration_check_interval_ms, self._expiration_pass)
+        self._every(settings.high_watermark_checkpoint_interval_ms, self._epochs_pass)
         for period_ms, name in (
             (settings.flush_offset_checkpoint_interval_ms, names.RECOVERY_POINT_CHECKPOINT),
             (settings.flush_start_offset_checkpoint_interval_ms, names.LOG_START_OFFSET_CHECKPOINT),
@@ -484,6 +485,9 @@ class LogManager:
                 log.flush_in_background()
 
         return sliced(self.all_logs(), flush)
+
+    def _epochs_pass(self) -> Iterator[None]:
+        return sliced([log for log in self.all_logs() if log.epochs.dirty], Log.write_epochs)
 
     def _expiration_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()

@@ -96,6 +96,8 @@ def going_on(project: Project, session: Session, options: RunOptions) -> Iterato
         raise raised[0]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 def test_project_runs_once_and_then_on_and_on_while_its_cluster_goes_away(
     session: Session, kafka_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:

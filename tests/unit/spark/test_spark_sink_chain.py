@@ -8,6 +8,7 @@ from tests.soak.spark_chain import CLUSTER_CONFIG, Chain
 from barnabas.cli.local_cluster import LocalCluster
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp_path: Path) -> None:
     story: list[str] = []

@@ -89,7 +89,9 @@ class Runner:
                 # A flow that failed while it caught up is tried again below; a graph that makes no sense is not.
                 if not options.continuous or not self._session.has_started(graph_id):
                     raise
-            if options.continuous and not self._stopping.is_set():
+            if options.continuous and self._stopping.is_set():
+                self._told(RunState(now(), "STOPPED", "Run has been stopped while it caught up."))
+            elif options.continuous:
                 self._go_on(graph_id, options)
         finally:
             end()
