@@ -35,7 +35,7 @@ class Recorded(ClientQuotas):
         return super().record(quota, user, client_id, amount, now_ms=now_ms)
 
     def add(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> None:
-        if amount > 1e-3:
+        if amount > 1.0:  # sending takes its own, real time
             self.charged.append(round(amount, 3))
 
 

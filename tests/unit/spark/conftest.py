@@ -1,24 +1,14 @@
 """One Spark session for all tests of the pipeline: it takes seconds to start, and everything here shares it.
 
-All of them carry the same xdist group, so that a run on two processes starts one JVM.
+`tests/conftest.py` sends them to one process of pytest-xdist, so that there is one JVM.
 """
 
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
