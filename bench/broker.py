@@ -8,12 +8,12 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster
@@ -29,6 +29,12 @@ class Target:
     name: str
     bootstrap: str
     pids: list[int]
+    #: What its listener asks of clients, by librdkafka's names.
+    security: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, **self.security}
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,17 @@ LOADS = (
 
 
 def create_topic(target: Target, topic: str, *, partitions: int = 1, replicas: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(30)
-    deadline = time.monotonic() + 30
+    admin = AdminClient(target.settings)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(30)
+            break
+        except KafkaException:
+            # A broker that has just opened its port may not have a controller yet.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic]
         if len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
@@ -68,7 +82,7 @@ def payload(size_bytes: int) -> bytes:
 def measure_produce(target: Target, topic: str, load: Load) -> dict[str, float]:
     producer = Producer(
         {
-            "bootstrap.servers": target.bootstrap,
+            **target.settings,
             "acks": load.acks,
             "compression.type": load.codec,
             "linger.ms": 5,
@@ -103,7 +117,7 @@ def _note(failed: list[Any]) -> Callable[[Any, Any], None]:
 def measure_consume(target: Target, topic: str, load: Load) -> dict[str, float]:
     consumer = Consumer(
         {
-            "bootstrap.servers": target.bootstrap,
+            **target.settings,
             "group.id": f"bench-{topic}",
             "enable.auto.commit": False,
             "queued.max.messages.kbytes": 1_000_000,
@@ -123,9 +137,9 @@ def measure_latency(target: Target, topic: str, *, per_second: int = 500, second
     """Produce-to-ack and end-to-end, at a steady pace, one consumer waiting."""
     acked: list[float] = []
     seen: list[float] = []
-    producer = Producer({"bootstrap.servers": target.bootstrap, "acks": "all", "linger.ms": 0})
+    producer = Producer({**target.settings, "acks": "all", "linger.ms": 0})
     consumer = Consumer(
-        {"bootstrap.servers": target.bootstrap, "group.id": f"latency-{topic}", "fetch.wait.max.ms": 500,
+        {**target.settings, "group.id": f"latency-{topic}", "fetch.wait.max.ms": 500,
          "enable.auto.commit": False}
     )  # fmt: skip
     consumer.assign([TopicPartition(topic, 0, 0)])

@@ -5,42 +5,18 @@ up first. The certificate is an EC P-256 one, and both agree on TLS 1.3 with AES
 """
 
 import argparse
-import os
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
-from bench.kafka import ApacheKafka, cpu_seconds, free_port
+from bench.broker import Load, Target, create_topic, measure_consume, measure_produce
+from bench.kafka import ApacheKafka, free_port
 from bench.report import Row, write_report
-
-
-@dataclass(frozen=True)
-class Target:
-    """One of the two systems under test."""
-
-    name: str
-    pids: list[int]
-    #: librdkafka's.
-    settings: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Load:
-    name: str
-    size_bytes: int
-    count: int
-    acks: str
-
 
 LOADS = (
     Load("1 KB, acks=1", 1000, 300_000, "1"),
@@ -60,81 +36,10 @@ def broker_settings(folder: Path, port: int) -> dict[str, str]:
     }
 
 
-def measure_produce(target: Target, topic: str, load: Load) -> dict[str, float]:
-    producer = Producer(
-        {
-            **target.settings,
-            "acks": load.acks,
-            "linger.ms": 5,
-            "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 2_000_000,
-            "queue.buffering.max.kbytes": 1_000_000,
-        }
-    )
-    values = [os.urandom(load.size_bytes) for _ in range(64)]
-    failed: list[Any] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        if error:
-            failed.append(error)
-
-    cpu, began = cpu_seconds(target.pids), time.monotonic()
-    for number in range(load.count):
-        while True:
-            try:
-                producer.produce(topic, values[number & 63], partition=0, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if number & 0x3FFF == 0:
-            producer.poll(0)
-    producer.flush()
-    took, used = time.monotonic() - began, cpu_seconds(target.pids) - cpu
-    assert not failed, failed[0]
-    return _rates(load, took, used)
-
-
-def measure_consume(target: Target, topic: str, load: Load) -> dict[str, float]:
-    consumer = Consumer(
-        {
-            **target.settings,
-            "group.id": f"bench-{topic}",
-            "enable.auto.commit": False,
-            "queued.max.messages.kbytes": 1_000_000,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    cpu, began, got = cpu_seconds(target.pids), time.monotonic(), 0
-    while got < load.count:
-        got += len(consumer.consume(10_000, 1.0))
-    took, used = time.monotonic() - began, cpu_seconds(target.pids) - cpu
-    consumer.close()
-    return _rates(load, took, used)
-
-
-def _rates(load: Load, took_s: float, cpu_s: float) -> dict[str, float]:
-    gigabytes = load.count * load.size_bytes / 1e9
-    return {"MB/s": gigabytes * 1000 / took_s, "CPU s/GB": cpu_s / gigabytes}
-
-
-def _create(admin: AdminClient, topic: str) -> None:
-    """A broker that has just opened its port may not have a controller yet."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=10, request_timeout=10)[topic].result(15)
-            return
-        except (KafkaException, TimeoutError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-
-
 def one_round(target: Target, number: int, loads: tuple[Load, ...]) -> Iterator[tuple[str, float]]:
-    admin = AdminClient(dict(target.settings))
     for load in loads:
         topic = f"{load.name.replace(' ', '').replace(',', '-').replace('=', '')}-{number}"
-        _create(admin, topic)
+        create_topic(target, topic)
         for name, value in measure_produce(target, topic, load).items():
             yield f"TLS produce {load.name} {name}", value
         for name, value in measure_consume(target, topic, load).items():
@@ -143,7 +48,7 @@ def one_round(target: Target, number: int, loads: tuple[Load, ...]) -> Iterator[
 
 def run(rounds: int, share: float) -> None:
     """`share` of the records of each load: for a short look."""
-    loads = tuple(Load(each.name, each.size_bytes, int(each.count * share), each.acks) for each in LOADS)
+    loads = tuple(replace(each, count=int(each.count * share)) for each in LOADS)
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -155,8 +60,8 @@ def run(rounds: int, share: float) -> None:
         kafka = stack.enter_context(ApacheKafka(brokers=1, config=broker_settings(folder, port), ports={1: port}))
         client = {"security.protocol": "SSL", "ssl.ca.location": str(folder / "ca.pem"), "log_level": "0"}
         targets = (
-            Target("barnabas", [ours.pid(1)], {"bootstrap.servers": ours.bootstrap, **client}),
-            Target("Apache Kafka", [kafka.pid(1)], {"bootstrap.servers": f"127.0.0.1:{port}", **client}),
+            Target("barnabas", ours.bootstrap, [ours.pid(1)], client),
+            Target("Apache Kafka", kafka.bootstrap, [kafka.pid(1)], client),
         )
         for name, _ in one_round(targets[1], -1, loads):
             print(f"warm-up {name}", end="\r", flush=True)

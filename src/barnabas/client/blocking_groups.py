@@ -3,40 +3,19 @@
 from collections.abc import Mapping
 from typing import Final
 
-from barnabas.client.admin.partitions import by_topic
+from barnabas.client.admin.groups import CommittedOffset, commit_request
 from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.errors import check
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
+from barnabas.protocol.messages.offset_commit import OffsetCommitResponse
 
 _GROUP: Final = 0
 
 
 def commit_offsets(client: BlockingClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """An administrator's commit: the group must have no members that a coordinator knows of."""
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        topics=[
-            OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=index,
-                        committed_offset=offsets[TopicPartition(topic, index)],
-                        committed_metadata="",
-                    )
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in by_topic(offsets).items()
-        ],
-    )
+    request = commit_request(group_id, {partition: CommittedOffset(offset) for partition, offset in offsets.items()})
 
     def once() -> None:
         response = _coordinator(client, group_id).request(request, OffsetCommitResponse)

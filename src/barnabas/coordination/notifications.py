@@ -90,3 +90,30 @@ class ChangeNotifications:
             if result.ok and result.stat is not None and self._clock.now_ms() - result.stat.mtime_ms > EXPIRATION_MS
         ]
         await self._session.batch(stale)
+
+
+class ReloadOnReturn:
+    """Calls `load` after every absence: notifications live a quarter of an hour, so some may be gone unread."""
+
+    def __init__(self, session: ZooKeeperSession, load: Callable[[], Awaitable[None]], what: str) -> None:
+        self._load = load
+        self._what = what
+        self._due = asyncio.Event()
+        self._unsubscribe = session.on_state(self._on_state)
+
+    def _on_state(self, state: SessionState) -> None:
+        if state in (SessionState.CONNECTED, SessionState.RENEWED):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                try:
+                    await self._load()
+                except (ConnectionLost, SessionExpired) as error:
+                    log.info("%s wait for ZooKeeper: %s", self._what, error)  # the next session comes with a state
+        finally:
+            self._unsubscribe()

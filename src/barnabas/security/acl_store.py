@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from barnabas.coordination import paths
-from barnabas.coordination.notifications import ChangeNotifications
+from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.operations import Get, GetChildren
 from barnabas.coordination.operations import Operation as ZkOperation
 from barnabas.coordination.session import (
     BadVersion,
-    ConnectionLost,
     NodeExists,
     NoNode,
-    SessionExpired,
-    SessionState,
     ZooKeeperSession,
 )
 from barnabas.coordination.znodes_security import AclChange, AclEntry, decode_acls, encode_acls
@@ -75,8 +72,7 @@ class AclStore:
         self._authorizer = authorizer
         #: Reads and writes of one resource must not overtake each other, or an old answer would win.
         self._lock = asyncio.Lock()
-        self._reload_due = asyncio.Event()
-        self._unsubscribe = session.on_state(self._on_state)
+        self._reload = ReloadOnReturn(session, self._load, "ACLs")
         self._notifications = [
             ChangeNotifications(session, root, paths.ACL_CHANGE_PREFIX, handle, clock)
             for root, handle in (
@@ -96,27 +92,10 @@ class AclStore:
 
     async def run(self) -> None:
         """Until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for each in self._notifications:
-                    tasks.create_task(each.run(), name="acl changes")
-                tasks.create_task(self._reload_when_due(), name="acl reload")
-        finally:
-            self._unsubscribe()
-
-    def _on_state(self, state: SessionState) -> None:
-        # Notifications live a quarter of an hour: after a longer absence some may be gone unread.
-        if state in (SessionState.CONNECTED, SessionState.RENEWED):
-            self._reload_due.set()
-
-    async def _reload_when_due(self) -> None:
-        while True:
-            await self._reload_due.wait()
-            self._reload_due.clear()
-            try:
-                await self._load()
-            except (ConnectionLost, SessionExpired) as error:
-                log.info("ACLs wait for ZooKeeper: %s", error)  # the next session comes with a state of its own
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._notifications:
+                tasks.create_task(each.run(), name="acl changes")
+            tasks.create_task(self._reload.run(), name="acl reload")
 
     async def _load(self) -> None:
         async with self._lock:

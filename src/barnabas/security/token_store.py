@@ -9,14 +9,13 @@ import logging
 from collections.abc import Callable
 
 from barnabas.coordination import paths
-from barnabas.coordination.notifications import ChangeNotifications
+from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.operations import Get, Operation
 from barnabas.coordination.session import (
     ConnectionLost,
     NodeExists,
     NoNode,
     SessionExpired,
-    SessionState,
     ZooKeeperSession,
 )
 from barnabas.coordination.znodes_security import DelegationTokenInfo
@@ -34,8 +33,7 @@ class TokenStore:
         self._clock = clock
         #: Reads and writes must not overtake each other, or an old answer would win.
         self._lock = asyncio.Lock()
-        self._reload_due = asyncio.Event()
-        self._unsubscribe = session.on_state(self._on_state)
+        self._reload = ReloadOnReturn(session, self._load, "delegation tokens")
         self._notifications = ChangeNotifications(
             session, paths.DELEGATION_TOKEN_CHANGES, paths.TOKEN_CHANGE_PREFIX, self._on_notification, clock
         )
@@ -48,12 +46,9 @@ class TokenStore:
 
     async def run(self) -> None:
         """Until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._notifications.run(), name="token changes")
-                tasks.create_task(self._reload_when_due(), name="token reload")
-        finally:
-            self._unsubscribe()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._notifications.run(), name="token changes")
+            tasks.create_task(self._reload.run(), name="token reload")
 
     async def remove_expired(self, interval_ms: int, is_controller: Callable[[], bool]) -> None:
         """One broker's task is enough: the controller's. Until cancelled."""
@@ -67,20 +62,6 @@ class TokenStore:
                     await self.remove(info.token_id)
             except (ConnectionLost, SessionExpired) as error:
                 log.info("expired delegation tokens wait for ZooKeeper: %s", error)
-
-    def _on_state(self, state: SessionState) -> None:
-        # Notifications live a quarter of an hour: after a longer absence some may be gone unread.
-        if state in (SessionState.CONNECTED, SessionState.RENEWED):
-            self._reload_due.set()
-
-    async def _reload_when_due(self) -> None:
-        while True:
-            await self._reload_due.wait()
-            self._reload_due.clear()
-            try:
-                await self._load()
-            except (ConnectionLost, SessionExpired) as error:
-                log.info("delegation tokens wait for ZooKeeper: %s", error)  # the next session comes with a state
 
     async def _load(self) -> None:
         async with self._lock:

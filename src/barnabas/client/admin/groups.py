@@ -235,17 +235,15 @@ def _committed(response: OffsetFetchResponse) -> dict[TopicPartition, CommittedO
     return found
 
 
-async def commit_offsets(
-    cluster: Cluster,
+def commit_request(
     group_id: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
     generation: int = -1,
     member_id: str = "",
     instance_id: str | None = None,
-) -> dict[TopicPartition, ErrorCode]:
-    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
-    request = OffsetCommitRequest(
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
@@ -266,6 +264,19 @@ async def commit_offsets(
             for topic, indexes in by_topic(offsets).items()
         ],
     )
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+    instance_id: str | None = None,
+) -> dict[TopicPartition, ErrorCode]:
+    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
+    request = commit_request(group_id, offsets, generation=generation, member_id=member_id, instance_id=instance_id)
 
     def first_error(response: OffsetCommitResponse) -> int:
         codes = [part.error_code for topic in response.topics for part in topic.partitions]
