@@ -47,10 +47,10 @@ class Load:
 
 
 LOADS = (
-    Load("1 KB, acks=1", 1000, 400_000, "1"),
-    Load("100 B, acks=all", 100, 1_000_000, "all"),
-    Load("10 KB, acks=all", 10_000, 60_000, "all"),
-    Load("1 KB, lz4", 1000, 400_000, "1", "lz4"),
+    Load("1 KB, acks=1", 1000, 1_000_000, "1"),
+    Load("100 B, acks=all", 100, 2_000_000, "all"),
+    Load("10 KB, acks=all", 10_000, 150_000, "all"),
+    Load("1 KB, lz4", 1000, 1_000_000, "1", "lz4"),
 )
 
 
