@@ -10,7 +10,7 @@ import errno
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from barnabas.api import (
@@ -31,6 +31,7 @@ from barnabas.api import (
     topics,
     transaction_parts,
 )
+from barnabas.api.entity_settings import EntitySettings
 from barnabas.api.find_coordinator import KeyType
 from barnabas.api.security_parts import SecurityParts
 from barnabas.client.connection import Connection
@@ -54,7 +55,7 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
-from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, Refused
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
@@ -206,7 +207,13 @@ class Broker:
         await create_top_level_paths(self.session)
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await self._find_broker_id()
-        self.config_store = ConfigStore(self.session, self._clock)
+        self.settings = EntitySettings(
+            ConfigStore(self.session, self._clock),
+            self.dynamic,
+            self.broker_id,
+            quotas=self.quotas,
+            security=self.security,
+        )
         await self._open_authorizer()
         await self._open_logs()
         self._assemble()
@@ -283,8 +290,7 @@ class Broker:
             on_dir_failed=self._dir_failed,
         )
         self.logs.open_dirs(broker_id=self.broker_id, cluster_id=self.cluster_id)
-        await self.config_store.start(self._settings_changed)
-        await self._encode_secrets_anew()
+        await self.settings.start()
         await self._loop.run_in_executor(self._pool, self.logs.load)
         self.logs.start()
         self.cleaner = Cleaner(self.logs, env, CleanerSettings.of(config), lambda: ProcessWorker(self._loop, env))
@@ -369,7 +375,7 @@ class Broker:
             broker_epoch=self._broker_epoch,
             make_machine=self._make_machine,
             is_alive=self.metadata.is_alive,
-            load_settings=self._load_topic_settings,
+            load_settings=self.settings.load_topics,
         )
         self.moves = LogDirMoves(
             self.replicas,
@@ -410,12 +416,12 @@ class Broker:
                 [
                     *(family.handlers(self.context) for family in FAMILIES),
                     produce.handlers(self.context, self.transactions.verifier),
-                    configs.handlers(self.context, self.config_store, self._write_config),
+                    configs.handlers(self.context, self.settings.store, self.settings.write),
                     control.handlers(self.context, self.control),
                     acls.handlers(self.context, self.acl_store),
                     *self.security.families(self.context),
-                    quotas.handlers(self.context, self.config_store, self._write_config),
-                    scram.handlers(self.context, self.config_store, self._write_config),
+                    quotas.handlers(self.context, self.settings.store, self.settings.write),
+                    scram.handlers(self.context, self.settings.store, self.settings.write),
                     *self.groups.families,
                     *self.transactions.families,
                     find_coordinator.handlers(
@@ -550,50 +556,6 @@ class Broker:
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
-    def _settings_changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Told by ZooKeeper: of everything at the start, then of changes."""
-        ignored: tuple[str, ...] = ()
-        if entity_type == paths.TOPICS:
-            ignored = self.dynamic.set_topic(name, settings)
-        elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
-            self.quotas.settings_changed(entity_type, name, settings)
-            if entity_type == paths.USERS and "/" not in name:
-                self.security.user_changed(paths.desanitize(name), settings)
-        elif entity_type == paths.BROKERS_ENTITY:
-            if name == paths.DEFAULT_ENTITY:
-                ignored = self.dynamic.set_cluster_default(settings)
-            elif name == str(self.broker_id):
-                revealed, undecoded = self.security.secrets.reveal(settings)
-                ignored = undecoded + self.dynamic.set_broker(revealed)
-                self.security.broker_changed()
-        for line in ignored:
-            log.warning("%s", line)
-
-    async def _load_topic_settings(self, topics: Iterable[str]) -> None:
-        """Topics that this broker is about to host: their creation wrote settings without a notification."""
-        names = list(topics)
-        try:
-            found = await self.config_store.read_many(paths.TOPICS, names)
-        except SessionExpired as error:
-            # The controller tells all of it again when this broker has registered anew.
-            raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
-        for name, settings in found.items():
-            self._settings_changed(paths.TOPICS, name, settings)
-
-    async def _write_config(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
-        if entity_type == paths.BROKERS_ENTITY:
-            settings = self.security.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
-        await self.config_store.write(entity_type, name, settings)
-        self._settings_changed(entity_type, name, settings)
-
-    async def _encode_secrets_anew(self) -> None:
-        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
-        stored = await self.config_store.read(paths.BROKERS_ENTITY, str(self.broker_id))
-        if self.security.secrets.needs_encoding_anew(stored):
-            revealed, _ = self.security.secrets.reveal(stored)
-            await self._write_config(paths.BROKERS_ENTITY, str(self.broker_id), revealed)
-
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
         self._change_connection_limits(after)
@@ -650,7 +612,7 @@ class Broker:
         self.server.start_accepting()
         await self.registrar.register()
         await self.features.refresh()
-        self._spawn(self.config_store.run(), "config changes")
+        self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")

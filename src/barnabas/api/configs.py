@@ -6,9 +6,10 @@ KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
+from barnabas.api.entity_settings import WriteConfig
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
@@ -39,9 +40,6 @@ from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
-
-#: Replaces an entity's settings in ZooKeeper and here: (entity type, name, settings).
-WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 
 
 class Resource(IntEnum):

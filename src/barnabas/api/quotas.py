@@ -4,9 +4,9 @@ Users and client ids have `producer_byte_rate`, `consumer_byte_rate`, `request_p
 addresses have `connection_creation_rate`. All of them are enforced.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from barnabas.api.entity_settings import WriteConfig
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.core.errors import ErrorCode, Refused
@@ -34,8 +34,6 @@ from barnabas.server.addresses import address_of
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
-
-WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

@@ -5,8 +5,9 @@ never comes here: the client sends it salted and hashed.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
+from barnabas.api.entity_settings import WriteConfig
 from barnabas.auth.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -28,8 +29,6 @@ from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
-
-WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 
 _EMPTY_NAME = "Username must not be empty"
 _NO_SUCH_USER = "Attempt to describe a user credential that does not exist"

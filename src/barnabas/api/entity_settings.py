@@ -1,0 +1,87 @@
+"""The settings below /config in ZooKeeper, of topics, brokers, clients, users and addresses, on their way in and out.
+
+Read at the start, then by notification; written for everyone, and seen here at once. Owner: the event loop.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from barnabas.api.security_parts import SecurityParts
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.session import SessionExpired
+from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import BrokerId
+from barnabas.server.quota_parts import QuotaParts
+
+log = logging.getLogger(__name__)
+
+#: Replaces an entity's settings in ZooKeeper and here: (entity type, name, settings).
+WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+
+
+class EntitySettings:
+    """Brings each entity's settings to the part that has a use for them."""
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        dynamic: DynamicConfig,
+        broker_id: BrokerId,
+        *,
+        quotas: QuotaParts,
+        security: SecurityParts,
+    ) -> None:
+        self.store = store
+        self._dynamic = dynamic
+        self._broker = str(broker_id)
+        self._quotas = quotas
+        self._security = security
+
+    async def start(self) -> None:
+        await self.store.start(self._changed)
+        await self._encode_secrets_anew()
+
+    def _changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        """Told by ZooKeeper: of everything at the start, then of changes."""
+        ignored: tuple[str, ...] = ()
+        if entity_type == paths.TOPICS:
+            ignored = self._dynamic.set_topic(name, settings)
+        elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
+            self._quotas.settings_changed(entity_type, name, settings)
+            if entity_type == paths.USERS and "/" not in name:
+                self._security.user_changed(paths.desanitize(name), settings)
+        elif entity_type == paths.BROKERS_ENTITY:
+            if name == paths.DEFAULT_ENTITY:
+                ignored = self._dynamic.set_cluster_default(settings)
+            elif name == self._broker:
+                revealed, undecoded = self._security.secrets.reveal(settings)
+                ignored = undecoded + self._dynamic.set_broker(revealed)
+                self._security.broker_changed()
+        for line in ignored:
+            log.warning("%s", line)
+
+    async def load_topics(self, topics: Iterable[str]) -> None:
+        """Topics that this broker is about to host: their creation wrote settings without a notification."""
+        try:
+            found = await self.store.read_many(paths.TOPICS, list(topics))
+        except SessionExpired as error:
+            # The controller tells all of it again when this broker has registered anew.
+            raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
+        for name, settings in found.items():
+            self._changed(paths.TOPICS, name, settings)
+
+    async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
+        if entity_type == paths.BROKERS_ENTITY:
+            settings = self._security.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
+        await self.store.write(entity_type, name, settings)
+        self._changed(entity_type, name, settings)
+
+    async def _encode_secrets_anew(self) -> None:
+        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
+        stored = await self.store.read(paths.BROKERS_ENTITY, self._broker)
+        if self._security.secrets.needs_encoding_anew(stored):
+            revealed, _ = self._security.secrets.reveal(stored)
+            await self.write(paths.BROKERS_ENTITY, self._broker, revealed)
