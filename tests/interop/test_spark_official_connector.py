@@ -58,7 +58,10 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 def create(bootstrap: str, topic: str, partitions: int = 3) -> None:
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # The records' times are of long ago.
+    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[topic].result(30)
 
 
 def produce(bootstrap: str, topic: str, codec: str, count: int) -> None:

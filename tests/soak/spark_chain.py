@@ -1,15 +1,18 @@
 """Topic -> Spark -> topic -> Spark -> Delta, while drivers, executors and brokers are killed by seed; each record counts once.
 
 `python -m tests.soak.spark_chain --seconds 300 --seed 7`. A producer numbers records into the first topic. One Spark process
-runs two queries: the first maps records into the second topic with the exactly-once sink, the second writes that topic, read
-committed, into a Delta table. The harness kills the whole driver, at some moment or exactly where it has decided, its executors
-(Python processes, and JVMs with `--master local-cluster[2,1,1024]`, where speculation is on, too) or a broker. At the end both
-have every number once.
+(`spark_chain_driver`) runs two queries: the first maps records into the second topic with the exactly-once sink, the second
+writes that topic, read committed, into a Delta table. The harness kills the whole driver, at some moment or exactly where it
+has decided, its Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have
+every number once.
+
+By default there are two executors in JVMs of their own and speculation is on, with attempts that dawdle so that there is
+something to speculate about. A run goes on until every kind of fault has really happened, and says how often each did: one
+that cannot bring that about has proved nothing, and fails.
 """
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -27,163 +30,22 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.soak.spark_chain_driver import FIRST, SECOND, kill_family
 from tests.soak.workload import DELIVERY_TIMEOUT_MS, QUIET, PromiseBroken
 
 PARTITIONS = 3
-FIRST, SECOND = "chain-in", "chain-out"
-APP_ID = "spark-chain"
-MORTAL = "barnabas-mortal"
+#: Executors in JVMs of their own, which can be killed alone.
+EXECUTORS = "local-cluster[2,1,1024]"
+#: How long all brokers are away in the fault `outage`.
+OUTAGE_S = 20.0
+#: A driver that starts, or comes to the point where it is to die, takes no longer.
+PATIENCE_S = 180.0
 CLUSTER_CONFIG = {
     "transaction.two.phase.commit.enable": "true",
     "zookeeper.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "3000",
     "min.insync.replicas": "1",
 }
-
-
-# -- the driver: a process of its own ---------------------------------------------------------------------------------
-
-
-def drive(settings: dict[str, str]) -> None:
-    """Both queries, until the process is killed; with `drain`, until all there is has gone through."""
-    from pyspark.sql import SparkSession
-
-    import barnabas.spark
-
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    folder = settings["folder"]
-    builder = (
-        SparkSession.builder.master(settings["master"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .config("spark.task.maxFailures", "8")
-        .config("spark.python.authenticate.socketTimeout", "120s")
-    )
-    if settings["master"].startswith("local-cluster"):
-        builder = (
-            builder.config("spark.speculation", "true")
-            .config("spark.speculation.interval", "50ms")
-            .config("spark.speculation.multiplier", "1.1")
-            .config("spark.speculation.quantile", "0.3")
-            .config("spark.speculation.minTaskRuntime", "10ms")
-        )
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    barnabas.spark.register(spark)
-    spark.dataSource.register(_mortal_sink())
-    queries = [_into_topic(spark, settings)]
-    if settings["drain"]:
-        queries[0].awaitTermination()
-    queries.append(_into_delta(spark, settings))
-    Path(folder, "started").write_text(str(os.getpid()))
-    for query in queries:
-        query.awaitTermination()
-
-
-def _mortal_sink() -> type:
-    """The sink, whose driver dies whole at a point of its commit that the file `plan` names."""
-    from barnabas.spark import sink
-    from barnabas.spark.source import BarnabasDataSource
-
-    class Writer(sink.StreamWriter):
-        plan = ""
-        driver = 0
-
-        def reached(self, point: str) -> None:
-            plan = Path(self.plan)
-            if plan.exists() and plan.read_text() == point:
-                plan.unlink()
-                kill_family(self.driver)
-
-    class MortalSink(BarnabasDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return MORTAL
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            writer = Writer(sink.stream_writer(self.options, schema, overwrite)._options)
-            writer.plan, writer.driver = self.options["plan"], int(self.options["driver"])
-            return writer
-
-    return MortalSink
-
-
-def kill_family(pid: int) -> None:
-    """A process and all that it has started, at once, as when a machine dies; the caller may be one of them."""
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in sorted(family, key=lambda member: member.pid == os.getpid()):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-
-
-def _read(spark: Any, settings: dict[str, str], topic: str) -> Any:
-    return (
-        spark.readStream.format("barnabas")
-        .option("kafka.bootstrap.servers", settings["bootstrap"])
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("kafka.isolation.level", "read_committed")
-        .option("maxOffsetsPerTrigger", settings["rows"])
-        .load()
-    )
-
-
-def _trigger(settings: dict[str, str]) -> dict[str, Any]:
-    return {"availableNow": True} if settings["drain"] else {"processingTime": "200 milliseconds"}
-
-
-def _into_topic(spark: Any, settings: dict[str, str]) -> Any:
-    return (
-        _read(spark, settings, FIRST)
-        .selectExpr("key", "concat('n', cast(value as string)) value")
-        .writeStream.format(MORTAL)
-        .option("plan", f"{settings['folder']}/plan")
-        .option("driver", str(os.getpid()))
-        .option("kafka.bootstrap.servers", settings["bootstrap"])
-        .option("topic", SECOND)
-        .option("checkpointLocation", f"{settings['folder']}/checkpoint-topic")
-        .option("kafka.transaction.timeout.ms", "120000")
-        .trigger(**_trigger(settings))
-        .start()
-    )
-
-
-def _into_delta(spark: Any, settings: dict[str, str]) -> Any:
-    table = f"{settings['folder']}/table"
-
-    def write(rows: Any, batch: int) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-        # The batch id goes into the table with its rows: a batch that is there already is not written again.
-        if DeltaTable.is_deltatable(table):
-            known = DeltaTable(table).transaction_version(APP_ID)
-            if known is not None and known >= batch:
-                return
-        write_deltalake(
-            table,
-            rows.selectExpr("cast(substr(cast(value as string), 2) as bigint) number").toArrow(),
-            mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app_id=APP_ID, version=batch)]),
-        )
-
-    return (
-        _read(spark, settings, SECOND)
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", f"{settings['folder']}/checkpoint-delta")
-        .trigger(**_trigger(settings))
-        .start()
-    )
 
 
 # -- the harness ------------------------------------------------------------------------------------------------------
@@ -232,14 +94,21 @@ class Numbers:
             self.failed.append("not delivered in time")
 
 
+class NothingProved(PromiseBroken):
+    """A fault that the run is about did not happen."""
+
+
 @dataclass
 class Chain:
     cluster: LocalCluster
     folder: Path
     seed: int
-    master: str = "local[2,8]"
+    master: str = EXECUTORS
+    speculation: bool = True
     rate: int = 500
     say: Callable[[str], None] = lambda line: None
+    #: What really happened, by the names of FAULTS.
+    happened: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -248,24 +117,21 @@ class Chain:
         self.log = self.folder / "driver.log"
 
     def run(self, *, seconds: float, faults: list[str] | None = None) -> int:
-        """The number of records that went through, each once; `PromiseBroken` otherwise."""
+        """The number of records that went through, each once; `PromiseBroken` otherwise.
+
+        `faults` are done in turn; without them, all that this kind of cluster knows, in rounds of their own order each, for
+        `seconds` and until each has happened.
+        """
         for topic in (FIRST, SECOND):
             self.cluster_topic(topic)
         numbers = Numbers(self.cluster.bootstrap, self.rate)
         numbers.start()
         try:
             self.start_driver()
-            deadline = time.monotonic() + seconds
-            queue = list(faults or ())
-            while queue if faults is not None else time.monotonic() < deadline:
-                self.let_work()
-                name = queue.pop(0) if faults is not None else self._chance.choice(list(FAULTS))
-                FAULTS[name](self)
-                if queue or faults is None:
-                    self.everyone_runs()
+            self._go_through_faults(faults or self.kinds(), seconds=seconds, once=faults is not None)
         finally:
             numbers.stop()
-            self.kill_driver()
+            self.end_driver()
         if numbers.failed:
             raise PromiseBroken(f"the producer of the input failed: {numbers.failed[:3]}")
         self.note(f"{numbers.sent} records in; draining")
@@ -275,7 +141,45 @@ class Chain:
             raise PromiseBroken(f"the last driver failed: see {self.log}")
         self._driver = None
         self.verify(numbers.sent)
+        told = ", ".join(f"{name} {count}" for name, count in sorted(self.happened.items()))
+        self.note(f"what happened: {told}; speculative attempts: {self.speculative_attempts()}")
         return numbers.sent
+
+    def kinds(self) -> list[str]:
+        """Every fault that can happen here: without executors of their own there is no JVM to kill but the driver's."""
+        return [name for name in FAULTS if name != "executor" or self.master == EXECUTORS]
+
+    def _go_through_faults(self, kinds: list[str], *, seconds: float, once: bool) -> None:
+        deadline = time.monotonic() + seconds
+        last = deadline + len(kinds) * PATIENCE_S
+        queue: list[str] = []
+        while True:
+            if not queue:
+                missing = [name for name in kinds if not self.happened[name]]
+                if not missing and (once or time.monotonic() > deadline) and self._has_speculated():
+                    return
+                if time.monotonic() > last:
+                    raise NothingProved(f"did not happen: {', '.join(missing) or 'speculation'}; see {self.log}")
+                again = (missing or kinds) if time.monotonic() > deadline else kinds
+                queue = list(again) if once else self._chance.sample(again, len(again))
+            self.everyone_runs()
+            self.let_work()
+            name = queue.pop(0)
+            FAULTS[name](self)
+
+    def _has_speculated(self) -> bool:
+        return not self.speculation or self.speculative_attempts() > 0
+
+    def speculative_attempts(self) -> int:
+        """Second attempts beside a first one that still ran, over all drivers: from Spark's own logs of events."""
+        found = 0
+        for file in (self.folder / "events").rglob("*"):
+            if file.is_file():
+                found += sum(
+                    '"Event":"SparkListenerTaskStart"' in line and '"Speculative":true' in line
+                    for line in file.read_text(errors="replace").splitlines()
+                )
+        return found
 
     def cluster_topic(self, topic: str) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
@@ -297,18 +201,19 @@ class Chain:
             "master": "local[2,8]" if drain else self.master,
             "rows": str(50_000 if drain else self.rate * 4),
             "drain": "yes" if drain else "",
+            "speculation": "yes" if self.speculation and not drain else "",
         }
         started = self.folder / "started"
         started.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.spark_chain", "--drive", json.dumps(settings)],
+                [sys.executable, "-m", "tests.soak.spark_chain_driver", json.dumps(settings)],
                 start_new_session=True,
                 stdout=log,
                 stderr=log,
             )
         if not drain:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + PATIENCE_S
             while not started.exists():
                 if self._driver.poll() is not None or time.monotonic() > deadline:
                     raise PromiseBroken(f"a driver did not start: see {self.log}")
@@ -319,16 +224,16 @@ class Chain:
         """A query that failed ends its process: it is started again, as a supervisor would."""
         if self._driver is None or self._driver.poll() is not None:
             self.note("the driver has ended; again")
-            self.kill_driver()
+            self.end_driver()
             self.start_driver()
 
     def let_work(self) -> None:
         """For a moment; mostly until another batch went through, since a driver takes long to start."""
         commits = self.folder / "checkpoint-topic" / "commits"
         deadline = time.monotonic() + 60
-        before = len(list(commits.glob("*"))) if commits.exists() else 0
+        before = _count(commits)
         if self._chance.random() < 0.8:
-            while len(list(commits.glob("*"))) == before and time.monotonic() < deadline:
+            while _count(commits) == before and time.monotonic() < deadline:
                 time.sleep(0.1)
         time.sleep(self._chance.uniform(0, 2))
 
@@ -340,9 +245,7 @@ class Chain:
         except psutil.NoSuchProcess:
             return []
 
-    # -- faults -------------------------------------------------------------------------------------------------------
-
-    def kill_driver(self) -> None:
+    def end_driver(self) -> None:
         """The Python process and its JVM, workers and executors."""
         if self._driver is None:
             return
@@ -351,7 +254,13 @@ class Chain:
         psutil.wait_procs(family, 10)
         self._driver.wait(10)
         self._driver = None
-        self.note("killed the driver")
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def kill_driver(self) -> None:
+        if self._driver is not None and self._driver.poll() is None:
+            self._happened("driver", "killed the driver")
+        self.end_driver()
 
     def kill_driver_at(self, point: str) -> None:
         """Where it has decided and ended nothing, or half of it: `everyone_runs` starts the next one."""
@@ -359,37 +268,71 @@ class Chain:
         plan = self.folder / "plan"
         plan.write_text(point)
         try:
-            self._driver.wait(90)
-            self.note(f"the driver died where it was {point}")
+            self._driver.wait(PATIENCE_S / 2)
         except subprocess.TimeoutExpired:
             self.note(f"the driver did not come to {point}")
-        plan.unlink(missing_ok=True)
+        if plan.exists():  # a driver that ended has not got there either
+            plan.unlink()
+            return
+        self._happened(point, f"the driver died where it was {point}")
+
+    def kill_worker(self) -> None:
+        """A Python process of a task, of the planner or of a commit."""
+        self._kill_one("worker", lambda line, process: "pyspark.daemon" in line and not process.children())
 
     def kill_executor(self) -> None:
-        """A Python worker of a task or of a commit, or an executor's JVM where there are any."""
+        self._kill_one("executor", lambda line, process: "CoarseGrainedExecutorBackend" in line)
+
+    def _kill_one(self, name: str, wanted: Callable[[str, psutil.Process], bool]) -> None:
         found = []
         for process in self.family():
             try:
-                line = " ".join(process.cmdline())
-                if "CoarseGrainedExecutorBackend" in line or ("pyspark.daemon" in line and not process.children()):
+                if wanted(" ".join(process.cmdline()), process):
                     found.append(process)
             except psutil.Error:
                 continue
-        if found:
-            victim = self._chance.choice(found)
-            try:
-                victim.kill()
-                self.note(f"killed worker {victim.pid}")
-            except psutil.NoSuchProcess:
-                self.note("a worker ended before it was killed")
+        if not found:
+            self.note(f"there is no {name} to kill")
+            return
+        victim = self._chance.choice(found)
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:
+            self.note(f"the {name} ended before it was killed")
+            return
+        self._happened(name, f"killed {name} {victim.pid}")
 
     def kill_broker(self) -> None:
         broker = self._chance.choice(list(self.cluster.broker_ids))
         self.cluster.kill(broker)
-        self.note(f"killed broker {broker}")
+        self._happened("broker", f"killed broker {broker}")
         time.sleep(self._chance.choice([0, 1, 3]))
         self.cluster.start_broker(broker)
         self.note(f"broker {broker} is back")
+
+    def outage(self) -> None:
+        """The whole cluster goes away for a while. Clients wait for it: the driver that ran goes on."""
+        for broker in self.cluster.broker_ids:
+            self.cluster.kill(broker)
+        self.note(f"all brokers are away for {OUTAGE_S:g} s")
+        time.sleep(OUTAGE_S)
+        for broker in self.cluster.broker_ids:
+            self.cluster.start_broker(broker, wait=False)
+        for broker in self.cluster.broker_ids:
+            self.cluster.wait_ready(broker)
+        self._happened("outage", "the cluster is back")
+        before = _count(self.folder / "checkpoint-topic" / "commits")
+        deadline = time.monotonic() + PATIENCE_S
+        while _count(self.folder / "checkpoint-topic" / "commits") == before:
+            if self._driver is None or self._driver.poll() is not None:
+                raise PromiseBroken(f"the driver did not live through {OUTAGE_S:g} s without brokers: see {self.log}")
+            if time.monotonic() > deadline:
+                raise PromiseBroken(f"no batch came through after the brokers were back: see {self.log}")
+            time.sleep(0.1)
+
+    def _happened(self, name: str, line: str) -> None:
+        self.happened[name] += 1
+        self.note(line)
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
@@ -439,11 +382,17 @@ class Chain:
         return found
 
 
+def _count(folder: Path) -> int:
+    return len(list(folder.glob("*"))) if folder.exists() else 0
+
+
 FAULTS: dict[str, Callable[[Chain], None]] = {
     "driver": Chain.kill_driver,
     **{point: partial(Chain.kill_driver_at, point=point) for point in ("ready", "decided", "half-ended", "all-ended")},
+    "worker": Chain.kill_worker,
     "executor": Chain.kill_executor,
     "broker": Chain.kill_broker,
+    "outage": Chain.outage,
 }
 
 
@@ -452,14 +401,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rate", type=int, default=500, help="records a second")
-    parser.add_argument("--master", default="local[2,8]")
-    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--master", default=EXECUTORS)
+    parser.add_argument("--no-speculation", action="store_true")
+    parser.add_argument("--faults", nargs="*", help="these alone, in turn")
     arguments = parser.parse_args()
-    if arguments.drive:
-        drive(json.loads(arguments.drive))
-        return
     with (
-        tempfile.TemporaryDirectory(prefix="spark-chain-") as folder,
+        tempfile.TemporaryDirectory(prefix="spark-chain-", ignore_cleanup_errors=True) as folder,
         LocalCluster(brokers=3, config=CLUSTER_CONFIG, zookeeper_options=("--tick-time", "500")) as cluster,
     ):
         print(f"seed {arguments.seed}", flush=True)
@@ -468,11 +415,12 @@ def main() -> None:
             Path(folder),
             arguments.seed,
             master=arguments.master,
+            speculation=not arguments.no_speculation,
             rate=arguments.rate,
             say=lambda line: print(line, flush=True),
         )
         try:
-            chain.run(seconds=arguments.seconds)
+            chain.run(seconds=arguments.seconds, faults=arguments.faults)
         except BaseException:
             print((Path(folder) / "driver.log").read_text()[-20_000:], flush=True)
             raise

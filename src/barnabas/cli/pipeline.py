@@ -101,7 +101,7 @@ def command(
             json=json,
         )
     elif action is Action.STATUS:
-        _commands().show_status(project, as_json_document=json)
+        _commands().show_status(project, as_json_document=json, command_config=command_config)
     else:
         commands = _commands(java=True)
         options = commands.RunOptions(

@@ -60,6 +60,10 @@ FORBIDDEN_KAFKA: Final = {
 _IGNORED: Final = ("path", "checkpointlocation", "queryname")
 
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
+#: What a task of a batch query reads at most, where no option says how to divide: a third of a second's work, so that one large
+#: topic partition keeps every core busy and a small one is not cut up. By size alone: Spark plans the reads of a Python source
+#: in a process that knows nothing of the cluster's cores. Streams are not divided: their sinks may depend on the order.
+DEFAULT_TASK_RECORDS: Final = 500_000
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
@@ -150,6 +154,13 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     filter_pushdown: bool = False
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
+
+    @property
+    def records_per_task(self) -> int | None:
+        """How a batch query divides what it reads; None: not by number."""
+        if self.min_partitions is None and self.max_records_per_partition is None:
+            return DEFAULT_TASK_RECORDS
+        return self.max_records_per_partition
 
     @property
     def read_committed(self) -> bool:

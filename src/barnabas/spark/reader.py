@@ -73,7 +73,7 @@ class BarnabasReader(DataSourceReader):
         split = split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
+            max_records=self._options.records_per_task,
         )
         return [RangePartition(each) for each in split]
 

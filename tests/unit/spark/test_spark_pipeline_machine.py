@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 from rich.console import Console
 
-from barnabas.spark.pipelines import events, live, status
+from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
 from barnabas.spark.pipelines.database import Database, DatabaseError
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
 from barnabas.spark.pipelines.runner import innermost, plain_message
@@ -119,6 +120,53 @@ def test_status_outlives_its_process_and_is_shown(tmp_path: Path) -> None:
     again.pid = 2**22 + 1
     again.state = "RUNNING"
     assert not status.is_running(again)
+
+
+def test_expectations_are_summed_over_batches_and_drawn(tmp_path: Path) -> None:
+    def batch(number: int, passed: int, failed: int) -> events.Progress:
+        row = {"rows": passed + failed, "drop:positive": failed}
+        return events.parse_progress(
+            PROGRESS | {"batchId": number, "observedMetrics": {"expectations.orders": row, "else": {"rows": 9}}}
+        )
+
+    known = events.Status("shop", "once", "local[*]", os.getpid(), "t0", "t0")
+    for progress in (batch(0, 7, 3), batch(0, 7, 3), batch(1, 1_000, 0), events.parse_progress(PROGRESS)):
+        known.take(progress)  # a batch that is reported again counts once, one without counts changes nothing
+    assert json.loads(events.as_json(batch(0, 7, 3)))["expectations"] == {
+        "orders.positive": {"action": "drop", "passed": 7, "failed": 3}
+    }
+    file = tmp_path / "progress.json"
+    status.save(file, known)
+    again = status.load(file)
+    assert again == known
+    assert live.expectation_rows(again) == [("orders", "orders.positive", "drop", "1,007", "3")]
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(live.render(again))
+    drawn = console.export_text()
+    assert re.search(r"orders\.positive\W+drop\W+1,007\W+3", drawn), drawn
+
+
+def test_settings_of_clients_come_from_a_file_that_the_spec_names(tmp_path: Path) -> None:
+    create_project(tmp_path / "shop", bootstrap="here:1")
+    spec = tmp_path / "shop" / "spark-pipeline.yml"
+    assert load_project(tmp_path / "shop").client_settings() == {}
+    spec.write_text(
+        spec.read_text().replace("configuration:\n", "configuration:\n  barnabas.client.config: client.properties\n")
+    )
+    project = load_project(tmp_path / "shop")
+    with pytest.raises(ProjectError, match=r"spark-pipeline.yml: barnabas.client.config client.properties: "):
+        project.client_settings()
+    (tmp_path / "shop" / "client.properties").write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n")
+    settings = project.client_settings()
+    with connector.defining("shop", settings):
+        source, sink = sources.topic("orders", bootstrap="here:1"), sinks.topic("orders", bootstrap="here:1")
+        other = sources.topic("orders", bootstrap="there:1", options={"kafka.security.protocol": "PLAINTEXT"})
+    for options in (source.options, sink.options):
+        assert options["kafka.security.protocol"] == "SASL_SSL"
+        assert options["kafka.sasl.mechanism"] == "PLAIN"
+        assert options["kafka.bootstrap.servers"] == "here:1"
+    assert other.options["kafka.security.protocol"] == "PLAINTEXT"
+    assert "kafka.security.protocol" not in sources.topic("orders", bootstrap="here:1").options
 
 
 def test_error_of_spark_is_told_without_its_stack() -> None:

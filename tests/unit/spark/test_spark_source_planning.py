@@ -69,6 +69,22 @@ def test_split_ranges_cover_every_offset_once_in_order(
         assert len(split) >= min(min_partitions, sum(sizes))
 
 
+def test_a_batch_is_divided_by_size_where_no_option_says_how():
+    def tasks(size: int, **options: str) -> int:
+        chosen = source_options({"kafka.bootstrap.servers": "h:1", "subscribe": "a", **options}, streaming=False)
+        whole = [OffsetRange(A0, 7, 7 + size), OffsetRange(A1, 0, 10)]
+        split = split_ranges(whole, min_partitions=chosen.min_partitions, max_records=chosen.records_per_task)
+        assert split[-1] == whole[1]
+        return len(split) - 1
+
+    assert tasks(500_000) == 1
+    assert tasks(500_001) == 2
+    assert tasks(10_000_000) == 20
+    assert tasks(10_000_000, minPartitions="1") == 1  # for those who need the order
+    assert tasks(10_000_000, minPartitions="5") == 4
+    assert tasks(10_000_000, maxRecordsPerPartition="1000000") == 10
+
+
 def test_split_follows_size():
     split = split_ranges([OffsetRange(A0, 0, 900), OffsetRange(A1, 0, 100)], min_partitions=10)
     assert len([piece for piece in split if piece.partition == A0]) == 9

@@ -13,6 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from barnabas.client.config import load_properties
 from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines import connector, live, project, session, status
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState, Status, as_json
@@ -101,14 +102,16 @@ class Report:
             sys.stdout.flush()
 
 
-def show_status(place: Path, *, as_json_document: bool) -> None:
+def show_status(place: Path, *, as_json_document: bool, command_config: str | None = None) -> None:
+    """`command_config`: how to reach a secured cluster, instead of what the spec says."""
     chosen = project.load_project(place)
     known = status.load(chosen.progress_file)
     if known is None:
         raise project.ProjectError(f"{chosen.name} has not run yet; `barnabas pipeline run {place}` runs it")
     if known.state in ("STARTING", "RUNNING") and not status.is_running(known):
         known.state, known.message = "KILLED", f"process {known.pid} is gone; a run goes on from the checkpoints"
-    lags = [asyncio.run(status.group_lag(bootstrap, group)) for bootstrap, group in known.groups if group]
+    settings = load_properties(command_config) if command_config else chosen.client_settings()
+    lags = [asyncio.run(status.group_lag(bootstrap, group, settings)) for bootstrap, group in known.groups if group]
     if as_json_document:
         document = known.to_json() | {"groups": [asdict(each) for each in lags]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -119,6 +122,9 @@ def show_status(place: Path, *, as_json_document: bool) -> None:
     else:
         sys.stdout.write(f"{known.pipeline} {known.mode} on {known.master}: {known.state} {known.updated}\n")
         for row in (live.HEADERS, *live.rows(known)):
+            sys.stdout.write("\t".join(row) + "\n")
+        expected = live.expectation_rows(known)
+        for row in (live.EXPECTATION_HEADERS, *expected) if expected else ():
             sys.stdout.write("\t".join(row) + "\n")
     if known.message:
         sys.stdout.write(known.message + "\n")

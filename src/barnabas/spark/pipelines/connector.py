@@ -36,24 +36,33 @@ _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
 _groups: list[tuple[str, str]] = []
 _pipeline: str | None = None
+#: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
+_client_settings: dict[str, str] = {}
 
 
 @contextmanager
-def defining(pipeline: str) -> Iterator[None]:
+def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) -> Iterator[None]:
     """While the definitions of a pipeline are read; what they leave to be done is collected anew."""
     global _pipeline
     _before_run.clear()
     _groups.clear()
+    _client_settings.update(client_settings or {})
     _pipeline = pipeline
     try:
         yield
     finally:
         _pipeline = None
+        _client_settings.clear()
 
 
 def pipeline_name() -> str | None:
     """The pipeline that is being defined, if one is."""
     return _pipeline
+
+
+def topic_options(bootstrap: str) -> dict[str, str]:
+    """What every topic of this cluster is read and written with: the project's settings, and where it is."""
+    return {f"kafka.{name}": value for name, value in _client_settings.items()} | {"kafka.bootstrap.servers": bootstrap}
 
 
 def before_run(action: Callable[[], None]) -> None:

@@ -122,6 +122,19 @@ class FlowStatus:
     message: str = ""
     rows_total: int = 0
     progress: Progress | None = None
+    #: As in a progress, summed over the batches of this run.
+    expectations: dict[str, dict[str, str | int]] = field(default_factory=dict)
+    #: The last batch that was summed: Spark may report one again.
+    expectations_batch: int = -1
+
+    def count(self, progress: Progress) -> None:
+        if not progress.expectations or progress.batch <= self.expectations_batch:
+            return
+        self.expectations_batch = progress.batch
+        for name, one in progress.expectations.items():
+            total = self.expectations.setdefault(name, {"action": one["action"], "passed": 0, "failed": 0})
+            for which in ("passed", "failed"):
+                total[which] = int(total[which]) + int(one[which])
 
 
 @dataclass
@@ -152,6 +165,7 @@ class Status:
             flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING", "RETRYING", "FAILED") else flow.state
             flow.progress = event
             flow.rows_total += event.rows
+            flow.count(event)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -163,5 +177,5 @@ class Status:
         status.groups = [(bootstrap, group) for bootstrap, group in document["groups"]]
         for name, each in document["flows"].items():
             progress = Progress(**each["progress"]) if each["progress"] else None
-            status.flows[name] = FlowStatus(each["state"], each["message"], each["rows_total"], progress)
+            status.flows[name] = FlowStatus(**(each | {"progress": progress}))
         return status

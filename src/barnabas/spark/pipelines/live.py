@@ -12,6 +12,7 @@ from rich.text import Text
 from barnabas.spark.pipelines.events import FlowStatus, Status
 
 HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "state", "watermark")
+EXPECTATION_HEADERS: Final = ("flow", "expectation", "action", "passed", "failed")
 _COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow"}
 
 
@@ -43,12 +44,30 @@ def render(status: Status) -> RenderableType:
         table.add_column(name, justify="left" if name in ("flow", "state", "watermark") else "right", no_wrap=True)
     for row in rows(status):
         table.add_row(row[0], Text(row[1], _COLOURS.get(row[1], "white")), *row[2:])
+    tables = [table]
+    expected = expectation_rows(status)
+    if expected:
+        rows_expected = Table(header_style="bold", expand=False)
+        for name in EXPECTATION_HEADERS:
+            rows_expected.add_column(name, justify="right" if name in ("passed", "failed") else "left", no_wrap=True)
+        for *words, lost in expected:
+            rows_expected.add_row(*words, Text(lost, "white" if lost == "0" else "yellow"))
+        tables.append(rows_expected)
     failed = [Text(flow.message, "red") for flow in status.flows.values() if flow.state == "FAILED" and flow.message]
-    return Group(heading, table, *failed)
+    return Group(heading, *tables, *failed)
 
 
 def rows(status: Status) -> list[Sequence[str]]:
     return [cells(name, flow) for name, flow in sorted(status.flows.items())]
+
+
+def expectation_rows(status: Status) -> list[Sequence[str]]:
+    """What was expected of the rows of each flow, and how many were so."""
+    return [
+        (name, expected, str(count["action"]), f"{count['passed']:,}", f"{count['failed']:,}")
+        for name, flow in sorted(status.flows.items())
+        for expected, count in sorted(flow.expectations.items())
+    ]
 
 
 def cells(name: str, flow: FlowStatus) -> Sequence[str]:

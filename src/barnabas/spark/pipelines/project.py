@@ -13,10 +13,13 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from barnabas.client.config import load_properties
 from barnabas.core.errors import BarnabasError
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+#: In `configuration:`, a properties file with the settings of Kafka clients; relative to the project.
+CLIENT_CONFIG = "barnabas.client.config"
 _FIELDS = {"name", "storage", "catalog", "database", "schema", "configuration", "libraries"}
 
 
@@ -47,6 +50,16 @@ class Project:
     @property
     def log_file(self) -> Path:
         return self.state / "spark.log"
+
+    def client_settings(self) -> dict[str, str]:
+        """Settings of Kafka clients for all topics of the project: what tools take as `--command-config`."""
+        name = self.configuration.get(CLIENT_CONFIG)
+        if name is None:
+            return {}
+        try:
+            return load_properties(self.folder / name)
+        except (OSError, BarnabasError) as error:
+            raise ProjectError(f"{self.spec_file}: {CLIENT_CONFIG} {name}: {error}") from None
 
     def files(self) -> list[Path]:
         """The code, in order of its names."""

@@ -106,7 +106,8 @@ class Runner:
         from barnabas.spark.pipelines._schema import remember_flows
 
         spark = self._session.spark
-        with self._session.remote(), _failing_well(), connector.defining(self._project.name):
+        defining = connector.defining(self._project.name, self._project.client_settings())
+        with self._session.remote(), _failing_well(), defining:
             connector.register_all(spark)
             graph_id: str = create_dataflow_graph(
                 spark, self._project.catalog, self._project.database, self._changeable()

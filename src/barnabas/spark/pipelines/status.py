@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +50,9 @@ class GroupLag:
     error: str = ""
 
 
-async def group_lag(bootstrap: str, group: str) -> GroupLag:
-    config = client_config(bootstrap, {}, client_id="barnabas-pipeline")
+async def group_lag(bootstrap: str, group: str, settings: Mapping[str, str]) -> GroupLag:
+    """`settings`: of the client, such as how to log in."""
+    config = client_config(bootstrap, settings, client_id="barnabas-pipeline")
     try:
         async with Cluster(config) as cluster:
             committed = await committed_offsets(cluster, group)

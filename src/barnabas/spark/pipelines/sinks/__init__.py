@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from barnabas.spark.pipelines.connector import Sink, register_topics, registering, text_options
+from barnabas.spark.pipelines.connector import Sink, register_topics, registering, text_options, topic_options
 
 __all__ = ["Sink", "delta", "iceberg", "parquet", "sql", "topic"]
 
@@ -23,7 +23,7 @@ def topic(
     With `partitions`, the topic is made before the first write if it is missing. `options`: any other of the format `barnabas`,
     such as `kafka.compression.type` or `kafka.security.protocol`.
     """
-    given = {"kafka.bootstrap.servers": bootstrap, "deliveryGuarantee": delivery} | text_options(topic=name)
+    given = topic_options(bootstrap) | text_options(deliveryGuarantee=delivery, topic=name)
     given |= dict(options or {})
     make = None
     if partitions is not None:

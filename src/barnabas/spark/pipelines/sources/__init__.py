@@ -11,6 +11,7 @@ from barnabas.spark.pipelines.connector import (
     register_topics,
     registering,
     text_options,
+    topic_options,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def topic(
     """
     if (name is None) == (pattern is None):
         raise ValueError("sources.topic needs either a name or pattern=")
-    given = {"kafka.bootstrap.servers": bootstrap} | text_options(
+    given = topic_options(bootstrap) | text_options(
         subscribe=name if name is None or isinstance(name, str) else ",".join(name),
         subscribePattern=pattern,
         startingOffsets=starting,

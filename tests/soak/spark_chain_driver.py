@@ -1,0 +1,191 @@
+"""The Spark process of `tests.soak.spark_chain`: two queries, a sink that can die and dawdle where it is told to.
+
+`python -m tests.soak.spark_chain_driver SETTINGS` with the settings as JSON: a process that can be killed whole.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+FIRST, SECOND = "chain-in", "chain-out"
+APP_ID = "spark-chain"
+MORTAL = "barnabas-mortal"
+#: An attempt that dawdles does so for long enough that Spark starts another beside it, and may win nevertheless.
+DAWDLE_S = 1.5
+
+
+def drive(settings: dict[str, str]) -> None:
+    """Both queries, until the process is killed; with `drain`, until all there is has gone through."""
+    import barnabas.spark
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    spark = _session(settings)
+    barnabas.spark.register(spark)
+    spark.dataSource.register(_mortal_sink())
+    queries = [_into_topic(spark, settings)]
+    if settings["drain"]:
+        queries[0].awaitTermination()
+    queries.append(_into_delta(spark, settings))
+    Path(settings["folder"], "started").write_text(str(os.getpid()))
+    for query in queries:
+        query.awaitTermination()
+
+
+def _session(settings: dict[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    folder = settings["folder"]
+    Path(folder, "events").mkdir(exist_ok=True)
+    builder = (
+        SparkSession.builder.master(settings["master"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+        .config("spark.task.maxFailures", "8")
+        .config("spark.python.authenticate.socketTimeout", "120s")
+    )
+    if settings["speculation"]:
+        builder = (
+            builder.config("spark.speculation", "true")
+            .config("spark.speculation.interval", "50ms")
+            .config("spark.speculation.multiplier", "1.1")
+            .config("spark.speculation.quantile", "0.3")
+            .config("spark.speculation.minTaskRuntime", "100ms")
+            # What the scheduler did, attempt by attempt: the harness counts there.
+            .config("spark.eventLog.enabled", "true")
+            .config("spark.eventLog.dir", f"file://{folder}/events")
+            .config("spark.eventLog.compress", "false")
+            .config("spark.eventLog.rolling.enabled", "false")
+            .config("spark.eventLog.logBlockUpdates.enabled", "false")
+        )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _mortal_sink() -> type:
+    """The sink, whose driver dies whole at a point of its commit that the file `plan` names, and whose tasks may dawdle."""
+    from pyspark import TaskContext
+
+    from barnabas.spark import sink
+    from barnabas.spark.source import BarnabasDataSource
+
+    class Writer(sink.StreamWriter):
+        plan = ""
+        driver = 0
+        dawdle = False
+
+        def write(self, iterator: Any) -> Any:
+            written = super().write(iterator)
+            context = TaskContext.get()
+            assert context is not None
+            # The first attempt at one partition, in every other batch: by then its rows are in an open transaction.
+            if self.dawdle and context.attemptNumber() == 0 and context.partitionId() == 0 and written.batch.batch % 2:
+                time.sleep(DAWDLE_S)
+            return written
+
+        def reached(self, point: str) -> None:
+            plan = Path(self.plan)
+            if plan.exists() and plan.read_text() == point:
+                plan.unlink()
+                kill_family(self.driver)
+
+    class MortalSink(BarnabasDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return MORTAL
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            writer = Writer(sink.stream_writer(self.options, schema, overwrite)._options)
+            writer.plan, writer.driver = self.options["plan"], int(self.options["driver"])
+            writer.dawdle = self.options["dawdle"] == "yes"
+            return writer
+
+    return MortalSink
+
+
+def kill_family(pid: int) -> None:
+    """A process and all that it has started, at once, as when a machine dies; the caller may be one of them."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in sorted(family, key=lambda member: member.pid == os.getpid()):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _read(spark: Any, settings: dict[str, str], topic: str) -> Any:
+    return (
+        spark.readStream.format("barnabas")
+        .option("kafka.bootstrap.servers", settings["bootstrap"])
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .option("maxOffsetsPerTrigger", settings["rows"])
+        .load()
+    )
+
+
+def _trigger(settings: dict[str, str]) -> dict[str, Any]:
+    return {"availableNow": True} if settings["drain"] else {"processingTime": "200 milliseconds"}
+
+
+def _into_topic(spark: Any, settings: dict[str, str]) -> Any:
+    return (
+        _read(spark, settings, FIRST)
+        .selectExpr("key", "concat('n', cast(value as string)) value")
+        .writeStream.format(MORTAL)
+        .option("plan", f"{settings['folder']}/plan")
+        .option("driver", str(os.getpid()))
+        .option("dawdle", settings["speculation"])
+        .option("kafka.bootstrap.servers", settings["bootstrap"])
+        .option("topic", SECOND)
+        .option("checkpointLocation", f"{settings['folder']}/checkpoint-topic")
+        .option("kafka.transaction.timeout.ms", "120000")
+        .trigger(**_trigger(settings))
+        .start()
+    )
+
+
+def _into_delta(spark: Any, settings: dict[str, str]) -> Any:
+    table = f"{settings['folder']}/table"
+
+    def write(rows: Any, batch: int) -> None:
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+        # The batch id goes into the table with its rows: a batch that is there already is not written again.
+        if DeltaTable.is_deltatable(table):
+            known = DeltaTable(table).transaction_version(APP_ID)
+            if known is not None and known >= batch:
+                return
+        write_deltalake(
+            table,
+            rows.selectExpr("cast(substr(cast(value as string), 2) as bigint) number").toArrow(),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(app_id=APP_ID, version=batch)]),
+        )
+
+    return (
+        _read(spark, settings, SECOND)
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{settings['folder']}/checkpoint-delta")
+        .trigger(**_trigger(settings))
+        .start()
+    )
+
+
+if __name__ == "__main__":
+    drive(json.loads(sys.argv[1]))
