@@ -6,7 +6,7 @@ Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are no
 
 from typing import Protocol, TypeVar
 
-from barnabas.api.later import answer_later, requester_of
+from barnabas.api.later import answer_later, replying, requester_of
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.groups.coordinator import GroupCoordinator
@@ -113,8 +113,8 @@ class GroupOffsetsApi:
             response.topics += refused
             return response
 
-        future = self._groups.commit_offsets(request, requester_of(call))
-        return answer_later(call, request, future, finish if refused else None)
+        self._groups.commit_offsets(request, requester_of(call), replying(call, request, finish if refused else None))
+        return None
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------
 

@@ -31,10 +31,28 @@ def answer_later(
     if future.done():
         answer = future.result()
         return answer if finish is None else finish(answer)
+    reply = replying(call, request, finish)
 
-    def reply(done: "asyncio.Future[R]") -> None:
+    def replied(done: "asyncio.Future[R]") -> None:
+        failure = done.exception()
+        if failure is None:
+            reply(done.result(), None)
+        else:
+            reply(None, failure)
+
+    future.add_done_callback(replied)
+    return None
+
+
+def replying(
+    call: Call, request: ApiMessage, finish: Callable[[R], ApiMessage] | None = None
+) -> Callable[[R | None, BaseException | None], None]:
+    """What answers the call when it is given the coordinator's answer, or what kept it from coming."""
+
+    def reply(answer: R | None, failure: BaseException | None) -> None:
         try:
-            answer = done.result()
+            if answer is None:
+                raise failure or AssertionError("neither an answer nor a failure")
             response: ApiMessage = answer if finish is None else finish(answer)
         except Refused as refusal:
             response = call.api.refuse(request, refusal.code, refusal.message)
@@ -45,8 +63,7 @@ def answer_later(
         call.reply(response)
 
     call.overlaps = OVERLAPS
-    future.add_done_callback(reply)
-    return None
+    return reply
 
 
 def requester_of(call: Call) -> Requester:

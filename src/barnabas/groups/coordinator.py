@@ -39,7 +39,7 @@ from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, Offset
 from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer, ShardState
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer, Reply, ShardState
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -226,12 +226,14 @@ class GroupCoordinator:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def commit_offsets(
-        self, request: OffsetCommitRequest, requester: Requester
-    ) -> "asyncio.Future[OffsetCommitResponse]":
+        self, request: OffsetCommitRequest, requester: Requester, reply: Reply[OffsetCommitResponse]
+    ) -> None:
+        """`reply` is called with the answer, or with what kept it from coming; no future: there are many commits."""
         # What a group may commit does not depend on what others have committed: their offsets share an append.
-        return self._runtime.gather(
+        self._runtime.gather(
             self.partition_for(request.group_id),
             lambda machine, ticket: machine.commit_offsets(request, requester, self._now_ms()),
+            reply,
         )
 
     async def commit_offsets_in_transaction(

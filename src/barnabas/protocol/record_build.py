@@ -1,6 +1,8 @@
 """Records into batches: `BatchBuilder`, and what compaction leaves of a batch."""
 
 from collections.abc import Iterable
+from struct import Struct
+from typing import Final
 
 from crc32c import crc32c
 
@@ -10,6 +12,7 @@ from barnabas.protocol.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC_AT,
     CREATE_TIME,
     DELETE_HORIZON_FLAG,
     HEADER,
@@ -25,6 +28,14 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.record_decode import Headers, Record
 from barnabas.protocol.varint import encode_varint
+
+_CRC: Final = Struct(">I")
+_ROOM_FOR_HEADER: Final = bytes(HEADER_SIZE)
+#: Attributes, of which none is defined, and a timestamp delta of zero.
+_NO_ATTRIBUTES_NO_DELAY: Final = b"\0\0"
+_NO_RECORD_HEADERS: Final = b"\0"
+#: The length of what is null: -1, zig-zag.
+_NULL: Final = b"\1"
 
 
 def encode_record(
@@ -87,6 +98,43 @@ def assemble(
     crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
     HEADER.pack_into(out, 0, base_offset, length, leader_epoch, MAGIC_V2, crc, attributes, *fields)
     return bytes(out)
+
+
+def plain_batch(
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    timestamp: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transactional: bool = False,
+) -> bytearray:
+    """What `BatchBuilder` makes of keyed records of one time, without headers or compression, in a third of the time.
+
+    Coordinators write a batch of one or two such records for each request that changes something.
+    """
+    pieces: list[bytes] = [_ROOM_FOR_HEADER]
+    count = 0
+    for key, value in records:
+        content = b"".join(
+            (
+                _NO_ATTRIBUTES_NO_DELAY,
+                encode_varint(count),
+                encode_varint(len(key)),
+                key,
+                _NULL if value is None else encode_varint(len(value)),
+                value or b"",
+                _NO_RECORD_HEADERS,
+            )
+        )
+        pieces.append(encode_varint(len(content)))
+        pieces.append(content)
+        count += 1
+    out = bytearray().join(pieces)
+    attributes = TRANSACTIONAL_FLAG if transactional else 0
+    fields = (count - 1, timestamp, timestamp, producer_id, producer_epoch, NO_SEQUENCE, count)
+    HEADER.pack_into(out, 0, 0, len(out) - LOG_OVERHEAD, -1, MAGIC_V2, 0, attributes, *fields)
+    _CRC.pack_into(out, CRC_AT, crc32c(memoryview(out)[ATTRIBUTES_AT:]))
+    return out
 
 
 class BatchBuilder:

@@ -12,7 +12,7 @@ from barnabas.protocol.control_records import (
     parse_end_txn_marker,
     read_end_txn_marker,
 )
-from barnabas.protocol.record_build import BatchBuilder, assemble, empty_batch, encode_record
+from barnabas.protocol.record_build import BatchBuilder, assemble, empty_batch, encode_record, plain_batch
 from barnabas.protocol.record_decode import (
     Headers,
     KeySpan,
@@ -43,6 +43,7 @@ __all__ = [
     "iter_keys",
     "iter_records",
     "parse_end_txn_marker",
+    "plain_batch",
     "read_end_txn_marker",
     "records_body",
     "validate_records",

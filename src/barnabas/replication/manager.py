@@ -5,23 +5,27 @@ Owner: the event loop. Produce and Fetch come straight through here: no coroutin
 
 import logging
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
-from barnabas.core.ids import NO_EPOCH, BrokerId, TopicPartition
-from barnabas.metrics.registry import Counter, Registry
+from barnabas.core.ids import NO_EPOCH, BrokerId, Offset, TopicPartition
+from barnabas.metrics.registry import Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import IsrSettled, ProposeIsr
+from barnabas.replication.topic_counters import TopicCounters
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 from barnabas.runtime.timers import Timers
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
 
 log = logging.getLogger(__name__)
+
+#: What was written is waited for as long as it takes.
+NEVER_MS: Final = 2**31 - 1
 
 
 class AppendOutcome:
@@ -47,32 +51,6 @@ class AppendEntry(NamedTuple):
     guard: object | None = None
     #: The topic as the client named it, from Produce v13 on: a topic of the same name that was made anew is another one.
     topic_id: bytes | None = None
-
-
-class TopicCounters(NamedTuple):
-    """Kafka's BrokerTopicMetrics of one topic."""
-
-    bytes_in: Counter
-    bytes_out: Counter
-    messages_in: Counter
-    failed_produce: Counter
-
-    @classmethod
-    def of(cls, registry: Registry, topic: str) -> "TopicCounters":
-        def counter(name: str, what: str) -> Counter:
-            return registry.counter(f"kafka_server_topic_{name}", what, topic=topic)
-
-        return cls(
-            counter("bytes_in", "Bytes produced, by topic."),
-            counter("bytes_out", "Bytes fetched by consumers, by topic."),
-            counter("messages_in", "Records produced, by topic."),
-            counter("failed_produce_requests", "Refused appends, by topic."),
-        )
-
-    @staticmethod
-    def remove(registry: Registry, topic: str) -> None:
-        for name in ("bytes_in", "bytes_out", "messages_in", "failed_produce_requests"):
-            registry.remove(f"kafka_server_topic_{name}", topic=topic)
 
 
 class WaitingFetch(NamedTuple):
@@ -253,6 +231,61 @@ class ReplicaManager:
             self.log_end_moved(partition)
             if hw_moved:
                 self.high_watermark_moved(partition)
+
+    def append_own(
+        self,
+        tp: TopicPartition,
+        batch: bytearray,
+        *,
+        origin: Origin,
+        now_ms: int,
+        guard: object | None = None,
+        on_committed: Callable[[ErrorCode], None],
+    ) -> Offset:
+        """Append a batch of this broker's own with acks=all, which waits as long as it takes; the first offset.
+
+        Raises `Refused` where nothing was written. Else `on_committed` is called once, before this returns where nobody
+        else is in the ISR. A coordinator does this for each request that changes something: one batch, no lists.
+        """
+        try:
+            partition = self.require(tp)
+            info, hw_moved = partition.append_as_leader(
+                batch, required_acks=-1, origin=origin, now_ms=now_ms, verification_guard=guard
+            )
+        except (Refused, Malformed, LogDirFault) as error:
+            outcome = AppendOutcome()
+            self._note_refusal(tp, outcome, error)
+            raise Refused(outcome.error, outcome.message) from error
+        counters = self.counters(tp.topic)
+        counters.bytes_in.value += info.size_bytes
+        counters.messages_in.value += info.record_count
+        if info.flush_due:
+            self._flush_own(partition, info.last_offset + 1, on_committed)
+        else:
+            self._when_replicated(partition, info.last_offset + 1, on_committed)
+        self.log_end_moved(partition)
+        if hw_moved:
+            self.high_watermark_moved(partition)
+        return info.first_offset
+
+    def _flush_own(self, partition: Partition, end: int, on_committed: Callable[[ErrorCode], None]) -> None:
+        outcome = AppendOutcome()
+
+        def flushed() -> None:
+            if outcome.error is ErrorCode.NONE:
+                self._when_replicated(partition, end, on_committed)
+            else:
+                on_committed(outcome.error)
+
+        self._flush(outcome, partition.local_log, flushed)
+
+    def _when_replicated(self, partition: Partition, end: int, on_done: Callable[[ErrorCode], None]) -> None:
+        verdict = partition.machine.check_replicated(end)
+        if verdict is not None:
+            on_done(verdict)
+            return
+        operation = DelayedProduce({0: (partition, end)}, lambda errors: on_done(errors.get(0, ErrorCode.NONE)))
+        self.produce_purgatory.watch(operation, (partition,), timeout_ms=NEVER_MS)
 
     def _note_refusal(self, tp: TopicPartition, outcome: AppendOutcome, error: Exception) -> None:
         if isinstance(error, Malformed):

@@ -19,10 +19,12 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.runtime.timers import Timer, Timers
+from barnabas.runtime.turns import TurnEnd
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Tell(NamedTuple):
 
 Effect = SetTimer | CancelTimer | Respond | Tell
 R = TypeVar("R")
+#: Called with the answer, or with what kept it from coming.
+Reply = Callable[[R | None, Refused | None], None]
 
 
 @dataclass(slots=True)
@@ -103,11 +107,13 @@ class Result(Generic[R]):
 class Ticket:
     """Stands for an operation that waits for its answer. Compared by identity."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "reply")
 
-    def __init__(self, future: "asyncio.Future[Any] | None" = None) -> None:
-        #: None in tests that drive a machine without a runtime.
+    def __init__(self, future: "asyncio.Future[Any] | None" = None, reply: "Reply[Any] | None" = None) -> None:
+        #: Both are None in tests that drive a machine without a runtime.
         self.future = future
+        #: None once it was called.
+        self.reply = reply
 
 
 class Machine(Protocol):
@@ -186,11 +192,6 @@ class _Answers(NamedTuple):
     #: Fires when they have waited for too long.
     limit: Timer | None
 
-    def fail(self, failure: Refused) -> None:
-        if self.limit is not None:
-            self.limit.cancel()
-        _fail_all(self.responses, failure)
-
 
 class Shard(Generic[M]):
     """One partition's machine while this broker leads the partition in one epoch."""
@@ -217,8 +218,8 @@ class Shard(Generic[M]):
         #: Numbers of writes that are not committed yet, and the number of the last one.
         self.uncommitted: set[int] = set()
         self.writes = 0
-        #: What operations of this turn of the loop want to happen, all of which go into one append.
-        self.gathered: list[Result[Any]] = []
+        #: What operations of this turn of the loop want to happen, together: it goes into one append. None: nothing does.
+        self.gathered: Result[None] | None = None
         self.gathered_bytes = 0
         #: Answers that wait for all writes up to a number.
         self.waiting: list[tuple[int, _Answers]] = []
@@ -273,6 +274,7 @@ class CoordinatorRuntime(Generic[M]):
         self._answer_timeout_ms = answer_timeout_ms
         self._on_loaded = on_loaded
         self._shards: dict[int, Shard[M]] = {}
+        self._turn_end = TurnEnd()
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -341,13 +343,13 @@ class CoordinatorRuntime(Generic[M]):
         moved = Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {shard.partition} has moved")
         waiting, shard.waiting = shard.waiting, []
         for _, answers in waiting:
-            answers.fail(moved)
-        gathered, shard.gathered, shard.gathered_bytes = shard.gathered, [], 0
-        for result in gathered:
-            _fail_all([effect for effect in result.effects if isinstance(effect, Respond)], moved)
+            self._fail_answers(answers, moved)
+        gathered, shard.gathered, shard.gathered_bytes = shard.gathered, None, 0
+        if gathered is not None:
+            self._fail_all([effect for effect in gathered.effects if isinstance(effect, Respond)], moved)
         if was_active:
             for ticket in shard.machine.unloaded():
-                _fail(ticket, moved)
+                self._fail(ticket, moved)
             log.info("%s partition %d unloaded", self._name, shard.partition)
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -371,44 +373,41 @@ class CoordinatorRuntime(Generic[M]):
         self._carry_out(shard, operation(shard.machine, ticket), ticket)
         return future
 
-    def gather(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> "asyncio.Future[R]":
+    def gather(self, partition: int, operation: Callable[[M, Ticket], Result[R]], reply: Reply[R]) -> None:
         """Run an operation now, and write its records together with those of others that come in the same turn of the loop.
 
         For operations that look at nothing which their like write: they do not see each other's records. Everything else
-        does, since the records are written before anything else happens to the shard.
+        does, since the records are written before anything else happens to the shard. What the operation raises is raised
+        here; else `reply` is called once, never before this returns and never in the middle of another operation.
         """
         shard = self._active(partition)
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(future)
+        ticket = Ticket(reply=reply)
         result = operation(shard.machine, ticket)
         if not result.records or result.producer != NO_PRODUCER:
             self._append_gathered(shard)
             self._carry_out(shard, result, ticket)
-            return future
+            return
         if result.response is not None:
             result.effects.append(Respond(ticket, result.response))
-        size_bytes = sum([len(key) + len(value or b"") for key, value in result.records])
+        size_bytes = 0
+        for key, value in result.records:
+            size_bytes += len(key) + len(value or b"")
         if shard.gathered_bytes + size_bytes > GATHERED_BYTES_MAX:
             self._append_gathered(shard)
-        shard.gathered.append(result)
         shard.gathered_bytes += size_bytes
-        if len(shard.gathered) == 1:
-            future.get_loop().call_soon(self._append_gathered, shard)
-        return future
+        together = shard.gathered
+        if together is None:
+            shard.gathered = Result(result.records, None, result.effects)
+            self._turn_end.put_off(partial(self._append_gathered, shard))
+        else:
+            together.records += result.records
+            together.effects += result.effects
 
     def _append_gathered(self, shard: Shard[M]) -> None:
         gathered = shard.gathered
-        if not gathered:
-            return
-        shard.gathered, shard.gathered_bytes = [], 0
-        if len(gathered) == 1:
-            self._carry_out(shard, gathered[0], None)
-            return
-        together: Result[None] = Result()
-        for result in gathered:
-            together.records += result.records
-            together.effects += result.effects
-        self._carry_out(shard, together, None)
+        if gathered is not None:
+            shard.gathered, shard.gathered_bytes = None, 0
+            self._carry_out(shard, gathered, None)
 
     async def write(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> R:
         """Run an operation; its answer, once what it wrote is committed."""
@@ -441,29 +440,37 @@ class CoordinatorRuntime(Generic[M]):
 
     def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> bool:
         """Whether it was done: False where the log refused the records, and nothing has changed."""
-        answers = [effect for effect in result.effects if isinstance(effect, Respond)]
+        answers: list[Respond] = []
+        messages: list[object] = []
+        timers: list[SetTimer | CancelTimer] = []
+        for effect in result.effects:
+            if isinstance(effect, Respond):
+                answers.append(effect)
+            elif isinstance(effect, Tell):
+                messages.append(effect.message)
+            else:
+                timers.append(effect)
         if ticket is not None and result.response is not None:
             answers.append(Respond(ticket, result.response))
-        messages = [effect.message for effect in result.effects if isinstance(effect, Tell)]
         if result.records:
             try:
                 self._append(shard, result, answers, messages)
             except Refused as refusal:
                 code = _APPEND_ERRORS.get(refusal.code, refusal.code)
                 failure = Refused(code, refusal.message)
-                _fail_all(answers, failure)
+                self._fail_all(answers, failure)
                 if ticket is not None:
-                    _fail(ticket, failure)
+                    self._fail(ticket, failure)
                 return False
         elif shard.uncommitted:
             self._when_committed(shard, answers, messages)
         else:
-            _answer(answers)
+            self._answer(answers)
             self._tell(shard, messages)
-        for effect in result.effects:
+        for effect in timers:
             if isinstance(effect, SetTimer):
                 self._set_timer(shard, effect)
-            elif isinstance(effect, CancelTimer):
+            else:
                 alarm = shard.timers.pop(effect.key, None)
                 if alarm is not None:
                     alarm.timer.cancel()
@@ -479,7 +486,7 @@ class CoordinatorRuntime(Generic[M]):
         if self._answer_timeout_ms is None or not responses:
             return None
         late = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the replicas of {self._name} have not confirmed in time")
-        return self._timers.call_later(self._answer_timeout_ms() / 1000, lambda: _fail_all(responses, late))
+        return self._timers.call_later(self._answer_timeout_ms() / 1000, lambda: self._fail_all(responses, late))
 
     def _append(self, shard: Shard[M], result: Result[Any], responses: list[Respond], messages: list[object]) -> None:
         number = shard.writes + 1
@@ -497,17 +504,17 @@ class CoordinatorRuntime(Generic[M]):
             if limit is not None:
                 limit.cancel()
             if error is ErrorCode.NONE:
-                _answer(responses)
+                self._answer(responses)
                 self._tell(shard, messages)
                 self._release(shard)
                 return
             code = _APPEND_ERRORS.get(error, error)
             failure = Refused(code, f"{self._name} partition {shard.partition}: {error.name}")
-            _fail_all(responses, failure)
+            self._fail_all(responses, failure)
             deceived = [answers for seen, answers in shard.waiting if seen >= number]
             shard.waiting = [(seen, answers) for seen, answers in shard.waiting if seen < number]
             for answers in deceived:
-                answers.fail(failure)
+                self._fail_answers(answers, failure)
 
         now_ms = self._now_ms()
         first = self._log.append(
@@ -532,7 +539,7 @@ class CoordinatorRuntime(Generic[M]):
         for answers in ready:
             if answers.limit is not None:
                 answers.limit.cancel()
-            _answer(answers.responses)
+            self._answer(answers.responses)
             self._tell(shard, answers.messages)
 
     def _tell(self, shard: Shard[M], messages: list[object]) -> None:
@@ -569,19 +576,30 @@ class CoordinatorRuntime(Generic[M]):
         for partition in list(self._shards):
             self.resigned(partition)
 
+    # -- answers ------------------------------------------------------------------------------------------------------
 
-def _answer(answers: list[Respond]) -> None:
-    for answer in answers:
-        future = answer.ticket.future
-        if future is not None and not future.done():
-            future.set_result(answer.response)
+    def _answer(self, answers: list[Respond]) -> None:
+        for ticket, response in answers:
+            future, reply = ticket.future, ticket.reply
+            if reply is not None:
+                ticket.reply = None
+                self._turn_end.put_off(partial(reply, response, None))
+            elif future is not None and not future.done():
+                future.set_result(response)
 
+    def _fail_answers(self, answers: _Answers, failure: Refused) -> None:
+        if answers.limit is not None:
+            answers.limit.cancel()
+        self._fail_all(answers.responses, failure)
 
-def _fail_all(answers: list[Respond], failure: Refused) -> None:
-    for answer in answers:
-        _fail(answer.ticket, failure)
+    def _fail_all(self, answers: list[Respond], failure: Refused) -> None:
+        for answer in answers:
+            self._fail(answer.ticket, failure)
 
-
-def _fail(ticket: Ticket, failure: Refused) -> None:
-    if ticket.future is not None and not ticket.future.done():
-        ticket.future.set_exception(failure)
+    def _fail(self, ticket: Ticket, failure: Refused) -> None:
+        future, reply = ticket.future, ticket.reply
+        if reply is not None:
+            ticket.reply = None
+            self._turn_end.put_off(partial(reply, None, failure))
+        elif future is not None and not future.done():
+            future.set_exception(failure)

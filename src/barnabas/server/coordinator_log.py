@@ -8,21 +8,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import Offset, TopicPartition
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import BatchBuilder, iter_records, read_end_txn_marker
+from barnabas.protocol.records import BatchBuilder, iter_records, plain_batch, read_end_txn_marker
 from barnabas.replication.control_requests import LeadershipListener
-from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
+from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.runtime.coordinator import NO_PRODUCER, KeyValue, Marker, Producer, Replay, ReplayedRecord
 from barnabas.storage.log_types import Origin, ReadResult
 
 #: How much of the log is read and replayed before others get their turn.
 LOAD_STEP_BYTES = 256 * 1024
-#: What was written is waited for as long as it takes: whoever asked hears of a delay from the runtime.
-NEVER_MS = 2**31 - 1
 
 
 class InternalTopicLog:
@@ -34,7 +32,7 @@ class InternalTopicLog:
         replicas: ReplicaManager,
         pool: Executor,
         *,
-        codec: Callable[[], Codec] = lambda: Codec.NONE,
+        codec: Callable[[], int] = lambda: Codec.NONE,
         guard_of: Callable[[TopicPartition, int], object | None] = lambda tp, producer_id: None,
     ) -> None:
         """`codec` compresses what is appended. `guard_of` gives the guard of a verified transaction whose first records
@@ -55,42 +53,34 @@ class InternalTopicLog:
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
-        batch = self._batch(records, producer, now_ms)
-        refusal: Refused | None = None
-
-        def done(outcomes: list[AppendOutcome]) -> None:
-            nonlocal refusal
-            [outcome] = outcomes
-            error = outcome.error
-            if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-                # Below the high watermark: committed, if by fewer than one would like. A machine that has replayed it
-                # must not be told that it never happened.
-                error = ErrorCode.NONE
-            if log.log_end_offset == next_offset:
-                refusal = Refused(error, outcome.message)
-            else:
-                on_committed(error)
+        def committed(error: ErrorCode) -> None:
+            # Below the high watermark it is committed, if by fewer than one would like. A machine that has replayed it
+            # must not be told that it never happened.
+            on_committed(ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error)
 
         tp = TopicPartition(self._topic, partition)
-        log = self._replicas.require(tp).local_log
-        next_offset = log.log_end_offset
-        self._replicas.append(
-            [AppendEntry(tp, batch, self._guard_of(tp, producer.producer_id) if producer.producer_id >= 0 else None)],
-            required_acks=-1,
-            timeout_ms=NEVER_MS,
+        return self._replicas.append_own(
+            tp,
+            self._batch(records, producer, now_ms),
             origin=Origin.COORDINATOR,
-            on_done=done,
+            now_ms=now_ms,
+            guard=self._guard_of(tp, producer.producer_id) if producer.producer_id >= 0 else None,
+            on_committed=committed,
         )
-        if refusal is not None:
-            raise refusal
-        return next_offset
 
     def _batch(self, records: Sequence[KeyValue], producer: Producer, now_ms: int) -> bytearray:
+        producer_id, producer_epoch = producer
+        codec = self._codec()
+        if codec == Codec.NONE:
+            return plain_batch(
+                records,
+                timestamp=now_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer_id >= 0,
+            )
         builder = BatchBuilder(
-            codec=self._codec(),
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            transactional=producer.producer_id >= 0,
+            codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer_id >= 0
         )
         for record in records:
             builder.append(record.key, record.value, timestamp=now_ms)

@@ -23,6 +23,26 @@ record_fields = st.tuples(
 
 
 @given(
+    pairs=st.lists(st.tuples(st.binary(max_size=9000), st.none() | st.binary(max_size=9000)), min_size=1, max_size=5),
+    producer=st.sampled_from([(-1, -1), (7, 3)]),
+)
+@settings(deadline=None, max_examples=60)
+def test_plain_batch_is_the_builders_byte_for_byte(pairs, producer):
+    producer_id, producer_epoch = producer
+    is_transactional = producer_id >= 0
+    builder = rc.BatchBuilder(producer_id=producer_id, producer_epoch=producer_epoch, transactional=is_transactional)
+    for key, value in pairs:
+        builder.append(key, value, timestamp=1_700_000_000_000)
+    assert builder.build() == rc.plain_batch(
+        pairs,
+        timestamp=1_700_000_000_000,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=is_transactional,
+    )
+
+
+@given(
     fields=st.lists(record_fields, min_size=1, max_size=20),
     codec=st.sampled_from(list(Codec)),
     base_offset=st.integers(0, 2**50),

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
-from barnabas.protocol.records import BatchBuilder
+from barnabas.protocol.records import BatchBuilder, plain_batch
 from barnabas.replication.fetch_session_cache import FetchedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
@@ -39,6 +41,7 @@ class World:
         *,
         segment_bytes: int = 1 << 20,
         replicas: tuple[BrokerId, ...] = (ME,),
+        isr: tuple[BrokerId, ...] = (ME,),
         prefers: BrokerId | None = None,
     ) -> None:
         self.clock = ManualClock()
@@ -56,6 +59,7 @@ class World:
         self._folder = folder
         self._config = LogConfig(segment_bytes=segment_bytes)
         self._replicas = replicas
+        self._isr = isr
         self.partition = self.add_partition(0)
         self.log = self.partition.local_log
 
@@ -67,7 +71,7 @@ class World:
         partition.log = open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp)
         replicas = self._replicas
         state = PartitionState(
-            leader=ME, leader_epoch=LeaderEpoch(0), isr=replicas[:1], partition_epoch=0, replicas=replicas
+            leader=ME, leader_epoch=LeaderEpoch(0), isr=self._isr, partition_epoch=0, replicas=replicas
         )
         partition.become_leader(state, now_ms=self.clock.now_ms())
         self.manager.add(partition)
@@ -84,6 +88,15 @@ class World:
             origin=Origin.CLIENT,
             on_done=lambda outcomes: None,
         )
+
+    def append_own(self) -> tuple[int, list[ErrorCode]]:
+        """The first offset, and what was heard of the commit: nothing yet, or once."""
+        heard: list[ErrorCode] = []
+        batch = plain_batch([(b"k", b"v"), (b"k", None)], timestamp=self.clock.now_ms())
+        first = self.manager.append_own(
+            TP, batch, origin=Origin.COORDINATOR, now_ms=self.clock.now_ms(), on_committed=heard.append
+        )
+        return first, heard
 
     def fetch(self, params: FetchParams, offset: int, *, max_bytes: int = 1 << 20) -> list[list[PartitionRead]]:
         """What has been answered: nothing yet, or once."""
@@ -286,3 +299,50 @@ def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
     world.manager.forget_topic("gone")
     assert not any(("topic", "gone") in labels for family in registry.families() for labels in family.series)
     world.manager.forget_topic("never seen")
+
+
+def test_batch_of_the_brokers_own_is_committed_at_once_where_nobody_else_is_in_sync(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert world.append_own() == (0, [ErrorCode.NONE])
+    assert world.append_own() == (2, [ErrorCode.NONE])
+    counters = world.manager.counters("t")
+    assert (counters.messages_in.value, counters.bytes_in.value) == (4, world.log.size_bytes)
+    assert len(world.manager.produce_purgatory) == 0
+
+
+def test_batch_of_the_brokers_own_waits_for_the_isr_however_long(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+    _, heard = world.append_own()
+    world.timers.advance_ms(24 * 60 * 60 * 1000)
+    assert heard == []
+    world.fetch_as_follower(2)
+    assert heard == [ErrorCode.NONE]
+    _, heard = world.append_own()
+    world.partition.machine.stop()
+    world.manager.wake_all(world.partition)
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_batch_of_the_brokers_own_wakes_consumers(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    answers = world.fetch(CONSUMER, 0)
+    world.append_own()
+    [[read]] = answers
+    assert read.size_bytes == world.log.size_bytes
+    read.release()
+
+
+def test_batch_of_the_brokers_own_that_is_refused_is_not_heard_of_again(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER))
+    now_ms = world.clock.now_ms()
+    world.partition.machine.set_min_insync_replicas(2, log_end=world.log.log_end_offset, now_ms=now_ms)
+    with pytest.raises(Refused) as refused:
+        world.append_own()
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert world.log.log_end_offset == 0
+    assert world.manager.counters("t").failed_produce.value == 1
+    world.log.abandon()
+    world.partition.machine.set_min_insync_replicas(1, log_end=world.log.log_end_offset, now_ms=now_ms)
+    with pytest.raises(Refused) as refused:
+        world.append_own()
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR

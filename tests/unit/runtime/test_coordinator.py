@@ -362,7 +362,17 @@ def test_time_to_load_is_told() -> None:
 
 
 def gather(world: World, key: bytes, value: bytes = b"1") -> "asyncio.Future[str]":
-    return world.runtime.gather(0, lambda m, t: m.put(key, value))
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def reply(response: str | None, failure: Refused | None) -> None:
+        if failure is not None:
+            answer.set_exception(failure)
+        else:
+            assert response is not None
+            answer.set_result(response)
+
+    world.runtime.gather(0, lambda m, t: m.put(key, value), reply)
+    return answer
 
 
 def test_operations_of_one_turn_share_an_append() -> None:
