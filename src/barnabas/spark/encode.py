@@ -19,25 +19,13 @@ from barnabas.protocol.compression import Codec, compress
 from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE
 from barnabas.spark import encode_kernels as kernels
 from barnabas.spark.encode_kernels import ByteArray, Int32s, Int64s
-
-KEY, VALUE, HEADERS, TOPIC, PARTITION, TIMESTAMP = "key", "value", "headers", "topic", "partition", "timestamp"
+from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
 
 _NO_BYTES: Final[ByteArray] = np.frombuffer(b"", dtype=np.uint8)
 
 
 class RowRefused(BarnabasError):
     """A row that cannot become a record; the message says which and why."""
-
-
-class EncoderSettings(NamedTuple):
-    #: Every row goes there; None: the `topic` column says where.
-    topic: str | None
-    #: A batch is closed before it grows past this.
-    batch_bytes: int
-    #: The largest record, as `max.request.size` of the Java producer bounds it.
-    record_bytes_max: int
-    codec: Codec = Codec.NONE
-    level: int | None = None
 
 
 class _Bytes(NamedTuple):

@@ -12,8 +12,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -24,10 +24,12 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import decision
 from barnabas.spark.decision import BATCH, STREAM
-from barnabas.spark.encode import Encoder
 from barnabas.spark.link import Link, link_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
 from barnabas.spark.transactions import BatchOf, Driver
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +48,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
-    if overwrite:
-        raise ConfigError(
-            "output mode complete is not supported: a topic can only be appended to. Use append or update"
-        )
+    """`overwrite`: output mode complete. Each batch's whole result is appended, as Spark's own sink does it."""
     parsed = parse(options)
     check_schema(schema, parsed.encoder.topic)
     return StreamWriter(parsed)
@@ -76,7 +75,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._batch = BatchOf(job, job[:8], 0, BATCH)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         batch = _part_of_micro_batch(self._options) if self._options.query_name else self._batch
         return write_rows(self._options, batch, iterator)
 
@@ -96,7 +95,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return write_rows(self._options, _micro_batch(self._options), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -142,7 +141,7 @@ def _part_of_micro_batch(options: SinkOptions) -> BatchOf:
     return replace(batch, query=named)
 
 
-def write_rows(options: SinkOptions, batch: BatchOf, rows: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBatch]") -> Written:
     """What each task does. Rows whose batch was decided before are read, and written no more."""
     link = link_to(options.client)
     link.forget_topics()
@@ -206,6 +205,9 @@ class _TaskWriter:
         elif options.idempotent:
             identity = link.transactions.initialise(None, timeout_ms=0)
         self._written.identity = identity
+        # Here, because only tasks encode: the process that commits a micro-batch loads neither numba nor Arrow's functions.
+        from barnabas.spark.encode import Encoder
+
         self._producer = BlockingProducer(
             link.client,
             options.producer,
@@ -215,7 +217,7 @@ class _TaskWriter:
         )
         self._encoder = Encoder(options.encoder, self._producer.partition_count, chance=random.Random(os.urandom(8)))
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: "pa.RecordBatch") -> None:
         ready = self._encoder.encode(rows, now_ms=time.time_ns() // 1_000_000)
         self._producer.announce(batch.partition for batch in ready)
         for batch in ready:
@@ -239,7 +241,7 @@ class _TaskWriter:
             log.warning("transaction %s could not be aborted and is left to time out: %s", name, error)
 
 
-def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _chunks(rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in rows:
@@ -253,9 +255,11 @@ def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from _together(held)
 
 
-def _together(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _together(held: "list[pa.RecordBatch]") -> "list[pa.RecordBatch]":
     if len(held) < 2:
         return held
+    import pyarrow as pa
+
     return list(pa.Table.from_batches(held).combine_chunks().to_batches())
 
 

@@ -21,7 +21,7 @@ from barnabas.client.producer import ACKS_ALL
 from barnabas.client.settings import producer_config
 from barnabas.core.errors import ConfigError
 from barnabas.protocol.compression import LEVELS, Codec, check_level
-from barnabas.spark.encode import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
+from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"

@@ -18,7 +18,8 @@ from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.record_decode import Record, iter_records
 from barnabas.spark import encode_kernels
-from barnabas.spark.encode import Encoder, EncoderSettings, RowRefused
+from barnabas.spark.encode import Encoder, RowRefused
+from barnabas.spark.encode_settings import EncoderSettings
 from barnabas.testing.plugin import Kafka
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
