@@ -14,7 +14,7 @@ from barnabas.controller.events import (
     LeaderAndIsrAnswered,
     LogDirEventsNotified,
 )
-from barnabas.controller.office import Office, Program, ask, write
+from barnabas.controller.office import Office, Program, ask, until_quiet, write
 from barnabas.controller.partition_machine import PartitionMachine
 from barnabas.controller.reassignment_machine import ReassignmentMachine
 from barnabas.controller.replica_machine import ReplicaMachine
@@ -138,6 +138,8 @@ class BrokerMachine:
         elected = yield from self._partitions.bring_online()
         # Clients wait for this: it goes before the rest is written.
         self._requests.flush()
+        if elected:
+            yield from until_quiet()
         doomed = [each for each in replicas if context.is_dying(each.topic)]
         staying = [each for each in replicas if not context.is_dying(each.topic)]
         yield from self._replicas.to_offline(
@@ -214,6 +216,8 @@ class BrokerMachine:
             (led if state.leader == broker else followed).append(replica)
         yield from self._partitions.to_online([each.partition for each in led], Strategy.CONTROLLED_SHUTDOWN)
         self._requests.flush()
+        if led:
+            yield from until_quiet()
         yield from self._replicas.to_offline(
             [each for each in followed if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
         )

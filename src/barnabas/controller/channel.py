@@ -17,9 +17,8 @@ from barnabas.controller.wire import (
     LEADER_AND_ISR_VERSION,
     STOP_REPLICA_VERSION,
     UPDATE_METADATA_VERSION,
-    MetadataTranslator,
+    Translator,
     leader_and_isr_answer,
-    leader_and_isr_request,
     stop_replica_answer,
     stop_replica_request,
     update_metadata_answer,
@@ -59,16 +58,14 @@ class BrokerChannel:
         endpoint: Endpoint,
         *,
         controller_id: int,
-        listener: str,
         connect: Connect,
-        translator: MetadataTranslator,
+        translator: Translator,
         on_answer: Callable[[AnswerEvent], None],
         request_timeout_ms: int,
     ) -> None:
         self.broker_id = broker_id
         self._endpoint = endpoint
         self._controller_id = controller_id
-        self._listener = listener
         self._connect = connect
         self._translator = translator
         self._on_answer = on_answer
@@ -76,11 +73,17 @@ class BrokerChannel:
         #: Not sent yet. News that waits is merged, so a broker that does not answer costs its partitions at most.
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
+        self._is_waiting = False
         self._link: Link | None = None
 
     @property
     def queue_size(self) -> int:
         return len(self._queue)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Everything is answered."""
+        return not self._queue and not self._is_waiting
 
     def put(self, request: Request) -> None:
         last = self._queue[-1] if self._queue else None
@@ -102,7 +105,10 @@ class BrokerChannel:
                     self._wake.clear()
                     await self._wake.wait()
                 request = self._queue.popleft()
-                self._on_answer(self._event(request, await self._deliver(request)))
+                self._is_waiting = True
+                answer = self._event(request, await self._deliver(request))
+                self._is_waiting = False
+                self._on_answer(answer)
         finally:
             self._disconnect()
 
@@ -129,12 +135,9 @@ class BrokerChannel:
     def _message(self, request: Request) -> tuple[ApiMessage, int]:
         match request:
             case SendLeaderAndIsr():
-                return (
-                    leader_and_isr_request(request, controller_id=self._controller_id, listener=self._listener),
-                    LEADER_AND_ISR_VERSION,
-                )
+                return self._translator.leader_and_isr(request), LEADER_AND_ISR_VERSION
             case SendUpdateMetadata():
-                return self._translator.request(request, self.broker_id), UPDATE_METADATA_VERSION
+                return self._translator.update_metadata(request, self.broker_id), UPDATE_METADATA_VERSION
             case SendStopReplica():
                 return stop_replica_request(request, controller_id=self._controller_id), STOP_REPLICA_VERSION
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from barnabas.controller.channel import BrokerChannel, Connect, Request
 from barnabas.controller.effects import (
@@ -39,6 +40,7 @@ from barnabas.controller.events import (
     AllocateProducerIds,
     AlterPartition,
     AlterReassignments,
+    AnswerEvent,
     ApiEvent,
     ControlledShutdown,
     ElectionType,
@@ -56,10 +58,11 @@ from barnabas.controller.events import (
     ZkAnswered,
     ZkLost,
 )
+from barnabas.controller.lull import Lull
 from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
-from barnabas.controller.wire import MetadataTranslator
+from barnabas.controller.wire import Translator
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.operations import Exists, Get, GetChildren, Operation
 from barnabas.coordination.registration import BrokerRegistrar
@@ -98,7 +101,7 @@ class _Watch:
     event: Event
 
     def __call__(self, path: str) -> None:
-        self.controller.feed(self.event)
+        self.controller.happened(self.event)
 
 
 class Controller:
@@ -133,8 +136,9 @@ class Controller:
             new_topic_id=new_topic_id,
             validate_config=validate_topic_config,
         )
-        self._translator = MetadataTranslator(config.settings.broker_id)
+        self._translator = Translator(config.settings.broker_id, config.inter_broker_listener)
         self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        self._lull = Lull(lambda: all(channel.is_quiet for channel, _ in self._channels.values()))
         #: Channels that were closed and have not ended yet, and the registration after a session's end.
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -218,9 +222,20 @@ class Controller:
             return
         self._carry_out(effects)
 
+    def happened(self, event: Event) -> None:
+        """Something that is not to wait for a broker that is slow to answer."""
+        self.feed(event)
+        self._lull.end()
+
+    def _broker_answered(self, event: AnswerEvent) -> None:
+        self.feed(event)
+        self._lull.look()
+
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
+                case ZkBatch(when_quiet=True):
+                    self._lull.await_quiet(partial(self._ask_zookeeper, effect))
                 case ZkBatch():
                     self._ask_zookeeper(effect)
                 case SendLeaderAndIsr(broker_id) | SendStopReplica(broker_id):
@@ -303,10 +318,9 @@ class Controller:
             broker.id,
             endpoint,
             controller_id=self._config.settings.broker_id,
-            listener=self._config.inter_broker_listener,
             connect=self._connect,
             translator=self._translator,
-            on_answer=self.feed,
+            on_answer=self._broker_answered,
             request_timeout_ms=self._config.request_timeout_ms,
         )
         task = asyncio.get_running_loop().create_task(channel.run(), name=f"controller-to-broker-{broker.id}")
@@ -349,6 +363,7 @@ class Controller:
         self.feed(TimerFired(timer))
 
     def _let_go(self) -> None:
+        self._lull.drop()
         for broker_id in list(self._channels):
             self._close_channel(broker_id)
         for handle in self._timers.values():
@@ -365,7 +380,7 @@ class Controller:
         future: asyncio.Future[ReplyValue] = asyncio.get_running_loop().create_future()
         self._replies[token] = future
         try:
-            self.feed(make(token))
+            self.happened(make(token))
             value = await future
         finally:
             self._replies.pop(token, None)

@@ -28,6 +28,8 @@ class ZkBatch:
     batch_id: int
     operations: tuple[Operation, ...]
     guard: Guard | None = None
+    #: It is better carried out after brokers have answered what was sent to them, if they do so soon.
+    when_quiet: bool = False
 
 
 # --- requests to brokers ----------------------------------------------------------------------------------------------

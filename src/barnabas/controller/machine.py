@@ -181,7 +181,7 @@ class ControllerMachine:
     def _ask(self, step: ZkStep) -> None:
         self._batch_id += 1
         guard = Guard(self._office.context.epoch_zk_version) if step.guarded else None
-        self._office.emit(ZkBatch(self._batch_id, step.operations, guard))
+        self._office.emit(ZkBatch(self._batch_id, step.operations, guard, step.when_quiet))
 
     def _finish(self) -> None:
         event, self._current, self._program = self._current, None, None

@@ -25,6 +25,8 @@ class ZkStep:
     operations: tuple[Operation, ...]
     #: Writes only while this term lasts.
     guarded: bool
+    #: What comes next can wait for brokers to answer.
+    when_quiet: bool = False
 
 
 Program = Generator[ZkStep, tuple[Result, ...], T]
@@ -64,6 +66,11 @@ def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
     if not wanted:
         return ()
     return (yield ZkStep(wanted, guarded=True))
+
+
+def until_quiet() -> Program[None]:
+    """What was decided so far goes out, and brokers may carry it out before they hear of what comes next."""
+    yield ZkStep((), guarded=False, when_quiet=True)
 
 
 def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicPartition, LeaderAndIsr]]:

@@ -8,7 +8,6 @@ partition's state before each fail-over.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from barnabas.controller import elections
 from barnabas.controller.effects import Failure
@@ -212,7 +211,7 @@ class PartitionMachine:
     ) -> Program[list[TopicPartition]]:
         """Answers with the partitions whose state had changed meanwhile."""
         wanted = {
-            partition: replace(outcome.leadership, controller_epoch=self._epoch)
+            partition: outcome.leadership.by(self._epoch)
             for partition, outcome in outcomes.items()
             if outcome.leadership is not None
         }
@@ -247,7 +246,7 @@ def write_leadership(
     written: dict[TopicPartition, LeaderAndIsr | ZkCode] = {}
     for (partition, leadership), result in zip(wanted.items(), results, strict=True):
         if result.ok and result.stat is not None:
-            written[partition] = replace(leadership, partition_epoch=result.stat.version)
+            written[partition] = leadership.at(result.stat.version)
         else:
             written[partition] = result.code
     return written

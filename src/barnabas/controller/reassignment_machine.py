@@ -5,7 +5,6 @@ What is under way stands in the topic's znode (`adding_replicas`, `removing_repl
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from barnabas.controller.context import Replica
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -222,7 +221,7 @@ class ReassignmentMachine:
         while True:
             if state is None:
                 raise BrokenInvariant(f"{partition} is being reassigned and has no state")
-            wanted = replace(state.with_leader(state.leader), controller_epoch=context.epoch)
+            wanted = state.with_leader(state.leader).by(context.epoch)
             written = (yield from write_leadership({partition: wanted}))[partition]
             if isinstance(written, LeaderAndIsr):
                 break

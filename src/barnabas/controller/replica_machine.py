@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from barnabas.controller.context import Replica
 from barnabas.controller.office import Office, Program, read_leadership
@@ -95,7 +94,7 @@ class ReplicaMachine:
         known = {each: context.leadership[each] for each in partitions if each in context.leadership}
         while known:
             wanted = {
-                partition: replace(_without(state, broker), controller_epoch=context.epoch)
+                partition: _without(state, broker).by(context.epoch)
                 for partition, state in known.items()
                 if _is_member(state, broker) and state.controller_epoch <= context.epoch
             }

@@ -1,6 +1,7 @@
 """Collects what is to be said to each broker, so that one event makes one request of each kind and broker. Pure."""
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from barnabas.controller.effects import (
     LeaderAndIsrState,
@@ -39,14 +40,15 @@ class RequestBatch:
         is_new: bool,
     ) -> None:
         """Tells `brokers` who leads, and everybody else through their metadata."""
+        # One value for all of them: what is the same to all is translated once.
+        state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker < 0:
                 continue
             states = self._leader_and_isr.setdefault(broker, {})
             known = states.get(partition)
-            states[partition] = LeaderAndIsrState(
-                leadership, assignment, is_new=is_new or (known is not None and known.is_new)
-            )
+            keeps_new = known is not None and known.is_new and not is_new
+            states[partition] = LeaderAndIsrState(leadership, assignment, is_new=True) if keeps_new else state
         self.add_metadata(self._office.context.brokers, (partition,))
 
     def add_stop_replica(self, broker: int, partition: TopicPartition, *, delete: bool) -> None:
@@ -70,24 +72,27 @@ class RequestBatch:
         self._flush_stop_replica()
 
     def _flush_leader_and_isr(self) -> None:
+        """Brokers that are to lead hear of it first, and one that is about to stop last."""
         context = self._office.context
+        requests: list[tuple[bool, SendLeaderAndIsr]] = []
         for broker, states in sorted(self._leader_and_isr.items()):
             if broker not in context.brokers:
                 continue
             leaders = {state.leadership.leader for state in states.values()}
-            self._office.emit(
-                SendLeaderAndIsr(
-                    broker_id=broker,
-                    broker_epoch=context.broker_epochs[broker],
-                    controller_epoch=context.epoch,
-                    partitions=states,
-                    topic_ids={
-                        topic: context.topic_ids.get(topic, ZERO_TOPIC_ID)
-                        for topic in dict.fromkeys(each.topic for each in states)
-                    },
-                    live_leaders=tuple(each for number, each in sorted(context.brokers.items()) if number in leaders),
-                )
+            request = SendLeaderAndIsr(
+                broker_id=broker,
+                broker_epoch=context.broker_epochs[broker],
+                controller_epoch=context.epoch,
+                partitions=states,
+                topic_ids={
+                    topic: context.topic_ids.get(topic, ZERO_TOPIC_ID)
+                    for topic in dict.fromkeys(each.topic for each in states)
+                },
+                live_leaders=tuple(each for number, each in sorted(context.brokers.items()) if number in leaders),
             )
+            requests.append((broker not in leaders, request))
+        for _, request in sorted(requests, key=itemgetter(0)):
+            self._office.emit(request)
         self._leader_and_isr = {}
 
     def _flush_metadata(self) -> None:

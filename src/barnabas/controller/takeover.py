@@ -1,7 +1,6 @@
 """What a broker does when it becomes controller: reads the cluster, and decides what is waiting for a decision. Pure."""
 
 import logging
-from dataclasses import replace
 
 from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -156,7 +155,7 @@ class Takeover:
             else:
                 continue
             if state.controller_epoch <= context.epoch:
-                wanted[partition] = replace(changed, controller_epoch=context.epoch)
+                wanted[partition] = changed.by(context.epoch)
         written = yield from write_leadership(wanted)
         stale = [each for each, state in written.items() if not isinstance(state, LeaderAndIsr)]
         context.leadership.update({each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)})

@@ -62,26 +62,15 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
 # --- LeaderAndIsr -----------------------------------------------------------------------------------------------------
 
 
-def leader_and_isr_request(effect: SendLeaderAndIsr, *, controller_id: int, listener: str) -> LeaderAndIsrRequest:
-    """`listener`: where brokers reach each other."""
-    return LeaderAndIsrRequest(
-        controller_id=controller_id,
-        controller_epoch=effect.controller_epoch,
-        broker_epoch=effect.broker_epoch,
-        topic_states=[
-            LeaderAndIsrTopicState(
-                topic_name=topic,
-                topic_id=effect.topic_ids.get(topic, ZERO_TOPIC_ID),
-                partition_states=[_leader_and_isr_state(each, effect.partitions[each]) for each in partitions],
-            )
-            for topic, partitions in _by_topic(effect.partitions).items()
-        ],
-        live_leaders=[
-            LeaderAndIsrLiveLeader(broker_id=broker.id, host_name=endpoint.host, port=endpoint.port)
-            for broker in effect.live_leaders
-            if (endpoint := broker.endpoint(listener)) is not None
-        ],
-    )
+def _leader_and_isr_states(effect: SendLeaderAndIsr) -> list[LeaderAndIsrTopicState]:
+    return [
+        LeaderAndIsrTopicState(
+            topic_name=topic,
+            topic_id=effect.topic_ids.get(topic, ZERO_TOPIC_ID),
+            partition_states=[_leader_and_isr_state(each, effect.partitions[each]) for each in partitions],
+        )
+        for topic, partitions in _by_topic(effect.partitions).items()
+    ]
 
 
 def _leader_and_isr_state(partition: TopicPartition, state: LeaderAndIsrState) -> LeaderAndIsrPartitionState:
@@ -116,26 +105,6 @@ def leader_and_isr_answer(effect: SendLeaderAndIsr, response: LeaderAndIsrRespon
 
 
 # --- UpdateMetadata ---------------------------------------------------------------------------------------------------
-
-
-class MetadataTranslator:
-    """Translates an update once for all the brokers that get it."""
-
-    def __init__(self, controller_id: int) -> None:
-        self._controller_id = controller_id
-        self._last: tuple[SendUpdateMetadata, list[UpdateMetadataTopicState], list[UpdateMetadataBroker]] | None = None
-
-    def request(self, effect: SendUpdateMetadata, broker_id: int) -> UpdateMetadataRequest:
-        if self._last is None or self._last[0] is not effect:
-            self._last = (effect, _topic_states(effect), [_live_broker(each) for each in effect.live_brokers])
-        _, topic_states, live_brokers = self._last
-        return UpdateMetadataRequest(
-            controller_id=self._controller_id,
-            controller_epoch=effect.controller_epoch,
-            broker_epoch=effect.brokers[broker_id],
-            topic_states=topic_states,
-            live_brokers=live_brokers,
-        )
 
 
 def _topic_states(effect: SendUpdateMetadata) -> list[UpdateMetadataTopicState]:
@@ -222,3 +191,49 @@ def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) 
             partition: answered.get(partition, error) for partition, state in effect.partitions.items() if state.delete
         },
     )
+
+
+# --- what several brokers are told ------------------------------------------------------------------------------------
+
+
+class Translator:
+    """Translates what several brokers are told once for all of them."""
+
+    def __init__(self, controller_id: int, listener: str) -> None:
+        """`listener`: where brokers reach each other."""
+        self._controller_id = controller_id
+        self._listener = listener
+        self._led: tuple[SendLeaderAndIsr, list[LeaderAndIsrTopicState]] | None = None
+        self._last: tuple[SendUpdateMetadata, list[UpdateMetadataTopicState], list[UpdateMetadataBroker]] | None = None
+
+    def leader_and_isr(self, effect: SendLeaderAndIsr) -> LeaderAndIsrRequest:
+        # Values that brokers share make comparing cheap.
+        if (
+            self._led is None
+            or self._led[0].partitions != effect.partitions
+            or self._led[0].topic_ids != effect.topic_ids
+        ):
+            self._led = (effect, _leader_and_isr_states(effect))
+        return LeaderAndIsrRequest(
+            controller_id=self._controller_id,
+            controller_epoch=effect.controller_epoch,
+            broker_epoch=effect.broker_epoch,
+            topic_states=self._led[1],
+            live_leaders=[
+                LeaderAndIsrLiveLeader(broker_id=broker.id, host_name=endpoint.host, port=endpoint.port)
+                for broker in effect.live_leaders
+                if (endpoint := broker.endpoint(self._listener)) is not None
+            ],
+        )
+
+    def update_metadata(self, effect: SendUpdateMetadata, broker_id: int) -> UpdateMetadataRequest:
+        if self._last is None or self._last[0] is not effect:
+            self._last = (effect, _topic_states(effect), [_live_broker(each) for each in effect.live_brokers])
+        _, topic_states, live_brokers = self._last
+        return UpdateMetadataRequest(
+            controller_id=self._controller_id,
+            controller_epoch=effect.controller_epoch,
+            broker_epoch=effect.brokers[broker_id],
+            topic_states=topic_states,
+            live_brokers=live_brokers,
+        )

@@ -5,7 +5,7 @@ its path promises raises `Malformed`, which names the path.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from barnabas.coordination import paths
@@ -234,7 +234,27 @@ class LeaderAndIsr:
 
     def with_leader(self, leader: int, isr: tuple[int, ...] | None = None) -> "LeaderAndIsr":
         """The next leader epoch. Any change that the controller makes raises it, so that older leaders are fenced."""
-        return replace(self, leader=leader, isr=self.isr if isr is None else isr, leader_epoch=self.leader_epoch + 1)
+        return LeaderAndIsr(
+            leader,
+            self.isr if isr is None else isr,
+            self.leader_epoch + 1,
+            self.recovery,
+            self.partition_epoch,
+            self.controller_epoch,
+        )
+
+    def by(self, controller_epoch: int) -> "LeaderAndIsr":
+        """The same, written by a controller of that epoch."""
+        # Of thousands at a fail-over: `dataclasses.replace` takes several times as long.
+        return LeaderAndIsr(
+            self.leader, self.isr, self.leader_epoch, self.recovery, self.partition_epoch, controller_epoch
+        )
+
+    def at(self, partition_epoch: int) -> "LeaderAndIsr":
+        """The same, in that version of the znode."""
+        return LeaderAndIsr(
+            self.leader, self.isr, self.leader_epoch, self.recovery, partition_epoch, self.controller_epoch
+        )
 
     def encode(self) -> bytes:
         value: dict[str, object] = {

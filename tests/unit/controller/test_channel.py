@@ -16,7 +16,7 @@ from barnabas.controller.effects import (
     StopReplicaState,
 )
 from barnabas.controller.events import AnswerEvent, LeaderAndIsrAnswered, StopReplicaAnswered, UpdateMetadataAnswered
-from barnabas.controller.wire import MetadataTranslator
+from barnabas.controller.wire import Translator
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, LeaderAndIsr, ReplicaAssignment
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
@@ -101,9 +101,8 @@ class Line:
             1,
             Endpoint("IN", "PLAINTEXT", "h", 1),
             controller_id=9,
-            listener="IN",
             connect=peer.connect,
-            translator=MetadataTranslator(9),
+            translator=Translator(9, "IN"),
             on_answer=self._answered,
             request_timeout_ms=1000,
         )

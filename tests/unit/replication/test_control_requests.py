@@ -12,7 +12,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, LogDirFault
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.metrics.registry import Registry
-from barnabas.replication.control_requests import SLICE, ControlRequests, PartitionOrder
+from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
@@ -27,8 +27,12 @@ ME = BrokerId(1)
 
 
 class Logs:
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
+    """Each log that is made takes its time."""
+
+    def __init__(self, folder: Path, clock: ManualClock, *, create_ms: int) -> None:
         self._folder = folder
+        self._clock = clock
+        self._create_ms = create_ms
         self._env = LogEnvironment(clock=clock)
         self.logs: dict[TopicPartition, Log] = {}
 
@@ -36,6 +40,7 @@ class Logs:
         return self.logs.get(partition)
 
     def get_or_create(self, partition: TopicPartition, **kwargs: object) -> Log:
+        self._clock.advance_ms(self._create_ms)
         path = str(self._folder / str(partition))
         self.logs[partition] = open_log(path, config=LogConfig(), env=self._env, partition=partition)
         return self.logs[partition]
@@ -50,7 +55,7 @@ class Logs:
         return 0
 
 
-def make(folder: Path) -> ControlRequests:
+def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
     clock = ManualClock()
     replicas = ReplicaManager(
         ME,
@@ -71,7 +76,7 @@ def make(folder: Path) -> ControlRequests:
         ME,
         replicas,
         fetchers,
-        Logs(folder, clock),
+        Logs(folder, clock, create_ms=create_ms),
         clock,
         broker_epoch=lambda: BrokerEpoch(1),
         make_machine=lambda tp: PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000),
@@ -89,16 +94,17 @@ def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_p
     """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
 
     async def run() -> None:
-        control = make(tmp_path)
+        control = make(tmp_path, create_ms=1)
         told: list[TopicPartition] = []
         control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
-        orders = [lead(number) for number in range(SLICE + 4)]
+        of_one_slice = round(SLICE_S * 1000)
+        orders = [lead(number) for number in range(of_one_slice + 4)]
         request = asyncio.create_task(control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1))
         await asyncio.sleep(0)
         # UpdateMetadata of the newer controller
         assert control.check_epochs(controller_epoch=2, broker_epoch=1) is ErrorCode.NONE
         error, errors = await request
-        assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == SLICE
+        assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == of_one_slice
         assert told == list(errors)
 
     asyncio.run(run())

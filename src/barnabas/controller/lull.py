@@ -1,0 +1,45 @@
+"""Puts work off that nobody waits for, until brokers have carried out what others do wait for.
+
+After a fail-over the leaders' news and the ISRs without the broker that went are about as many partitions each. The second
+must not compete with the first for the brokers' loops: the first is what clients wait for.
+
+Owner: the event loop of the controller's broker.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+#: Whether or not they have answered: one that hangs must not hold up what the controller does for the others.
+PATIENCE_S = 0.5
+
+
+class Lull:
+    """At most one thing waits, as the controller does one thing at a time."""
+
+    def __init__(self, is_quiet: Callable[[], bool]) -> None:
+        """`is_quiet`: everybody has answered."""
+        self._is_quiet = is_quiet
+        self._waiting: tuple[Callable[[], None], asyncio.TimerHandle] | None = None
+
+    def await_quiet(self, then: Callable[[], None]) -> None:
+        assert self._waiting is None, "one thing at a time"
+        self._waiting = (then, asyncio.get_running_loop().call_later(PATIENCE_S, self.end))
+        self.look()
+
+    def look(self) -> None:
+        """Somebody has answered."""
+        if self._waiting is not None and self._is_quiet():
+            self.end()
+
+    def end(self) -> None:
+        """It cannot wait any longer."""
+        if self._waiting is not None:
+            then = self._waiting[0]
+            self.drop()
+            then()
+
+    def drop(self) -> None:
+        """Nobody wants it any more."""
+        if self._waiting is not None:
+            self._waiting[1].cancel()
+            self._waiting = None
