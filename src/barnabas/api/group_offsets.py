@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from barnabas.api.later import answer_later, replying, requester_of
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.ids import TopicId
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.offset_commit import (
@@ -75,13 +75,15 @@ class GroupOffsetsApi:
         """Partitions that may be committed to, and the others with what is wrong with them."""
         if not self._context.allows_topic(call, Operation.READ, topic):
             return [], [(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions]
+        image = self._context.metadata.topic(topic)
+        known = image.partitions if image is not None else {}
         good: list[P] = []
         bad: list[tuple[P, ErrorCode]] = []
         for each in partitions:
-            if self._context.metadata.partition(TopicPartition(topic, each.partition_index)) is None:
-                bad.append((each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            else:
+            if each.partition_index in known:
                 good.append(each)
+            else:
+                bad.append((each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         return good, bad
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------

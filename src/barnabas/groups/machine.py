@@ -17,7 +17,7 @@ from barnabas.groups.consumer import DOWNGRADED, MEMBER_TIMERS, ConsumerProtocol
 from barnabas.groups.consumer_group import ConsumerGroup
 from barnabas.groups.consumer_replay import ConsumerReplay
 from barnabas.groups.group import Group, Outcome, Requester, Surroundings
-from barnabas.groups.offset_store import OffsetStore
+from barnabas.groups.offset_store import OffsetCommit, OffsetStore
 from barnabas.groups.offsets import Offsets
 from barnabas.groups.subscriptions import MayDescribe
 from barnabas.protocol.messages import consumer_group_describe
@@ -191,21 +191,32 @@ class GroupMachine:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
-        entry = records.decode(record.record)
+        written = record.record
+        if isinstance(written, records.OffsetRecord):
+            self._replay_offset(written.commit, record)
+            return
+        entry = records.decode(written)
         if entry is None:
             return
         key, value = entry
         if isinstance(key, OffsetCommitKey):
-            assert value is None or isinstance(value, OffsetCommitValue)
-            if value is not None and key.group not in self.groups:
-                # Offsets without members: a simple consumer, or an administrator.
-                self.groups[key.group] = ClassicGroup(key.group, state_timestamp_ms=record.timestamp_ms)
-            self.store.replay(key, value, record_offset=record.offset, producer_id=record.producer.producer_id)
+            if value is None:
+                self.store.replay_tombstone(key.group, key.topic, key.partition)
+            else:
+                assert isinstance(value, OffsetCommitValue)
+                self._replay_offset(records.commit_of(key, value), record)
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self._replay_classic_group(key.group, value, record.timestamp_ms)
         else:
             self._consumer_replay.replay(key, value)
+
+    def _replay_offset(self, commit: OffsetCommit, record: ReplayedRecord) -> None:
+        group_id = commit.group_id
+        if group_id not in self.groups:
+            # Offsets without members: a simple consumer, or an administrator.
+            self.groups[group_id] = ClassicGroup(group_id, state_timestamp_ms=record.timestamp_ms)
+        self.store.replay(commit, record_offset=record.offset, producer_id=record.producer.producer_id)
 
     def _replay_classic_group(self, group_id: str, value: GroupMetadataValue | None, timestamp_ms: int) -> None:
         group = self.groups.get(group_id)

@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
+
+class OffsetCommit(NamedTuple):
+    """What a record says that commits an offset."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
 
 
 class CommittedOffset(NamedTuple):
@@ -37,7 +48,13 @@ class _Offsets:
         return None if partitions is None else partitions.get(partition)
 
     def put(self, group_id: str, topic: str, partition: int, offset: CommittedOffset) -> None:
-        self.by_group.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
+        topics = self.by_group.get(group_id)
+        if topics is None:
+            topics = self.by_group[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        partitions[partition] = offset
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self.by_group.get(group_id)
@@ -97,28 +114,19 @@ class OffsetStore:
 
     # -- replay --------------------------------------------------------------------------------------------------------
 
-    def replay(
-        self, key: OffsetCommitKey, value: OffsetCommitValue | None, *, record_offset: int, producer_id: int
-    ) -> None:
-        group_id, topic, partition = key.group, key.topic, key.partition
-        if value is None:
-            self._committed.remove(group_id, topic, partition)
-            for each in self._open.get(group_id, ()):
-                self._pending[each].remove(group_id, topic, partition)
-            return
-        offset = CommittedOffset(
-            value.offset,
-            value.leader_epoch,
-            value.metadata,
-            value.commit_timestamp,
-            value.expire_timestamp,
-            record_offset,
-        )
+    def replay(self, commit: OffsetCommit, *, record_offset: int, producer_id: int) -> None:
+        group_id, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms = commit
+        committed = CommittedOffset(offset, leader_epoch, metadata, commit_ms, expire_ms, record_offset)
         if producer_id < 0:
-            self._committed.put(group_id, topic, partition, offset)
+            self._committed.put(group_id, topic, partition, committed)
         else:
-            self._pending.setdefault(producer_id, _Offsets()).put(group_id, topic, partition, offset)
+            self._pending.setdefault(producer_id, _Offsets()).put(group_id, topic, partition, committed)
             self._open.setdefault(group_id, set()).add(producer_id)
+
+    def replay_tombstone(self, group_id: str, topic: str, partition: int) -> None:
+        self._committed.remove(group_id, topic, partition)
+        for each in self._open.get(group_id, ()):
+            self._pending[each].remove(group_id, topic, partition)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         pending = self._pending.pop(producer_id, None)

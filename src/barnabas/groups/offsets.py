@@ -11,7 +11,7 @@ from barnabas.groups import records
 from barnabas.groups.classic import ClassicProtocol
 from barnabas.groups.classic_group import PREPARING, STABLE, ClassicGroup
 from barnabas.groups.group import Expiry, Group, Outcome, Requester, Surroundings
-from barnabas.groups.offset_store import CommittedOffset, OffsetStore
+from barnabas.groups.offset_store import CommittedOffset, OffsetCommit, OffsetStore
 from barnabas.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -42,6 +42,8 @@ from barnabas.runtime.coordinator import Producer, Result
 GROUP_ID_NOT_FOUND_FROM: Final = 9
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
+#: An offset that expires with its group.
+NO_EXPIRY: Final = -1
 #: Tombstones in one batch: it must fit into `max.message.bytes`.
 TOMBSTONES_MAX: Final = 2_000
 
@@ -82,7 +84,8 @@ class Offsets:
         if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
             # A commit is a sign of life.
             self._classic.heard_from(group, group.members[request.member_id], out)
-        expire_ms = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        expire_ms = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        metadata_bytes_max = self._around.settings().offset_metadata_bytes_max
         response = OffsetCommitResponse()
         for topic in request.topics:
             answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -90,21 +93,21 @@ class Offsets:
             for each in topic.partitions:
                 answer = OffsetCommitResponsePartition(partition_index=each.partition_index)
                 answers.partitions.append(answer)
-                if self._is_too_large(each.committed_metadata):
+                metadata = each.committed_metadata or ""
+                if len(metadata) > metadata_bytes_max:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                     continue
-                out.records.append(
-                    records.offset_commit(
-                        request.group_id,
-                        topic.name,
-                        each.partition_index,
-                        offset=each.committed_offset,
-                        leader_epoch=each.committed_leader_epoch,
-                        metadata=each.committed_metadata or "",
-                        commit_timestamp_ms=now_ms,
-                        expire_timestamp_ms=expire_ms,
-                    )
+                commit = OffsetCommit(
+                    request.group_id,
+                    topic.name,
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    metadata,
+                    now_ms,
+                    expire_ms,
                 )
+                out.records.append(records.offset_commit(commit))
         self._around.counts.offset_commit(len(out.records))
         return out.result(response)
 
@@ -128,6 +131,7 @@ class Offsets:
                 if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
                     raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers know no member epochs
                 raise
+        metadata_bytes_max = self._around.settings().offset_metadata_bytes_max
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
             answers = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -135,27 +139,25 @@ class Offsets:
             for each in topic.partitions:
                 answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
                 answers.partitions.append(answer)
-                if self._is_too_large(each.committed_metadata):
+                metadata = each.committed_metadata or ""
+                if len(metadata) > metadata_bytes_max:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                     continue
-                out.records.append(
-                    records.offset_commit(
-                        request.group_id,
-                        topic.name,
-                        each.partition_index,
-                        offset=each.committed_offset,
-                        leader_epoch=each.committed_leader_epoch,
-                        metadata=each.committed_metadata or "",
-                        commit_timestamp_ms=now_ms,
-                    )
+                commit = OffsetCommit(
+                    request.group_id,
+                    topic.name,
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    metadata,
+                    now_ms,
+                    NO_EXPIRY,
                 )
+                out.records.append(records.offset_commit(commit))
         self._around.counts.offset_commit(len(out.records))
         result = out.result(response)
         result.producer = Producer(request.producer_id, request.producer_epoch)
         return result
-
-    def _is_too_large(self, metadata: str | None) -> bool:
-        return metadata is not None and len(metadata) > self._around.settings().offset_metadata_bytes_max
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 

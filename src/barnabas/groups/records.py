@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import Malformed
+from barnabas.groups.offset_store import OffsetCommit
 from barnabas.protocol import codec
 from barnabas.protocol.messages import consumer_group_records as modern
 from barnabas.protocol.messages.base import Record
@@ -61,9 +62,9 @@ class Entry(NamedTuple):
 
 
 class OffsetRecord(KeyValue):
-    """A committed offset that remembers what its bytes stand for: whoever wrote it need not decode it to replay it."""
+    """A committed offset that remembers what its bytes say: whoever wrote it need not decode it to replay it."""
 
-    entry: Entry
+    commit: OffsetCommit
 
 
 def decode(record: KeyValue) -> Entry | None:
@@ -71,8 +72,6 @@ def decode(record: KeyValue) -> Entry | None:
 
     :raises Malformed: for bytes that are not a record.
     """
-    if isinstance(record, OffsetRecord):
-        return record.entry
     if len(record.key) < 2:
         raise Malformed(f"a key of __consumer_offsets with {len(record.key)} bytes")
     types = _TYPES.get(_INT16.unpack_from(record.key)[0])
@@ -83,6 +82,19 @@ def decode(record: KeyValue) -> Entry | None:
         return Entry(key, None)
     value, _ = codec.decode_versioned(types[1], record.value)
     return Entry(key, value)
+
+
+def commit_of(key: OffsetCommitKey, value: OffsetCommitValue) -> OffsetCommit:
+    return OffsetCommit(
+        key.group,
+        key.topic,
+        key.partition,
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+    )
 
 
 def _tombstone(key: Record, version: int) -> KeyValue:
@@ -96,25 +108,8 @@ def _pair(key: Record, version: int, value: Record, value_version: int = 0) -> K
 # -- offsets and classic groups ----------------------------------------------------------------------------------------
 
 
-def offset_commit(
-    group_id: str,
-    topic: str,
-    partition: int,
-    *,
-    offset: int,
-    leader_epoch: int,
-    metadata: str,
-    commit_timestamp_ms: int,
-    expire_timestamp_ms: int = -1,
-) -> KeyValue:
-    value = OffsetCommitValue(
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_timestamp=commit_timestamp_ms,
-        expire_timestamp=expire_timestamp_ms,
-    )
-    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+def offset_commit(commit: OffsetCommit) -> OffsetRecord:
+    group_id, topic, partition, offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms = commit
     if expire_timestamp_ms == -1 and len(metadata) < _METADATA_FAST_MAX:
         # Nearly all commits are like this, and there are many: by hand, in little more than half the time.
         text = metadata.encode()
@@ -122,9 +117,16 @@ def offset_commit(
         value_bytes = head + text + _INT64.pack(commit_timestamp_ms)
     else:
         version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
+        value = OffsetCommitValue(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp=commit_timestamp_ms,
+            expire_timestamp=expire_timestamp_ms,
+        )
         value_bytes = codec.encode_versioned(value, version)
     record = OffsetRecord(_offset_key_head(group_id, topic) + _INT32.pack(partition), value_bytes)
-    record.entry = Entry(key, value)
+    record.commit = commit
     return record
 
 

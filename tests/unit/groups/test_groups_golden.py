@@ -13,6 +13,7 @@ from barnabas.groups import records
 from barnabas.groups.classic_group import STABLE, ClassicGroup, GroupState
 from barnabas.groups.group import Surroundings
 from barnabas.groups.machine import GroupMachine
+from barnabas.groups.offset_store import OffsetCommit
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol import codec
 from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
@@ -77,16 +78,7 @@ def test_golden_records_are_written_again_byte_for_byte() -> None:
         assert entry is not None
         if isinstance(entry.key, OffsetCommitKey):
             assert isinstance(entry.value, OffsetCommitValue)
-            key, value = entry.key, entry.value
-            again = records.offset_commit(
-                key.group,
-                key.topic,
-                key.partition,
-                offset=value.offset,
-                leader_epoch=value.leader_epoch,
-                metadata=value.metadata,
-                commit_timestamp_ms=value.commit_timestamp,
-            )
+            again: KeyValue = records.offset_commit(records.commit_of(entry.key, entry.value))
         else:
             group = replayed.groups["golden-group"]
             assert isinstance(group, ClassicGroup)
@@ -143,17 +135,13 @@ def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
 def test_offsets_that_are_encoded_by_hand_are_what_the_codec_makes(
     group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, expire_ms: int
 ) -> None:
-    record = records.offset_commit(
-        group,
-        topic,
-        partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_timestamp_ms=5,
-        expire_timestamp_ms=expire_ms,
-    )
-    remembered = records.decode(record)
-    assert remembered is not None and remembered.value is not None
-    assert record.key == codec.encode_versioned(remembered.key, 1)
-    assert record.value == codec.encode_versioned(remembered.value, 3 if expire_ms == -1 else 1)
+    commit = OffsetCommit(group, topic, partition, offset, leader_epoch, metadata, 5, expire_ms)
+    record = records.offset_commit(commit)
+    assert record.commit is commit
+    decoded = records.decode(record)
+    assert decoded is not None
+    assert isinstance(decoded.key, OffsetCommitKey) and isinstance(decoded.value, OffsetCommitValue)
+    known_epoch = leader_epoch if expire_ms == -1 else -1  # version 1 has no room for it
+    assert records.commit_of(decoded.key, decoded.value) == commit._replace(leader_epoch=known_epoch)
+    assert record.key == codec.encode_versioned(decoded.key, 1)
+    assert record.value == codec.encode_versioned(decoded.value, 3 if expire_ms == -1 else 1)
