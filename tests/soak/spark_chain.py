@@ -39,7 +39,7 @@ EXECUTORS = "local-cluster[2,1,1024]"
 #: How long all brokers are away in the fault `outage`.
 OUTAGE_S = 20.0
 #: A driver that starts, or comes to the point where it is to die, takes no longer.
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 CLUSTER_CONFIG = {
     "transaction.two.phase.commit.enable": "true",
     "zookeeper.session.timeout.ms": "2000",
@@ -141,6 +141,7 @@ class Chain:
             raise PromiseBroken(f"the last driver failed: see {self.log}")
         self._driver = None
         self.verify(numbers.sent)
+        self.check_happened(faults or self.kinds())
         told = ", ".join(f"{name} {count}" for name, count in sorted(self.happened.items()))
         self.note(f"what happened: {told}; speculative attempts: {self.speculative_attempts()}")
         return numbers.sent
@@ -155,20 +156,25 @@ class Chain:
         queue: list[str] = []
         while True:
             if not queue:
-                missing = [name for name in kinds if not self.happened[name]]
-                if not missing and (once or time.monotonic() > deadline) and self._has_speculated():
+                missing = self._missing(kinds)
+                if not missing and (once or time.monotonic() > deadline):
                     return
                 if time.monotonic() > last:
-                    raise NothingProved(f"did not happen: {', '.join(missing) or 'speculation'}; see {self.log}")
-                again = (missing or kinds) if time.monotonic() > deadline else kinds
-                queue = list(again) if once else self._chance.sample(again, len(again))
+                    self.check_happened(kinds)
+                again = [name for name in missing if name in FAULTS] if time.monotonic() > deadline else kinds
+                queue = list(again or kinds) if once else self._chance.sample(again or kinds, len(again or kinds))
             self.everyone_runs()
             self.let_work()
             name = queue.pop(0)
             FAULTS[name](self)
 
-    def _has_speculated(self) -> bool:
-        return not self.speculation or self.speculative_attempts() > 0
+    def _missing(self, kinds: list[str]) -> list[str]:
+        missing = [name for name in kinds if not self.happened[name]]
+        return [*missing, "speculation"] if self.speculation and not self.speculative_attempts() else missing
+
+    def check_happened(self, kinds: list[str]) -> None:
+        if missing := self._missing(kinds):
+            raise NothingProved(f"did not happen: {', '.join(missing)}; see {self.log}")
 
     def speculative_attempts(self) -> int:
         """Second attempts beside a first one that still ran, over all drivers: from Spark's own logs of events."""
@@ -337,19 +343,10 @@ class Chain:
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     def verify(self, sent: int) -> None:
-        self._same("the second topic", Counter(self.in_topic()), sent)
-        self._same("the Delta table", Counter(self.in_table()), sent)
+        for where, numbers in (("the second topic", self.in_topic()), ("the Delta table", self.in_table())):
+            if (difference := numbers_differ(numbers, sent)) is not None:
+                raise PromiseBroken(f"{where}, seed {self.seed}: {difference}")
         self.note(f"{sent} records, each once in the second topic and once in the table")
-
-    def _same(self, where: str, found: Counter[int], sent: int) -> None:
-        twice = sorted(number for number, count in found.items() if count > 1)
-        missing = sorted(set(range(sent)) - found.keys())
-        strange = sorted(found.keys() - set(range(sent)))
-        if twice or missing or strange:
-            raise PromiseBroken(
-                f"{where}, seed {self.seed}: {len(missing)} of {sent} missing {missing[:5]}, {len(twice)} repeated "
-                f"{twice[:5]}, {len(strange)} strange {strange[:5]}"
-            )
 
     def in_topic(self) -> list[int]:
         consumer = Consumer(
@@ -380,6 +377,20 @@ class Chain:
 
         found: list[int] = DeltaTable(str(self.folder / "table")).to_pyarrow_table()["number"].to_pylist()
         return found
+
+
+def numbers_differ(numbers: list[int], sent: int) -> str | None:
+    """What is wrong with `numbers`, which should be 0 to `sent`, each once; None if nothing is."""
+    found = Counter(numbers)
+    twice = sorted(number for number, count in found.items() if count > 1)
+    missing = sorted(set(range(sent)) - found.keys())
+    strange = sorted(found.keys() - set(range(sent)))
+    if not (twice or missing or strange):
+        return None
+    return (
+        f"{len(missing)} of {sent} missing {missing[:5]}, {len(twice)} repeated {twice[:5]}, "
+        f"{len(strange)} strange {strange[:5]}"
+    )
 
 
 def _count(folder: Path) -> int:
