@@ -5,14 +5,18 @@ frame that has not arrived whole is received into a buffer of its own. A frame's
 
 A connection executes one request at a time, as Kafka does, with one exception: Produce requests that only wait for their
 replicas do not hold back the Produce behind them. While it may not start the next request, it does not read.
+
+Connections take turns: one that has sent many requests ahead has them carried out for `TURN_S`, then everybody else's are.
 """
 
 import asyncio
 import logging
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from struct import Struct
 from typing import Protocol, cast
 
 from barnabas.auth.distinguished_name import Subject
@@ -23,11 +27,14 @@ from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
 
+_SIZE = Struct(">i")
 #: Requests of one connection that may wait at the same time, where they may overlap at all.
 PIPELINED_MAX = 64
 #: A frame's own buffer starts no larger than this and doubles as bytes really arrive: a lie about a length costs nothing.
 FRAME_BUFFER_START_BYTES = 1024 * 1024
 SHARED_BUFFER_BYTES = 256 * 1024
+#: A hundred requests are done in it. Requests that each roll a segment are not, and a client may have sent hundreds ahead.
+TURN_S = 0.01
 
 
 class SharedBuffer:
@@ -68,8 +75,11 @@ class Connection(asyncio.BufferedProtocol):
         gate: Gate | None = None,
         on_open: Callable[["Connection"], str | None],
         on_close: Callable[["Connection"], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop = loop
+        #: The loop's own time stands still within a turn.
+        self._monotonic_s = monotonic_s
         self._pipeline = pipeline
         self._shared = shared
         self._pool = pool
@@ -93,6 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         self._prefix = b""  #: the first bytes of a length that has not arrived whole
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
         self._in_flight: deque[Call] = deque()
+        self._turn_s = 0.0  #: the loop's time when this turn began
+        self._turn_ends_s = 0.0
+        self._awaits_turn = False  #: the backlog goes on at the loop's next turn, whoever calls `resume` before
         self._starting = False
         self._muted_until_s = 0.0
         self._finishing = False
@@ -127,7 +140,11 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(frame)[self._frame_got :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        # libuv reads up to 32 times in a turn of its own: those are one turn here, too.
         self.active_s = self._loop.time()
+        if self._turn_s != self.active_s:
+            self._turn_s = self.active_s
+            self._turn_ends_s = self._monotonic_s() + TURN_S
         if self._frame is None:
             self._consume(self._shared.view[:nbytes])
             return
@@ -137,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
             self._offer(memoryview(frame))
 
     def _consume(self, view: memoryview) -> None:
-        """Start the requests in `view` as far as they may start; keep the rest."""
+        """Start the requests in `view` as far as they may start and the turn lasts; keep the rest."""
         if self._prefix:
             view = memoryview(self._prefix + view)
             self._prefix = b""
@@ -146,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             if end - at < 4:
                 self._prefix = bytes(view[at:])
                 return
-            size = int.from_bytes(view[at : at + 4], "big", signed=True)
+            size = _SIZE.unpack_from(view, at)[0]
             if not 0 < size <= self._frame_bytes_max:
                 self.fail(f"frame of {size} bytes, the limit is {self._frame_bytes_max}")
                 return
@@ -163,11 +180,18 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is None or self._transport.is_closing():
                 return  # nothing behind a request that ended the connection is carried out
             at += 4 + size
+            if self._monotonic_s() > self._turn_ends_s:
+                self._await_turn(view[at:])
+                return
 
     def _offer(self, frame: memoryview) -> None:
         """A frame in a buffer of its own: start it, or keep it until it may start."""
         if self._may_start(frame, 0):
             self._start(frame)
+            if self._transport is None or self._transport.is_closing():
+                return
+            if self._monotonic_s() > self._turn_ends_s:
+                self._await_turn(memoryview(b""))
         else:
             self._keep(memoryview(len(frame).to_bytes(4, "big") + bytes(frame)))
 
@@ -206,14 +230,24 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog = bytearray(rest)
         self._transport.pause_reading()
 
+    def _await_turn(self, rest: memoryview) -> None:
+        self._keep(rest)
+        self._awaits_turn = True
+        self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._awaits_turn = False
+        self.resume()
+
     def resume(self) -> None:
         """Start what came meanwhile, then read on."""
         if self._finishing:
             if not self.busy and self._transport is not None:
                 self._transport.close()
             return
-        if self._backlog is None or self._transport is None:
+        if self._backlog is None or self._transport is None or self._awaits_turn:
             return
+        self._turn_ends_s = self._monotonic_s() + TURN_S
         backlog, self._backlog = self._backlog, None
         self._consume(memoryview(backlog))
         if self._backlog is None and self._transport is not None:

@@ -1,6 +1,7 @@
 """Connections: framing, order, back-pressure, and peers that misbehave."""
 
 import asyncio
+import os
 import random
 import struct
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,11 @@ import pytest
 import uvloop
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from barnabas.server import connection
 from barnabas.server.call import Call
 from barnabas.server.connection import FRAME_BUFFER_START_BYTES, SHARED_BUFFER_BYTES
 from barnabas.server.listener import ConnectionLimits
@@ -43,8 +46,6 @@ def produce(payload: bytes, acks: int = -1) -> ProduceRequest:
 async def test_request_in_one_byte_pieces_is_answered() -> None:
     async with Harness() as server:
         client = await server.client()
-        from barnabas.protocol import frame
-
         for byte in frame.encode_request(heartbeat(), 3, 7, "test"):
             client.writer.write(bytes([byte]))
             await client.writer.drain()
@@ -60,6 +61,49 @@ async def test_many_requests_in_one_segment_are_answered_in_order() -> None:
             client.send(heartbeat(), 3, number)
         assert [await client.correlation_id() for _ in range(500)] == list(range(500))
         await client.close()
+
+
+@on_loop
+async def test_client_that_sent_many_requests_ahead_does_not_keep_the_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "TURN_S", -1.0)  # as if every request took the whole of a turn
+    carried_out: list[str] = []
+    sockets: list[int] = []
+
+    def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        if not carried_out:
+            os.write(sockets[0], frame.encode_request(heartbeat("modest"), 3, 1, "test"))
+        carried_out.append(request.group_id)
+        return HeartbeatResponse()
+
+    async with Harness({"Heartbeat": handle}) as server:
+        eager, modest = await server.client(), await server.client()
+        sockets.append(modest.writer.get_extra_info("socket").fileno())
+        for number in range(100):
+            eager.send(heartbeat("eager"), 3, number)
+        assert await modest.correlation_id() == 1
+        assert [await eager.correlation_id() for _ in range(100)] == list(range(100))
+        assert carried_out.index("modest") < 10
+        await eager.close()
+        await modest.close()
+
+
+@pytest.mark.parametrize("size", [10, FRAME_BUFFER_START_BYTES])
+def test_requests_of_every_size_are_answered_in_order_a_turn_each(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TURN_S", -1.0)
+
+    async def main() -> None:
+        async with Harness(
+            {"Produce": lambda call, request: ProduceResponse()}, request_bytes_max=size + 1000
+        ) as server:
+            client = await server.client()
+            for number in range(20):
+                client.send(produce(bytes(size)), 9, number)
+            assert [await client.correlation_id() for _ in range(20)] == list(range(20))
+            await client.close()
+
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize(
