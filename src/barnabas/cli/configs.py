@@ -1,4 +1,4 @@
-"""`barnabas configs`: kafka-configs.sh, over the protocol only (no --zookeeper)."""
+"""`barnabas configs`: kafka-configs.sh. `--zookeeper` is for SCRAM credentials that the first broker needs to start."""
 
 import ipaddress
 import re
@@ -101,6 +101,15 @@ def command(
     ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="The defaults of all IPs.")] = False,
     group: Annotated[str | None, typer.Option("--group", help="The group's id.")] = None,
     client_metrics: Annotated[str | None, typer.Option("--client-metrics", hidden=True)] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            "--zookeeper",
+            metavar="HOST:PORT[/PATH]",
+            help="Instead of brokers, for users' SCRAM credentials before the first broker starts; --command-config is "
+            "then a broker's file.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Describe and alter settings of topics, brokers, users, clients, IPs and groups."""
@@ -122,13 +131,27 @@ def command(
         (IPS, "" if ip_defaults else None),
     ]
     entity = choose_entity(entity_type or [], entity_name or [], flags, alter=alter)
+    if zookeeper is not None:
+        if describe:
+            raise UsageError("--zookeeper goes with --alter only; describe with --bootstrap-server")
+        _alter_in_zookeeper(
+            zookeeper, command_config, entity, *_changes(add_config, add_config_file, delete_config or ())
+        )
+        return
     config = options(bootstrap_server, command_config)
     if action == "describe":
         run(config, lambda cluster: _describe(cluster, entity, all_, json))
         return
+    additions, deletions = _changes(add_config, add_config_file, delete_config or ())
+    run(config, lambda cluster: _alter(cluster, entity, additions, deletions))
+
+
+def _changes(
+    add_config: str | None, add_config_file: str | None, delete_config: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
     additions = load_properties(add_config_file) if add_config_file else {}
     additions |= parse_additions(add_config) if add_config else {}
-    deletions = [name.strip() for value in delete_config or () for name in value.split(",")]
+    deletions = [name.strip() for value in delete_config for name in value.split(",")]
     if not additions and not deletions:
         raise UsageError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
@@ -136,7 +159,7 @@ def command(
     for name in additions:
         if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
             raise UsageError(f"Invalid character found for config key: {name}")
-    run(config, lambda cluster: _alter(cluster, entity, additions, deletions))
+    return additions, deletions
 
 
 def choose_entity(
@@ -277,6 +300,27 @@ async def _alter_user_or_client(
         upserts=[parse_scram(name, value) for name, value in additions.items()],
         deletions=[_SCRAM[name] for name in deletions],
     )
+
+
+def _alter_in_zookeeper(
+    connect: str, broker_file: str | None, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
+    from barnabas.cli._scram_bootstrap import alter_scram
+
+    others = [name for name in (*additions, *deletions) if name not in _SCRAM]
+    if entity.types != (USERS,) or "" in entity.names or others:
+        raise UsageError(
+            f"--bootstrap-server option must be specified to update {entity.type} configs. "
+            "Updates using ZooKeeper are only supported for SCRAM credentials of users."
+        )
+    alter_scram(
+        connect,
+        load_properties(broker_file) if broker_file else {},
+        entity.names[0],
+        upserts=[parse_scram(name, value) for name, value in additions.items()],
+        deletions=deletions,
+    )
+    say(f"Completed updating config for entity: user-principal '{entity.names[0]}'.")
 
 
 def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:

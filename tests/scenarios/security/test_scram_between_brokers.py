@@ -1,7 +1,5 @@
 """Brokers that speak SCRAM over TLS with each other, whose sessions end every few seconds."""
 
-import asyncio
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,38 +9,46 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from secured import SCRAM_MODULE, bootstrap_of
 from tests.pki import Authority
+from typer.testing import CliRunner, Result
 
-from barnabas.auth.scram import ScramCredential, ScramMechanism
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.registration import create_top_level_paths
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.core.clock import SystemClock
+from barnabas.cli.main import app
 
 PASSWORD = "between-us"
+
+
+def configs(connect: str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["configs", "--zookeeper", connect, *arguments])
 
 
 @pytest.fixture
 def coordinator() -> Iterator[str]:
     """A ZooKeeper that knows the brokers' credential before there is a broker."""
-
-    async def store(connect: str) -> None:
-        session = ZooKeeperSession(SessionConfig(hosts=connect))
-        await session.start()
-        try:
-            await create_top_level_paths(session)
-            mechanism = ScramMechanism.SHA_512
-            held = ScramCredential.of_password(mechanism, PASSWORD, salt=secrets.token_bytes(16), iterations=4096)
-            config = ConfigStore(session, SystemClock())
-            await config.write(paths.USERS, "broker", {mechanism.sasl_name: held.encode()})
-        finally:
-            await session.stop()
-
     with LocalCluster(brokers=0) as cluster:
-        asyncio.run(store(cluster.zookeeper_connect))
+        done = configs(
+            cluster.zookeeper_connect, "--alter", "--entity-type", "users", "--entity-name", "broker",
+            "--add-config", f"SCRAM-SHA-512=[iterations=8192,password={PASSWORD}]",
+        )  # fmt: skip
+        assert (done.exit_code, done.stdout) == (
+            0,
+            "Completed updating config for entity: user-principal 'broker'.\n",
+        ), done.stderr
         yield cluster.zookeeper_connect
+
+
+def test_zookeeper_takes_nothing_but_credentials_of_users(coordinator: str) -> None:
+    user = ("--alter", "--entity-type", "users", "--entity-name", "broker")
+    for refused, words in (
+        ((*user, "--add-config", "producer_byte_rate=1"), "only supported for SCRAM credentials"),
+        (("--alter", "--entity-type", "topics", "--entity-name", "t", "--add-config", "a=b"), "--bootstrap-server"),
+        ((*user, "--delete-config", "SCRAM-SHA-256"), "Invalid config(s): SCRAM-SHA-256"),
+        (("--describe", "--entity-type", "users"), "--alter only"),
+    ):
+        done = configs(coordinator, *refused)
+        assert done.exit_code == 1
+        assert words in done.stderr
+    assert configs(coordinator, *user, "--delete-config", "SCRAM-SHA-512").exit_code == 0
+    assert "Invalid config(s)" in configs(coordinator, *user, "--delete-config", "SCRAM-SHA-512").stderr
 
 
 def test_replication_goes_on_while_sessions_end_and_are_renewed(coordinator: str, tmp_path: Path, topic: str) -> None:
