@@ -115,7 +115,8 @@ class GroupOffsetsApi:
             response.topics += refused
             return response
 
-        self._groups.commit_offsets(request, requester_of(call), replying(call, request, finish if refused else None))
+        reply = replying(call, request, finish if refused else None)
+        self._groups.commit_offsets(request, reply, api_version=call.api_version)
         return None
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------

@@ -226,13 +226,13 @@ class GroupCoordinator:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def commit_offsets(
-        self, request: OffsetCommitRequest, requester: Requester, reply: Reply[OffsetCommitResponse]
+        self, request: OffsetCommitRequest, reply: Reply[OffsetCommitResponse], *, api_version: int
     ) -> None:
         """`reply` is called with the answer, or with what kept it from coming; no future: there are many commits."""
         # What a group may commit does not depend on what others have committed: their offsets share an append.
         self._runtime.gather(
             self.partition_for(request.group_id),
-            lambda machine, ticket: machine.commit_offsets(request, requester, self._now_ms()),
+            lambda machine, ticket: machine.commit_offsets(request, api_version=api_version, now_ms=self._now_ms()),
             reply,
         )
 

@@ -144,9 +144,9 @@ class GroupMachine:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def commit_offsets(
-        self, request: OffsetCommitRequest, requester: Requester, now_ms: int
+        self, request: OffsetCommitRequest, *, api_version: int, now_ms: int
     ) -> Result[OffsetCommitResponse]:
-        return self._offsets.commit(request, requester, Outcome(), now_ms)
+        return self._offsets.commit(request, Outcome(), api_version=api_version, now_ms=now_ms)
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, requester: Requester, now_ms: int

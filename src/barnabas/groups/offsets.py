@@ -66,7 +66,7 @@ class Offsets:
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, requester: Requester, out: Outcome, now_ms: int
+        self, request: OffsetCommitRequest, out: Outcome, *, api_version: int, now_ms: int
     ) -> Result[OffsetCommitResponse]:
         generation = request.generation_id_or_member_epoch
         group = self._groups.get(request.group_id)
@@ -75,11 +75,11 @@ class Offsets:
                 request.member_id,
                 request.group_instance_id,
                 generation,
-                api_version=requester.api_version,
+                api_version=api_version,
                 is_transactional=False,
             )
         elif generation >= 0:
-            known = requester.api_version >= GROUP_ID_NOT_FOUND_FROM
+            known = api_version >= GROUP_ID_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
             # A commit is a sign of life.

@@ -516,13 +516,13 @@ class CoordinatorRuntime(Generic[M]):
             for answers in deceived:
                 self._fail_answers(answers, failure)
 
-        now_ms = self._now_ms()
+        now_ms, producer, replay = self._now_ms(), result.producer, shard.machine.replay
         first = self._log.append(
-            shard.partition, result.records, producer=result.producer, now_ms=now_ms, on_committed=committed
+            shard.partition, result.records, producer=producer, now_ms=now_ms, on_committed=committed
         )
         shard.writes = number
         for offset, record in enumerate(result.records, start=first):
-            shard.machine.replay(ReplayedRecord(record, offset, now_ms, result.producer))
+            replay(ReplayedRecord(record, offset, now_ms, producer))
         is_replayed = True
         if settled is not None:
             committed(settled)
@@ -547,14 +547,16 @@ class CoordinatorRuntime(Generic[M]):
             self._on_effect(shard.partition, message)
 
     def _set_timer(self, shard: Shard[M], effect: SetTimer) -> None:
-        key, deadline_s = effect.key, self._timers.time() + max(0, effect.delay_ms) / 1000
+        key, delay_ms = effect
+        delay_s = delay_ms / 1000 if delay_ms > 0 else 0.0
+        deadline_s = self._timers.time() + delay_s
         alarm = shard.timers.get(key)
         if alarm is not None:
             if alarm.fires_at_s <= deadline_s:
                 alarm.deadline_s = deadline_s
                 return
             alarm.timer.cancel()
-        self._arm(shard, key, deadline_s, max(0, effect.delay_ms) / 1000)
+        self._arm(shard, key, deadline_s, delay_s)
 
     def _arm(self, shard: Shard[M], key: Hashable, deadline_s: float, delay_s: float) -> None:
         def fire() -> None:

@@ -157,9 +157,8 @@ class Pipeline:
         request: ApiMessage | None = None
         if api.min_version <= header.api_version <= api.max_version:
             # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
-            request = codec.decode(
-                api.api.request_class, frame, header.api_version, header.body_offset, allow_trailing=True
-            )
+            read = codec.reader(api.api.request_class, header.api_version)
+            request, _ = read(frame, header.body_offset, len(frame))
         elif header.api_key != API_VERSIONS:
             raise Malformed(
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
@@ -234,12 +233,13 @@ class Pipeline:
         now_s = self._now_s()
         metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
         metrics.requests.value += 1
-        local_done_s = call.local_done_s or call.answered_s
-        metrics.queue.observe_ms((call.started_s - call.received_s) * 1000)
-        metrics.local.observe_ms((local_done_s - call.started_s) * 1000)
-        metrics.remote.observe_ms(max(0.0, call.answered_s - local_done_s) * 1000)
-        metrics.response_queue.observe_ms((now_s - call.answered_s) * 1000)
-        metrics.total.observe_ms((now_s - call.received_s) * 1000)
+        received_s, started_s, answered_s = call.received_s, call.started_s, call.answered_s
+        local_done_s = call.local_done_s or answered_s
+        metrics.queue.observe_ms((started_s - received_s) * 1000)
+        metrics.local.observe_ms((local_done_s - started_s) * 1000)
+        metrics.remote.observe_ms((answered_s - local_done_s) * 1000 if answered_s > local_done_s else 0.0)
+        metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
+        metrics.total.observe_ms((now_s - received_s) * 1000)
 
     def metrics_of(self, api: ApiHandler) -> RequestMetrics:
         metrics = self._metrics.get(api.api_key)

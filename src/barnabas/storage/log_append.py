@@ -77,9 +77,8 @@ def check_leader_batch(
             f"The record batch size in the append to {partition} is {size} bytes which exceeds the maximum configured "
             f"value of {config.max_message_bytes}.",
         )
-    with memoryview(records) as whole, whole[ATTRIBUTES_AT:size] as covered:
-        if crc32c(covered) != crc:
-            raise _corrupt(f"Record is corrupt (stored crc = {crc})", partition)
+    if crc32c(memoryview(records)[ATTRIBUTES_AT:size]) != crc:
+        raise _corrupt(f"Record is corrupt (stored crc = {crc})", partition)
     if origin is Origin.CLIENT and (
         base_offset
         or last_delta + 1 != count
@@ -89,12 +88,12 @@ def check_leader_batch(
         or (producer_id >= 0 > sequence)
     ):
         raise _refuse_client_batch(header, partition)
-    if config.message_timestamp_after_max_ms != LONG_MAX or config.message_timestamp_before_max_ms != LONG_MAX:
-        check_times = not config.stamps_append_time
-    else:
-        check_times = False
+    stamps_append_time = config.stamps_append_time
+    check_times = not stamps_append_time and (
+        config.message_timestamp_after_max_ms != LONG_MAX or config.message_timestamp_before_max_ms != LONG_MAX
+    )
     # A coordinator's records have keys, and it has written them itself.
-    if check_times or (config.is_compacted and origin is not Origin.COORDINATOR):
+    if check_times or (origin is not Origin.COORDINATOR and config.is_compacted):
         check_records(
             data,
             header,
@@ -110,7 +109,7 @@ def check_leader_batch(
             data = recompress(data, header, codec=codec, config=config, partition=partition)
             header = _new_header(BatchHeader, _unpack(data))
             recompressed = True
-    if config.stamps_append_time:
+    if stamps_append_time:
         if attributes & TIMESTAMP_TYPE_FLAG:
             raise _stamped_by_producer(count, partition)
         patch_max_timestamp(data, 0, now_ms, log_append_time=True)

@@ -423,7 +423,7 @@ def test_commit_needs_the_members_epoch(
         topics=[OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(committed_offset=1)])],
     )
     try:
-        h.ask(lambda machine: machine.commit_offsets(request, Requester("c", "/h", version), h.now_ms))
+        h.ask(lambda machine: machine.commit_offsets(request, api_version=version, now_ms=h.now_ms))
         code = ErrorCode.NONE
     except Refused as refused:
         code = refused.code

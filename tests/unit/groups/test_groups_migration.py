@@ -9,7 +9,6 @@ from group_harness import GROUP, FakeTopics, Harness, subscription
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.classic_group import ClassicGroup, GroupState
 from barnabas.groups.consumer_group import ConsumerGroup
-from barnabas.groups.group import Requester
 from barnabas.groups.settings import GroupSettings, MigrationPolicy
 from barnabas.protocol import codec
 from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
@@ -105,7 +104,7 @@ def commit(h: Harness) -> None:
         group_id=GROUP,
         topics=[OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(committed_offset=9)])],
     )
-    h.ask(lambda machine: machine.commit_offsets(request, Requester("c", "/h", 8), h.now_ms))
+    h.ask(lambda machine: machine.commit_offsets(request, api_version=8, now_ms=h.now_ms))
 
 
 @pytest.mark.parametrize("policy", MigrationPolicy)

@@ -67,7 +67,7 @@ def commit(
         ],
     )
     try:
-        response = h.ask(lambda machine: machine.commit_offsets(request, Requester("c", "/h", version), h.now_ms))
+        response = h.ask(lambda machine: machine.commit_offsets(request, api_version=version, now_ms=h.now_ms))
     except Refused as refusal:
         return refusal.code
     return ErrorCode(response.topics[0].partitions[0].error_code)
