@@ -1,7 +1,7 @@
 """Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from barnabas.controller.context import Replica
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -27,6 +27,9 @@ from barnabas.core.errors import ErrorCode, Malformed
 
 _log = logging.getLogger(__name__)
 
+#: Replicas of a broker in controlled shutdown that are seen to at once. Brokers take some ten milliseconds for them, in which
+#: acknowledgements may have to wait.
+SHUTDOWN_STEP = 500
 #: The epoch of a broker that is too old to know it.
 UNKNOWN_BROKER_EPOCH = -1
 
@@ -214,13 +217,16 @@ class BrokerMachine:
             if state is None or alone or context.is_dying(replica.topic):
                 continue
             (led if state.leader == broker else followed).append(replica)
-        yield from self._partitions.to_online([each.partition for each in led], Strategy.CONTROLLED_SHUTDOWN)
-        self._requests.flush()
-        if led:
+        for few in _few_at_a_time(led):
+            yield from self._partitions.to_online([each.partition for each in few], Strategy.CONTROLLED_SHUTDOWN)
+            self._requests.flush()
             yield from until_quiet()
-        yield from self._replicas.to_offline(
-            [each for each in followed if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
-        )
+        for few in _few_at_a_time(followed):
+            yield from self._replicas.to_offline(
+                [each for each in few if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
+            )
+            self._requests.flush()
+            yield from until_quiet()
         # What no other broker can take over is not worth waiting for: it has one replica, or the others are leaving too.
         staying = context.live_ids()
         return ControlledShutdownReply(
@@ -230,6 +236,12 @@ class BrokerMachine:
                 if not staying.isdisjoint(context.assignment(each).replicas)
             )
         )
+
+
+def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
+    """A broker that is told to stop can wait for a moment; those who write to its partitions wait for their share only."""
+    for begin in range(0, len(replicas), SHUTDOWN_STEP):
+        yield replicas[begin : begin + SHUTDOWN_STEP]
 
 
 def _decode(broker: int, data: bytes | None) -> BrokerRegistration | None:

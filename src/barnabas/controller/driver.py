@@ -221,11 +221,16 @@ class Controller:
                 self.feed(Abandon(f"{type(error).__name__}: {error}"))
             return
         self._carry_out(effects)
+        if self._machine.is_idle:
+            self._lull.rest()
 
     def happened(self, event: Event) -> None:
-        """Something that is not to wait for a broker that is slow to answer."""
+        """Something that is not to wait for a broker that is slow to answer. (Changes of ISRs are: a broker that leaves causes
+        them.)"""
+        must_wait = not self._machine.is_idle
         self.feed(event)
-        self._lull.end()
+        if must_wait and not isinstance(event, AlterPartition):
+            self._lull.hurry()
 
     def _broker_answered(self, event: AnswerEvent) -> None:
         self.feed(event)

@@ -19,20 +19,31 @@ class Lull:
     def __init__(self, is_quiet: Callable[[], bool]) -> None:
         """`is_quiet`: everybody has answered."""
         self._is_quiet = is_quiet
+        self._is_hurried = False
         self._waiting: tuple[Callable[[], None], asyncio.TimerHandle] | None = None
 
     def await_quiet(self, then: Callable[[], None]) -> None:
         assert self._waiting is None, "one thing at a time"
-        self._waiting = (then, asyncio.get_running_loop().call_later(PATIENCE_S, self.end))
-        self.look()
+        if self._is_hurried or self._is_quiet():
+            then()
+        else:
+            self._waiting = (then, asyncio.get_running_loop().call_later(PATIENCE_S, self.hurry))
 
     def look(self) -> None:
         """Somebody has answered."""
         if self._waiting is not None and self._is_quiet():
-            self.end()
+            self._go_on()
 
-    def end(self) -> None:
-        """It cannot wait any longer."""
+    def hurry(self) -> None:
+        """Nothing waits any longer, until there is time again."""
+        self._is_hurried = True
+        self._go_on()
+
+    def rest(self) -> None:
+        """There is time."""
+        self._is_hurried = False
+
+    def _go_on(self) -> None:
         if self._waiting is not None:
             then = self._waiting[0]
             self.drop()

@@ -74,7 +74,7 @@ class RequestBatch:
     def _flush_leader_and_isr(self) -> None:
         """Brokers that are to lead hear of it first, and one that is about to stop last."""
         context = self._office.context
-        requests: list[tuple[bool, SendLeaderAndIsr]] = []
+        requests: list[tuple[int, SendLeaderAndIsr]] = []
         for broker, states in sorted(self._leader_and_isr.items()):
             if broker not in context.brokers:
                 continue
@@ -90,7 +90,8 @@ class RequestBatch:
                 },
                 live_leaders=tuple(each for number, each in sorted(context.brokers.items()) if number in leaders),
             )
-            requests.append((broker not in leaders, request))
+            turn = 2 if broker in context.shutting_down else 0 if broker in leaders else 1
+            requests.append((turn, request))
         for _, request in sorted(requests, key=itemgetter(0)):
             self._office.emit(request)
         self._leader_and_isr = {}

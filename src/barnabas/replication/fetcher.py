@@ -33,6 +33,7 @@ from barnabas.replication.fetcher_machine import (
     TruncateTo,
     never_throttled,
 )
+from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ class ReplicaFetcher:
         )
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
         self._changed = asyncio.Event()
-        self._is_polling = False
+        #: What the leader has been asked for and has not answered.
+        self._polled: FetchPlan | None = None
         self._was_interrupted = False
         self._interrupted_ms = -self._wait_max_ms
         self._stopping = False
@@ -143,13 +145,18 @@ class ReplicaFetcher:
     def interrupt(self) -> None:
         """A long poll must not hold back a new partition: its leader's high watermark may wait for this follower.
 
-        The connection is given up, with the request; bounded to one in the time that a poll takes.
+        The connection is given up, with the request; the fetch session goes on. A request that begins a session names every
+        partition, and so would the next: of those one is given up in the time that a poll takes.
         """
+        if self._polled is None or self._was_interrupted:
+            return
         now_ms = self._now_ms()
-        if self._is_polling and now_ms - self._interrupted_ms >= self._wait_max_ms:
+        if self._polled.is_full:
+            if now_ms - self._interrupted_ms < self._wait_max_ms:
+                return
             self._interrupted_ms = now_ms
-            self._was_interrupted = True
-            self._endpoint.close()
+        self._was_interrupted = True
+        self._endpoint.close()
 
     def stop(self) -> None:
         """Nothing is appended any more once this returns, also not from an answer that has just arrived."""
@@ -183,10 +190,10 @@ class ReplicaFetcher:
         try:
             truncates_on_fetch = await self._endpoint.prepare()
             if truncates_on_fetch != self._machine.truncates_on_fetch:
-                self._machine.fetch_interrupted()
+                self._machine.fetch_not_sent()
                 self._machine.set_truncates_on_fetch(truncates_on_fetch)
                 return
-            self._is_polling = True
+            self._polled = step.plan
             wait_ms = self._wait_max_ms
             if step.until_ms is not None:
                 wait_ms = min(wait_ms, max(0, step.until_ms - self._now_ms()))
@@ -195,10 +202,10 @@ class ReplicaFetcher:
             self._wire_failed("fetch", error)
             return
         finally:
-            self._is_polling = False
+            self._polled = None
             was_interrupted, self._was_interrupted = self._was_interrupted, False
             if was_interrupted:
-                self._machine.fetch_interrupted()
+                self._machine.fetch_abandoned(step.plan, self._now_ms())
         if was_interrupted or self._stopping:
             return  # the logs of a broker that stops are gone already, also for whoever only looks
         self.fetch_count += 1

@@ -33,6 +33,10 @@ UNDEFINED: Final = -1
 #: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
 #: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
 FIRST_BACKOFF_MS: Final = 20
+#: For how long a session goes on of which an answer was lost. It may have told how far a partition is committed, which the
+#: leader tells once: only a new session makes it tell it again. That costs something for every partition, so not in the
+#: middle of a fail-over, which is what answers get lost in.
+DOUBT_MS: Final = 2000
 
 
 class LocalLog(Protocol):
@@ -268,6 +272,8 @@ class FetcherMachine:
         #: Held back by the quota; looked at again in every step.
         self._held: dict[TopicPartition, None] = {}
         self._delays: list[tuple[int, TopicPartition]] = []
+        #: When to begin a new session because something that was told may have been lost.
+        self._doubt_ends_ms: int | None = None
 
     # --- who is followed -------------------------------------------------------------------------------------------
 
@@ -380,7 +386,10 @@ class FetcherMachine:
         if self._held:
             self._dirty.update(self._held)
         session = self._session
+        if self._doubt_ends_ms is not None and now_ms >= self._doubt_ends_ms:
+            session.broken()
         if session.next_is_full:
+            self._doubt_ends_ms = None
             entries, _ = self._entries(self._states)
             self._dirty.clear()
             if entries:
@@ -420,6 +429,8 @@ class FetcherMachine:
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         until_ms = self._delays[0][0] if self._delays else None
+        if self._doubt_ends_ms is not None:
+            until_ms = self._doubt_ends_ms if until_ms is None else min(until_ms, self._doubt_ends_ms)
         if self._held:
             retry_ms = now_ms + self._backoff_max_ms
             until_ms = retry_ms if until_ms is None else min(until_ms, retry_ms)
@@ -452,9 +463,9 @@ class FetcherMachine:
                 or asked.current_leader_epoch != state.leader_epoch
             ):
                 # It was removed, moved or truncated while the request was under way. The leader believes that it has
-                # told its news; only a new session makes it tell them again.
-                if state is not None:
-                    self._session.broken()
+                # told its news. (What follows an error or a truncation it tells whole.)
+                if state is not None and fetched.error_code == ErrorCode.NONE and fetched.diverging is None:
+                    self._doubt(now_ms)
                 continue
             if fetched.error_code != ErrorCode.NONE:
                 self._refused(state, fetched, now_ms, effects)
@@ -478,9 +489,18 @@ class FetcherMachine:
         for partition, state in self._states.items():
             self._delay(partition, state, now_ms)
 
-    def fetch_interrupted(self) -> None:
-        """The driver gave a request up to send another one at once."""
+    def fetch_not_sent(self) -> None:
+        """The driver learned something that makes the plan a wrong one."""
         self._session.broken()
+
+    def fetch_abandoned(self, plan: FetchPlan, now_ms: int) -> None:
+        """The driver gave a request up under way, to send another one at once."""
+        if self._session.abandoned(plan):
+            self._doubt(now_ms)
+
+    def _doubt(self, now_ms: int) -> None:
+        if self._doubt_ends_ms is None:
+            self._doubt_ends_ms = now_ms + DOUBT_MS
 
     def _refused(self, state: FetchState, fetched: FetchedPartition, now_ms: int, effects: list[Effect]) -> None:
         code = fetched.error_code

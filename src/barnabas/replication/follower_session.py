@@ -106,9 +106,22 @@ class FetchSession:
         elif plan.is_full:
             self._id, self._epoch = session_id, 1
         else:
-            self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
+            self._epoch = _after(self._epoch)
+        return True
+
+    def abandoned(self, plan: FetchPlan) -> bool:
+        """A request was given up under way. The leader goes on from it, if it has got it; if not, it refuses the next one.
+        False: there is no session to go on with yet."""
+        if plan.is_full:
+            self.broken()
+            return False
+        self._epoch = _after(self._epoch)
         return True
 
     def broken(self) -> None:
         """No answer, or one that makes no sense: begin anew, and let the leader close the old session."""
         self._epoch = INITIAL_EPOCH
+
+
+def _after(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1

@@ -1,8 +1,10 @@
 """Who leads: ISRs, preferred leaders, unclean elections, controlled shutdown, failed log directories."""
 
 import pytest
-from model_cluster import ModelCluster
+from model_cluster import ModelBroker, ModelCluster
 
+from barnabas.controller.broker_machine import SHUTDOWN_STEP
+from barnabas.controller.channel import Request
 from barnabas.controller.effects import (
     AllocateProducerIdsReply,
     AlterPartitionReply,
@@ -10,6 +12,7 @@ from barnabas.controller.effects import (
     ElectLeadersReply,
     Failure,
     SendLeaderAndIsr,
+    SendStopReplica,
 )
 from barnabas.controller.events import (
     AllocateProducerIds,
@@ -304,6 +307,37 @@ def test_no_timer_without_auto_leader_rebalance() -> None:
 
 
 # --- controlled shutdown ----------------------------------------------------------------------------------------------
+
+
+def test_broker_that_stops_hands_over_a_few_partitions_at_a_time_and_hears_of_it_last() -> None:
+    """Each partition is without a leader for as long as its share takes."""
+    cluster = three()
+    cluster.create_topic("many", *([2, 1, 3] for _ in range(SHUTDOWN_STEP + 10)))
+    cluster.create_topic("others", *([1, 2, 3] for _ in range(SHUTDOWN_STEP + 20)))
+    cluster.clear_received()
+    told: list[tuple[int, str, int]] = []
+    deliver = cluster._deliver
+
+    def note(sender: ModelBroker, target: int, request: Request) -> None:
+        if isinstance(request, SendLeaderAndIsr | SendStopReplica):
+            told.append((target, type(request).__name__, len(request.partitions)))
+        deliver(sender, target, request)
+
+    cluster._deliver = note  # type: ignore[method-assign]
+    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
+    assert reply == ControlledShutdownReply(())
+    assert told == [
+        # the new leader first
+        *((broker, "SendLeaderAndIsr", SHUTDOWN_STEP) for broker in (1, 3, 2)),
+        *((broker, "SendLeaderAndIsr", 10) for broker in (1, 3, 2)),
+        # then the ISRs without it
+        *((broker, "SendLeaderAndIsr", SHUTDOWN_STEP) for broker in (1, 3)),
+        (2, "SendStopReplica", SHUTDOWN_STEP),
+        *((broker, "SendLeaderAndIsr", 20) for broker in (1, 3)),
+        (2, "SendStopReplica", 20),
+    ]
+    assert {cluster.state(TopicPartition("many", number)).leader for number in range(SHUTDOWN_STEP + 10)} == {1}
+    assert {cluster.state(TopicPartition("others", number)).isr for number in (0, SHUTDOWN_STEP + 19)} == {(1, 3)}
 
 
 def test_broker_that_shuts_down_hands_its_partitions_over_before_it_goes() -> None:

@@ -67,7 +67,9 @@ def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
         prefers_replica=lambda partition, params, offset: None,
         fetch_bytes_max=1 << 20,
     )
-    fetchers: Any = SimpleNamespace(remove=lambda partitions: None, together=nullcontext)
+    fetchers: Any = SimpleNamespace(
+        remove=lambda partitions: None, add=lambda partition, replica, **kwargs: None, together=nullcontext
+    )
 
     async def load_settings(topics: object) -> None:
         return None
@@ -90,6 +92,15 @@ def lead(number: int) -> PartitionOrder:
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
 
 
+def follow(number: int) -> PartitionOrder:
+    leader = BrokerId(2)
+    replicas = (ME, leader)
+    state = PartitionState(
+        leader=leader, leader_epoch=LeaderEpoch(3), isr=replicas, partition_epoch=0, replicas=replicas
+    )
+    return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
+
+
 def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
     """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
 
@@ -106,6 +117,27 @@ def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_p
         error, errors = await request
         assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == of_one_slice
         assert told == list(errors)
+
+    asyncio.run(run())
+
+
+def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
+    """Whatever their order in the request."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        done: list[TopicPartition] = []
+        carry_out = control._carry_out
+
+        def note(order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
+            done.append(order.tp)
+            return carry_out(order, led, followed)
+
+        control._carry_out = note  # type: ignore[method-assign]
+        orders = [follow(0), lead(1), follow(2), lead(3)]
+        _, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+        assert [each.partition for each in done] == [1, 3, 0, 2]
+        assert set(errors.values()) == {ErrorCode.NONE}
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.replication.divergence import find_divergence
 from barnabas.replication.fetcher_machine import (
+    DOUBT_MS,
     FIRST_BACKOFF_MS,
     TRANSITIONS,
     Append,
@@ -366,6 +367,69 @@ def test_answer_for_a_partition_that_moved_meanwhile_is_dropped():
     plan = next_plan(machine)
     machine.remove(A)
     assert answer(machine, plan, FetchedPartition(A, 0, 1, 0, None, records(5))) == []
+
+
+def test_session_goes_on_after_a_request_that_was_given_up_and_is_renewed_a_little_later():
+    """What the lost answer may have told of high watermarks is told again then."""
+    machine, replica = fetcher(), FakeReplica(1)
+    follow(machine, A, replica)
+    carry_out(machine, {A: replica}, answer(machine, next_plan(machine), FetchedPartition(A, 0, 1, 0)))
+    polled = next_plan(machine)
+    assert (polled.session_id, polled.session_epoch) == (77, 1)
+    machine.fetch_abandoned(polled, NOW)
+    follow(machine, B, FakeReplica(1))
+    plan = next_plan(machine)
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (77, 2, [B])
+    answer(machine, plan)
+    step = machine.next_step(NOW + 1)
+    assert isinstance(step, SendFetch) and not step.plan.is_full
+    assert step.until_ms == NOW + DOUBT_MS, "no poll is longer than that"
+    answer(machine, step.plan)
+    plan = next_plan(machine, NOW + DOUBT_MS)
+    assert plan.is_full and set(plan.to_send) == {A, B}
+    answer(machine, plan, session_id=78)
+    assert not next_plan(machine, NOW + 2 * DOUBT_MS).is_full, "once is enough"
+
+
+def test_request_that_was_to_begin_a_session_and_was_given_up_is_begun_anew():
+    machine = fetcher()
+    follow(machine, A, FakeReplica(1))
+    machine.fetch_abandoned(next_plan(machine), NOW)
+    follow(machine, B, FakeReplica(1))
+    plan = next_plan(machine)
+    assert plan.is_full and set(plan.to_send) == {A, B}
+
+
+def test_leader_that_did_not_get_the_request_that_was_given_up_refuses_the_next():
+    machine = fetcher()
+    follow(machine, A, FakeReplica(1))
+    answer(machine, next_plan(machine))
+    machine.fetch_abandoned(next_plan(machine), NOW)
+    assert answer(machine, next_plan(machine), error=ErrorCode.INVALID_FETCH_SESSION_EPOCH) == []
+    assert next_plan(machine).is_full
+
+
+def test_errors_of_an_epoch_that_is_over_cost_no_session():
+    """A leader that answers with an error tells everything once it is over."""
+    machine, replica = fetcher(), FakeReplica(1)
+    follow(machine, A, replica)
+    answer(machine, next_plan(machine))
+    polled = next_plan(machine)
+    follow(machine, A, replica, leader_epoch=6)
+    assert answer(machine, polled, FetchedPartition(A, ErrorCode.FENCED_LEADER_EPOCH)) == []
+    plan = next_plan(machine, NOW + DOUBT_MS)
+    assert not plan.is_full and plan.to_send[A].current_leader_epoch == 6
+
+
+def test_news_that_came_too_late_for_their_epoch_are_told_again_in_a_new_session():
+    machine, replica = fetcher(), FakeReplica(1)
+    follow(machine, A, replica)
+    answer(machine, next_plan(machine))
+    polled = next_plan(machine)
+    follow(machine, A, replica, leader_epoch=6)
+    assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
+    assert not next_plan(machine).is_full
+    assert next_plan(machine, NOW + DOUBT_MS).is_full
 
 
 def test_same_leadership_told_twice_changes_nothing():

@@ -138,6 +138,26 @@ def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
     asyncio.run(run())
 
 
+def test_interrupted_poll_costs_the_connection_but_not_the_session():
+    """However often: the next request names only what is new."""
+
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 1, 0))
+            await leader.plan()
+            for number in range(1, 4):
+                new = TopicPartition("orders", number)
+                add(manager, new, FakeReplica(1))
+                plan = await leader.plan()
+                assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (5, number + 1, [new])
+                assert leader.connections == number + 1
+
+    asyncio.run(run())
+
+
 def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_all_in_the_next():
     async def run():
         leader = ScriptedLeader()

@@ -1,0 +1,78 @@
+"""What can wait for brokers to answer, and for how long."""
+
+import asyncio
+from collections.abc import Callable
+
+from barnabas.controller import lull as module
+from barnabas.controller.lull import Lull
+
+
+class Brokers:
+    def __init__(self) -> None:
+        self.have_answered = False
+        self.lull = Lull(lambda: self.have_answered)
+        self.done: list[str] = []
+
+    def put_off(self, name: str) -> None:
+        self.lull.await_quiet(lambda: self.done.append(name))
+
+
+def on_a_loop(story: Callable[[Brokers], None]) -> None:
+    async def run() -> None:
+        story(Brokers())
+
+    asyncio.run(run())
+
+
+def test_work_waits_until_all_have_answered() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("ISRs")
+        brokers.lull.look()
+        assert brokers.done == []
+        brokers.have_answered = True
+        brokers.lull.look()
+        assert brokers.done == ["ISRs"]
+        brokers.lull.look()
+        assert brokers.done == ["ISRs"]
+        brokers.put_off("more")
+        assert brokers.done == ["ISRs", "more"], "there is nobody to wait for"
+
+    on_a_loop(story)
+
+
+def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("first")
+        brokers.lull.hurry()
+        brokers.put_off("second")
+        assert brokers.done == ["first", "second"]
+        brokers.lull.rest()
+        brokers.put_off("third")
+        assert brokers.done == ["first", "second"]
+        brokers.lull.drop()
+
+    on_a_loop(story)
+
+
+def test_broker_that_does_not_answer_is_waited_for_once() -> None:
+    async def run() -> None:
+        brokers, first = Brokers(), asyncio.Event()
+        brokers.lull.await_quiet(first.set)
+        async with asyncio.timeout(module.PATIENCE_S * 20):
+            await first.wait()
+        brokers.put_off("next")
+        assert brokers.done == ["next"]
+
+    asyncio.run(run())
+
+
+def test_work_that_nobody_wants_any_more_is_not_done() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("of a session that is over")
+        brokers.lull.drop()
+        brokers.have_answered = True
+        brokers.lull.look()
+        brokers.lull.hurry()
+        assert brokers.done == []
+
+    on_a_loop(story)
