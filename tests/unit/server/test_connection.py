@@ -323,7 +323,7 @@ async def test_peer_that_does_not_read_stops_being_served() -> None:
         requests = 5000
         sender = asyncio.ensure_future(_flood(greedy, requests))
         # The server's socket buffer fills; from then on it neither answers nor reads.
-        await eventually(lambda: any(c._backlog is not None for c in server.server.connections))
+        await eventually(lambda: any(c._backlog is not None and not c._awaits_turn for c in server.server.connections))
         stalled_at = served
         assert (await good.heartbeat()).error_code == 0
         assert served <= stalled_at + 1
