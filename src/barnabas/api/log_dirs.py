@@ -1,4 +1,4 @@
-"""DescribeLogDirs, v1 to v5 (KIP-113, KIP-827); AlterReplicaLogDirs, v1 to v2; DeleteRecords, v0 to v2 (KIP-107).
+"""DescribeLogDirs, v0 to v5 (KIP-113, KIP-827); AlterReplicaLogDirs, v0 to v2; DeleteRecords, v0 to v2 (KIP-107).
 
 Log directories cannot be cordoned (v5) in ZooKeeper mode: always false.
 """
@@ -140,8 +140,7 @@ class LogDirsApi:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if is_internal(topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if self._context.metadata.topic(topic) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Whether there is such a partition the replicas know: a leader is one before its broker has the topic's metadata.
         if not self._context.dynamic.log_config(topic).is_deleted_by_retention:
             return ErrorCode.POLICY_VIOLATION
         return ErrorCode.NONE
