@@ -155,20 +155,19 @@ class ProcessWorker:
         """The worker's output has ended: it is ending, or dead. Waiting for that is a thread's."""
         assert process.stdout is not None
         self._loop.remove_reader(process.stdout.fileno())
-        is_current = self._process is process
-        gone = self._gone if is_current else None
+        gone = self._gone if self._process is process else None
 
         def reaped(error: BaseException | None) -> None:
             if error is not None:
                 raise error
             _close(process)
             logger.info("compaction worker %d has ended with status %s", process.pid, process.returncode)
+            if gone is not None and not gone.done():
+                gone.set_result(None)
+            # Asked now, not when its output ended: a job that came in between is with a new worker.
             if self._process is process:
                 self._process = None
                 self._stop_idling()
-            if gone is not None and not gone.done():
-                gone.set_result(None)
-            if is_current:
                 self._end_job(Died(f"worker {process.pid} has ended with status {process.returncode}"))
 
         self._env.threads.run(lambda: _reap(process), reaped)

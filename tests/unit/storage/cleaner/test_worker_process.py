@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 from tests.unit.storage.cleaner.cleaner_support import SETTINGS, CompactedLog
 
 from barnabas.runtime.threads import LoopThreads
+from barnabas.storage.cleaner import process
 from barnabas.storage.cleaner.job import (
     CleanJob,
     CleanStats,
@@ -168,6 +170,30 @@ def test_an_idle_worker_ends_and_the_next_job_has_a_new_one(log: CompactedLog) -
         worker.submit(job_of(log), again)
         assert isinstance(await again.last(), Finished)
 
+    with_worker(test, idle_s=0.0)
+
+
+def test_a_job_that_comes_while_an_idle_worker_is_reaped_is_not_told_of_its_end(
+    log: CompactedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaping, may_end = threading.Event(), threading.Event()
+
+    def reap(ended: subprocess.Popen[bytes]) -> None:
+        reaping.set()
+        assert may_end.wait(WAIT_S)
+        ended.wait()
+
+    async def test(worker: ProcessWorker) -> None:
+        first = Reports()
+        worker.submit(job_of(log), first)
+        await first.last()
+        assert await asyncio.to_thread(reaping.wait, WAIT_S)
+        second = Reports()
+        worker.submit(job_of(log), second)
+        may_end.set()
+        assert isinstance(await second.last(), Finished)
+
+    monkeypatch.setattr(process, "_reap", reap)
     with_worker(test, idle_s=0.0)
 
 
