@@ -237,7 +237,7 @@ class Cluster:
             state = LeaderAndIsr.decode(tp, data, 0)
             self.world.note("zookeeper", "%s: %s", path, data.decode())
             self.oracle.writes_state(path, state.controller_epoch, decode_controller_epoch(epoch or b"0"))
-            self._who_lives(tp, state.isr)
+            self._who_lives(tp, state.isr, is_decided=True)
 
     def state_of(self, tp: TopicPartition) -> LeaderAndIsr | None:
         path = paths.partition_state(tp)
@@ -251,25 +251,31 @@ class Cluster:
     def _look_at_isr(self, tp: TopicPartition) -> None:
         state = self.state_of(tp)
         if state is not None:
-            self._who_lives(tp, state.isr)
+            self._who_lives(tp, state.isr, is_decided=False)
 
-    def _who_lives(self, tp: TopicPartition, isr: tuple[int, ...]) -> None:
+    def _who_lives(self, tp: TopicPartition, isr: tuple[int, ...], *, is_decided: bool) -> None:
+        """`is_decided`: a controller has just written who leads, and could not ask those that are missing."""
         written = self.zk.mzxid_of(paths.partition_state(tp))
         members = [
-            (self._lives_since(self.brokers[member], written), self.brokers[member].disk.get(tp)) for member in isr
+            (
+                self._lives_since(self.brokers[member], written)
+                and not (is_decided and self._is_missing(self.brokers[member])),
+                self.brokers[member].disk.get(tp),
+            )
+            for member in isr
         ]
         self.oracle.isr_is(tp, [(lives, log.records) for lives, log in members if log is not None])
 
-    def _lives_since(self, broker: SimBroker, zxid: int) -> bool:
+    @staticmethod
+    def _lives_since(broker: SimBroker, zxid: int) -> bool:
         """Whether it is still the process that was made a member: of another, nobody can know what it has lost."""
-        if not broker.is_up or broker.first_epoch is None or broker.first_epoch > zxid:
-            return False
-        return self.settings.slow_boot or not self._is_missing(broker)
+        return broker.is_up and broker.first_epoch is not None and broker.first_epoch <= zxid
 
     def _is_missing(self, broker: SimBroker) -> bool:
-        """It has no session and cannot make one: a member of the ISR that is there leads rather than wait for it."""
+        """It has no session and cannot make one: in Kafka's words it is not alive, and who is there leads rather than wait for
+        it. Where machines boot slowly its session has ended before theirs began, so a controller has seen it go."""
         is_held = broker.is_paused or self._is_cut(broker.id, "zk")
-        return is_held and self.zk.data_of(paths.broker_id(broker.id)) is None
+        return not self.settings.slow_boot and is_held and self.zk.data_of(paths.broker_id(broker.id)) is None
 
     def may_boot(self, broker: SimBroker) -> bool:
         """Has a controller missed it? It left every ISR, or, as the last member, at least the lead."""

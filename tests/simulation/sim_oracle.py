@@ -11,8 +11,9 @@
 
 "While one ISR member lives": a record may go when a member of the ISR lost the unsynced end of its log, and no other member
 with the whole of it is up, in the process that was up when the ISR was written: of one that started since, nobody can know
-whether it lost its end, too. (With `--fast-boot`, not one without a session either: who is there leads rather than wait for
-it, as in Kafka.) Such a partition is excused from then on (`lost`), and the test says how many were.
+whether it lost its end, too. (With `--fast-boot`, not one without a session either, once a controller has written who leads
+meanwhile: Kafka's promise is for a member that is alive all the time, and one without a session is not.) Such a partition is
+excused from then on (`lost`), and the test says how many were.
 """
 
 from collections.abc import Callable
