@@ -44,21 +44,21 @@ def project_for(cluster: LocalCluster, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)  # four Sparks, one after the other, on what may be a busy machine
 def test_a_project_is_validated_run_watched_stopped_and_asked(terminal: Terminal, java: None, tmp_path: Path) -> None:
     with Cluster(brokers=1, secure=True) as cluster:
         project = project_for(cluster, tmp_path / "shop")
         code = project / "transformations" / "orders.py"
 
         terminal.type(f"{BARNABAS} pipeline validate {project} --master 'local[2]'; echo code $?")
-        screen = terminal.see(r"code \d", 200)
+        screen = terminal.see(r"code \d", 400)
         assert "shop is valid: transformations/orders.py" in screen
         assert "code 0" in screen
         terminal.clear()
         good = code.read_text()
         code.write_text(good + "\nsinks.nowhere()\n")
         terminal.type(f"{BARNABAS} pipeline validate {project} --master 'local[2]'; echo code $?")
-        screen = terminal.see(r"code \d", 200)
+        screen = terminal.see(r"code \d", 400)
         assert "code 1" in screen
         assert f"orders.py:{len(good.splitlines()) + 2}: AttributeError" in screen.replace("\n", "")
         assert "Traceback" not in screen
@@ -66,12 +66,12 @@ def test_a_project_is_validated_run_watched_stopped_and_asked(terminal: Terminal
 
         terminal.clear()
         terminal.type(f"{BARNABAS} pipeline run {project} --continuous --master 'local[2]'")
-        terminal.see(r"shop continuous on local\[2\]: RUNNING", 240)
-        terminal.see(r"received\W+RUNNING\W+\d", 120)
-        terminal.see(r"received\W+received\.costs something\W+drop\W+[\d,]+\W+[1-9]", 120)
-        terminal.see(r"received\W+received\.even\W+keep\W+[\d,]+\W+[1-9]", 120)
+        terminal.see(r"shop continuous on local\[2\]: RUNNING", 500)
+        terminal.see(r"received\W+RUNNING\W+\d", 300)
+        terminal.see(r"received\W+received\.costs something\W+drop\W+[\d,]+\W+[1-9]", 300)
+        terminal.see(r"received\W+received\.even\W+keep\W+[\d,]+\W+[1-9]", 300)
         terminal.press("C-c")
-        terminal.done(timeout_s=120)
+        terminal.done(timeout_s=300)
         screen = terminal.screen(history=True)
         assert "shop continuous on local[2]: STOPPED" in screen
         assert "Traceback" not in screen

@@ -189,3 +189,9 @@ def test_options_of_the_other_kind_of_query_are_refused(stream: Stream, kafka: K
     topic = kafka.topic("kinds")
     with pytest.raises(StreamingQueryException, match="ending offset not valid in streaming queries"):
         stream.run(subscribe=topic, endingOffsets="latest")
+
+
+def test_a_topic_that_is_not_there_ends_a_query_with_its_name(stream: Stream, kafka: Kafka):
+    missing = kafka.name("missing")
+    with pytest.raises(StreamingQueryException, match=f"topic {missing} does not exist: UNKNOWN_TOPIC_OR_PARTITION"):
+        stream.run(subscribe=missing, startingOffsets="earliest")

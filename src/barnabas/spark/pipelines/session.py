@@ -189,6 +189,7 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": java,
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "barnabas.spark.daemon",
         "spark.executorEnv.PYTHONPATH": user_environment(project)["PYTHONPATH"],
     }
     if master.startswith("local"):
