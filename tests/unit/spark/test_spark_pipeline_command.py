@@ -69,7 +69,7 @@ def _places(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_project_goes_on_after_a_kill_and_ends_when_it_is_told(kafka: Kafka, tmp_path: Path) -> None:
     project = tmp_path / kafka.name("shop")
     code, output = invoke("init", project, "--bootstrap-server", kafka.bootstrap)
@@ -90,7 +90,7 @@ def test_project_goes_on_after_a_kill_and_ends_when_it_is_told(kafka: Kafka, tmp
     with started(project) as process:
         read_until(process.stdout, received)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, (project / "stderr").read_text()[-2000:]
+        assert process.wait(180) == 0, (project / "stderr").read_text()[-2000:]
     code, output = invoke("status", project, "--json")
     document = json.loads(output)
     assert (code, document["state"]) == (0, "STOPPED")

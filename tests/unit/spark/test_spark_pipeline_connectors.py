@@ -21,7 +21,7 @@ from barnabas.spark.pipelines.connector import Sink
 def run(sink: Sink, frame: DataFrame, checkpoint: Path) -> None:
     """Read all there is, once, from where the checkpoint says."""
     query = sink.writer(frame, checkpoint=str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination(100)
+    query.awaitTermination(300)
     assert not query.isActive
 
 

@@ -190,9 +190,9 @@ def test_a_stream_is_written_once_whoever_dies_on_the_way(session: SparkSession,
         (tmp_path / "in" / f"{number}.txt").write_text("".join(f"{number}-{row}\n" for row in range(100)))
         (tmp_path / "plan").write_text(point)
         with pytest.raises(PySparkException):
-            start(session, kafka, tmp_path, topic).awaitTermination(120)
+            start(session, kafka, tmp_path, topic).awaitTermination(300)
         assert not (tmp_path / "plan").exists(), point
-    start(session, kafka, tmp_path, topic).awaitTermination(120)
+    start(session, kafka, tmp_path, topic).awaitTermination(300)
     seen = Counter(message.value().decode() for message in read(kafka, topic))
     assert seen == Counter(f"{number}-{row}" for number in range(len(points)) for row in range(100))
 
@@ -201,5 +201,5 @@ def test_a_stream_may_be_written_at_least_once(session: SparkSession, kafka: Kaf
     topic = kafka.topic()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("".join(f"{row}\n" for row in range(100)))
-    start(session, kafka, tmp_path, topic, deliveryGuarantee="at-least-once").awaitTermination(120)
+    start(session, kafka, tmp_path, topic, deliveryGuarantee="at-least-once").awaitTermination(300)
     assert Counter(int(message.value()) for message in read(kafka, topic)) == Counter(range(100))

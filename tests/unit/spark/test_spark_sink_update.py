@@ -27,7 +27,7 @@ def _count_words(spark: SparkSession, kafka: Kafka, words: str, counts: str, che
     )
     sink = sinks.topic(counts, bootstrap=kafka.bootstrap)
     writer = sink.writer(counted, checkpoint=str(checkpoint), query_name="counts", output_mode="update")
-    assert writer.trigger(availableNow=True).start().awaitTermination(100)
+    assert writer.trigger(availableNow=True).start().awaitTermination(300)
 
 
 def _counts(spark: SparkSession, kafka: Kafka, topic: str) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from barnabas.core.errors import ErrorCode
 from barnabas.spark.progress import ProgressListener
 from barnabas.testing.plugin import Kafka
 
-WAIT_S = 90
+WAIT_S = 300
 
 
 class Stream:
