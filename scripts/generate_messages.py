@@ -9,8 +9,7 @@ name, the unit comes back.
     python scripts/generate_messages.py --check    # says whether they are up to date
 
 What kio lacks (it follows Kafka 4: no LeaderAndIsr and the like, no records of internal topics) is written by hand
-beside the generated modules, which name this script in their first line. The versions that Kafka 4 dropped (KIP-896) and 3.9
-still serves are told from the oldest that kio has by the table `OLDER`.
+beside the generated modules, which name this script in their first line.
 """
 
 import argparse
@@ -64,84 +63,6 @@ NULL_BY_DEFAULT = {
     ("StreamsGroupHeartbeatResponse", "standby_tasks"),
     ("StreamsGroupHeartbeatResponse", "warmup_tasks"),
     ("StreamsGroupHeartbeatResponse", "partitions_by_user_endpoint"),
-}
-
-
-@dataclass(frozen=True)
-class Older:
-    """How the versions below kio's oldest differ from it."""
-
-    min_version: int
-    #: `Struct.field` -> the first version that has it, where that is not the very first.
-    since: dict[str, int] = field(default_factory=dict)
-    #: Fields that only older versions have: (struct, name, type, is_array, default, version, the field before it).
-    gone: tuple[tuple[str, str, str, bool, object, int, str], ...] = ()
-
-
-#: By message. A field of kio's oldest version is in all older ones but for what is said here.
-OLDER = {
-    "ProduceRequest": Older(0, {"ProduceRequest.transactional_id": 3}),
-    "ProduceResponse": Older(
-        0, {"ProduceResponse.throttle_time_ms": 1, "PartitionProduceResponse.log_append_time_ms": 2}
-    ),
-    "FetchRequest": Older(0, {"FetchRequest.max_bytes": 3, "FetchRequest.isolation_level": 4}),
-    "FetchResponse": Older(
-        0,
-        {
-            "FetchResponse.throttle_time_ms": 1,
-            "PartitionData.last_stable_offset": 4,
-            "PartitionData.aborted_transactions": 4,
-        },
-    ),
-    "ListOffsetsRequest": Older(
-        0, gone=(("ListOffsetsPartition", "max_num_offsets", "int32", False, 1, 0, "timestamp"),)
-    ),
-    "ListOffsetsResponse": Older(
-        0,
-        {"ListOffsetsPartitionResponse.timestamp": 1, "ListOffsetsPartitionResponse.offset": 1},
-        gone=(("ListOffsetsPartitionResponse", "old_style_offsets", "int64", True, list, 0, "error_code"),),
-    ),
-    # Version 0 of OffsetCommit and OffsetFetch keeps offsets in ZooKeeper: not served.
-    "OffsetCommitRequest": Older(
-        1,
-        {"OffsetCommitRequest.retention_time_ms": 2},
-        gone=(("OffsetCommitRequestPartition", "commit_timestamp", "int64", False, -1, 1, "committed_offset"),),
-    ),
-    "OffsetCommitResponse": Older(1),
-    "CreateTopicsRequest": Older(0, {"CreateTopicsRequest.validate_only": 1}),
-    "CreateTopicsResponse": Older(
-        0, {"CreateTopicsResponse.throttle_time_ms": 2, "CreatableTopicResult.error_message": 1}
-    ),
-    "DeleteTopicsRequest": Older(0),
-    "DeleteTopicsResponse": Older(0, {"DeleteTopicsResponse.throttle_time_ms": 1}),
-    "DescribeAclsRequest": Older(0, {"DescribeAclsRequest.pattern_type_filter": 1}),
-    "DescribeAclsResponse": Older(0, {"DescribeAclsResource.pattern_type": 1}),
-    "CreateAclsRequest": Older(0, {"AclCreation.resource_pattern_type": 1}),
-    "CreateAclsResponse": Older(0),
-    "DeleteAclsRequest": Older(0, {"DeleteAclsFilter.pattern_type_filter": 1}),
-    "DeleteAclsResponse": Older(0, {"DeleteAclsMatchingAcl.pattern_type": 1}),
-    "DescribeConfigsRequest": Older(0, {"DescribeConfigsRequest.include_synonyms": 1}),
-    "DescribeConfigsResponse": Older(
-        0,
-        {"DescribeConfigsResourceResult.config_source": 1, "DescribeConfigsResourceResult.synonyms": 1},
-        gone=(("DescribeConfigsResourceResult", "is_default", "bool", False, False, 0, "read_only"),),
-    ),
-    "AlterReplicaLogDirsRequest": Older(0),
-    "AlterReplicaLogDirsResponse": Older(0),
-    "DescribeLogDirsRequest": Older(0),
-    "DescribeLogDirsResponse": Older(0),
-    "CreateDelegationTokenRequest": Older(0),
-    "CreateDelegationTokenResponse": Older(0),
-    "RenewDelegationTokenRequest": Older(0),
-    "RenewDelegationTokenResponse": Older(0),
-    "ExpireDelegationTokenRequest": Older(0),
-    "ExpireDelegationTokenResponse": Older(0),
-    "DescribeDelegationTokenRequest": Older(0),
-    "DescribeDelegationTokenResponse": Older(0),
-    "OffsetForLeaderEpochRequest": Older(0, {"OffsetForLeaderPartition.current_leader_epoch": 2}),
-    "OffsetForLeaderEpochResponse": Older(
-        0, {"OffsetForLeaderEpochResponse.throttle_time_ms": 2, "EpochEndOffset.leader_epoch": 1}
-    ),
 }
 
 #: kio's kafka_type -> ours. Its error codes, durations and times are plain integers on the wire.
@@ -326,33 +247,7 @@ def load_message(schema: str, kind: EntityType) -> MessageOverVersions:
             message.flexible.append(version)
         # A struct may appear first in a later version: itself always last.
         message.structs[cls.__name__] = message.structs.pop(cls.__name__)
-    if message.name in OLDER:
-        extend(message, OLDER[message.name])
     return message
-
-
-def extend(message: MessageOverVersions, older: Older) -> None:
-    """Adds the versions that kio has no more."""
-    oldest = message.versions[0]
-    added = list(range(older.min_version, oldest))
-    unknown = set(older.since)
-    for struct in message.structs.values():
-        for each in struct.fields.values():
-            where = f"{struct.name}.{each.name}"
-            unknown.discard(where)
-            since = [version for version in added if version >= older.since.get(where, 0)]
-            if oldest in each.versions:
-                each.versions[:0] = since
-            if oldest in each.nullable:
-                each.nullable[:0] = since
-    if unknown:
-        raise SystemExit(f"{message.name} has no {', '.join(sorted(unknown))}")
-    for struct_name, name, type_, is_array, default, version, before in older.gone:
-        struct = message.structs[struct_name]
-        struct.fields[name] = FieldOverVersions(name, type_, False, is_array, default, None, [version])
-        following = struct.orders[0][struct.orders[0].index(before) + 1 :]
-        struct.orders.append([before, name, *following])
-    message.versions[:0] = added
 
 
 def version_range(versions: list[int], message: MessageOverVersions, where: str) -> str:

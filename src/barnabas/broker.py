@@ -408,7 +408,6 @@ class Broker:
             authorizer=self.authorizer,
             quotas=self.quotas.clients,
             leader_throttle=self.throttles.leader,
-            threads=self._threads,
         )
 
     def _register_handlers(self) -> None:

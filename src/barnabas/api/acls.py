@@ -1,4 +1,4 @@
-"""Access control lists: CreateAcls, DescribeAcls and DeleteAcls v0 to v3 (KIP-140, prefixed patterns KIP-290).
+"""Access control lists: CreateAcls, DescribeAcls and DeleteAcls v1 to v3 (KIP-140, prefixed patterns KIP-290).
 
 Any broker serves them, as in Kafka with ZooKeeper. Without an authorizer all of them answer SECURITY_DISABLED.
 """

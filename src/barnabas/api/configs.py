@@ -1,4 +1,4 @@
-"""DescribeConfigs v0 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
+"""DescribeConfigs v1 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
 cluster's default.
 
 Broker loggers answer with this process's log levels. Client metrics and group settings (resource types 16 and 32) are

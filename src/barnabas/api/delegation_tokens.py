@@ -1,4 +1,4 @@
-"""Delegation tokens (KIP-48, KIP-373): Create v0 to v3, Renew v0 to v2, Expire v0 to v2, Describe v0 to v3.
+"""Delegation tokens (KIP-48, KIP-373): Create v1 to v3, Renew v1 to v2, Expire v1 to v2, Describe v1 to v3.
 
 Any broker takes them, as in Kafka's ZooKeeper mode. Refused on connections that were themselves opened with a token, and where
 nobody has said who he is.

@@ -1,17 +1,15 @@
-"""Fetch, v0 to v18: sessions (KIP-227), epochs (KIP-320), reading from followers (KIP-392), truncation on fetch (KIP-595),
+"""Fetch, v4 to v18: sessions (KIP-227), epochs (KIP-320), reading from followers (KIP-392), truncation on fetch (KIP-595),
 topic ids (v13, KIP-516), replica state (v15, KIP-903), where the leader has moved (v16, KIP-951).
 
-Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored. For v0 to v3
-a thread makes message sets of before Kafka 0.11 of them.
+Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored.
 """
 
 from collections.abc import Iterable, Sequence
 
 from barnabas.api.leader_hint import MOVED, leader_hint
-from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.codec import RecordsRef
-from barnabas.protocol.message_set import MAGIC_V0, MAGIC_V1, message_set_of
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.fetch import (
     AbortedTransaction,
@@ -33,9 +31,6 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""
-#: From here on clients know batches; from `TIMESTAMPS_FROM_VERSION` on, messages with timestamps.
-BATCHES_FROM_VERSION = 4
-TIMESTAMPS_FROM_VERSION = 2
 Wanted = Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
 
 
@@ -165,41 +160,7 @@ class FetchApi:
                     self._context.leader_throttle.record(tp, read.size_bytes)
         if session is not None and served:
             session.to_the_back(served)
-        if call.api_version >= BATCHES_FROM_VERSION:
-            call.reply(response)
-        else:
-            self._reply_in_message_sets(call, response, wanted, reads)
-
-    def _reply_in_message_sets(
-        self, call: Call, response: FetchResponse, wanted: Wanted, reads: list[PartitionRead]
-    ) -> None:
-        """Versions as old as these have no sessions: the response has every partition that was asked for, in order."""
-        partitions = [partition for topic in response.responses for partition in topic.partitions]
-        magic = MAGIC_V1 if call.api_version >= TIMESTAMPS_FROM_VERSION else MAGIC_V0
-
-        todo: list[tuple[PartitionData, PartitionRead, int]] = []
-        for (want, tp), partition, read in zip(wanted, partitions, reads, strict=True):
-            if not read.size_bytes or isinstance(tp, ErrorCode):
-                continue
-            if self._context.dynamic.log_config(tp.topic).message_downconversion_enable:
-                todo.append((partition, read, want.fetch_offset))
-            else:
-                partition.error_code, partition.records = ErrorCode.UNSUPPORTED_VERSION, _EMPTY
-
-        def convert() -> None:
-            for partition, read, from_offset in todo:
-                _convert(partition, read, magic, from_offset)
-
-        def converted(error: BaseException | None) -> None:
-            for read in reads:
-                read.release()
-            if error is not None:
-                call.channel.fail(f"records could not be converted for Fetch v{call.api_version}: {error}")
-                call.reply_nothing()
-            else:
-                call.reply(response)
-
-        self._context.threads.run(convert, converted)
+        call.reply(response)
 
     def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
         """Over its quota, a consumer gets nothing now, and asks again when the time is up. What was read is let go."""
@@ -260,17 +221,6 @@ class FetchApi:
                 node_id=hint.leader_id, host=hint.endpoint.host, port=hint.endpoint.port, rack=hint.broker.rack
             )
             response.node_endpoints.append(node)
-
-
-def _convert(partition: PartitionData, read: PartitionRead, magic: int, from_offset: int) -> None:
-    """Any thread, while the ranges are pinned."""
-    try:
-        batches = b"".join([file_range.read() for file_range in read.ranges])
-        partition.records = message_set_of(batches, magic=magic, from_offset=from_offset)
-    except Refused as refusal:
-        partition.error_code, partition.records = refusal.code, _EMPTY
-    except Malformed:
-        partition.error_code, partition.records = ErrorCode.CORRUPT_MESSAGE, _EMPTY
 
 
 def _wanted(request: FetchRequest, by_id: bool) -> list[FetchedPartition]:

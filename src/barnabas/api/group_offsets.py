@@ -1,4 +1,4 @@
-"""Committed offsets: OffsetCommit v1 to v10 (v10 with topic ids), TxnOffsetCommit v0 to v5 (KIP-447, KIP-890), OffsetFetch v1
+"""Committed offsets: OffsetCommit v2 to v10 (v10 with topic ids), TxnOffsetCommit v0 to v5 (KIP-447, KIP-890), OffsetFetch v1
 to v10 (batched KIP-709, stable KIP-447, member epochs KIP-848), OffsetDelete v0 (KIP-496).
 
 Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are not served.

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, v0 to v5 (KIP-113, KIP-827); AlterReplicaLogDirs, v0 to v2; DeleteRecords, v0 to v2 (KIP-107).
+"""DescribeLogDirs, v1 to v5 (KIP-113, KIP-827); AlterReplicaLogDirs, v1 to v2; DeleteRecords, v0 to v2 (KIP-107).
 
 Log directories cannot be cordoned (v5) in ZooKeeper mode: always false.
 """

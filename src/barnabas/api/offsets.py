@@ -1,5 +1,5 @@
-"""ListOffsets, v0 to v11 (all special timestamps; tiered ones answer "unknown": there is no tiered storage here), and
-OffsetForLeaderEpoch, v0 to v4 (KIP-101, KIP-320).
+"""ListOffsets, v1 to v11 (all special timestamps; tiered ones answer "unknown": there is no tiered storage here), and
+OffsetForLeaderEpoch, v2 to v4 (KIP-101, KIP-320).
 """
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
@@ -35,8 +35,8 @@ from barnabas.server.pipeline import ApiHandler, HandlerResult
 CONSUMER_REPLICA_ID = -1
 #: From which version on a timestamp that is no timestamp is understood.
 SPECIAL_FROM_VERSION = {
-    EARLIEST_TIMESTAMP: 0,
-    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 1,
+    LATEST_TIMESTAMP: 1,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
     LATEST_TIERED_TIMESTAMP: 9,
@@ -76,7 +76,7 @@ class OffsetsApi:
                 ):
                     answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 else:
-                    self._find(call, request, partition, tp, answer)
+                    self._find(request, partition, tp, answer)
                     if (
                         answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
                         and call.api_version < NOT_AVAILABLE_FROM_VERSION
@@ -86,27 +86,19 @@ class OffsetsApi:
 
     def _find(
         self,
-        call: Call,
         request: ListOffsetsRequest,
         wanted: ListOffsetsPartition,
         tp: TopicPartition,
         answer: ListOffsetsPartitionResponse,
     ) -> None:
-        is_from_client = request.replica_id == CONSUMER_REPLICA_ID
         try:
             partition = self._context.replicas.require(tp)
             if request.replica_id != DEBUGGING_REPLICA_ID:
                 partition.leader_log(wanted.current_leader_epoch)
-            if call.api_version == 0:
-                answer.old_style_offsets = partition.offsets_before(
-                    wanted.timestamp,
-                    wanted.max_num_offsets,
-                    is_from_client=is_from_client,
-                    now_ms=self._context.clock.now_ms(),
-                )
-                return
             found = partition.offset_for(
-                wanted.timestamp, isolation_level=request.isolation_level, is_from_client=is_from_client
+                wanted.timestamp,
+                isolation_level=request.isolation_level,
+                is_from_client=request.replica_id == CONSUMER_REPLICA_ID,
             )
         except Refused as refusal:
             answer.error_code = refusal.code

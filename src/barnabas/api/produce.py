@@ -1,7 +1,7 @@
-"""Produce, v0 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), where the leader
+"""Produce, v3 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), where the leader
 has moved (KIP-951), topic ids (v13, KIP-516).
 
-v0 to v2 carry message sets of before Kafka 0.11, which are made into batches here: nothing behind this knows of them.
+v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of older librdkafka (KAFKA-18659), refused.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from barnabas.api.leader_hint import MOVED, leader_hint
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.compression import Codec
-from barnabas.protocol.message_set import batch_of, is_message_set
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -27,6 +26,8 @@ from barnabas.protocol.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
     BatchHeader,
     read_header,
 )
@@ -44,8 +45,6 @@ from barnabas.transactions.verification import Asked, Verifier
 
 #: A Produce that only waits for its replicas does not hold back the next one.
 OVERLAPS = frozenset({PRODUCE})
-#: From here on a request carries batches alone.
-BATCHES_FROM_VERSION = 3
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7
 #: KIP-516: topics by their ids.
@@ -94,14 +93,7 @@ class ProduceApi:
                     answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
                 else:
                     tp = TopicPartition(topic, data.index)
-                    records: memoryview | bytearray = data.records
-                    if call.api_version < BATCHES_FROM_VERSION and is_message_set(records):
-                        try:
-                            records = batch_of(records)
-                        except Malformed:
-                            answer.error_code = ErrorCode.CORRUPT_MESSAGE
-                            continue
-                    entries.append(AppendEntry(tp, records, topic_id=topic_data.topic_id if by_id else None))
+                    entries.append(AppendEntry(tp, data.records, topic_id=topic_data.topic_id if by_id else None))
                     answers.append(answer)
 
         def done(outcomes: list[AppendOutcome]) -> None:
@@ -254,8 +246,8 @@ class ProduceApi:
 
 def _not_of_version(records: memoryview, version: int) -> ErrorCode:
     """What a batch may not be in this version of the request; everything else about it is the append's to judge."""
-    if is_message_set(records):
-        return ErrorCode.INVALID_RECORD if version >= BATCHES_FROM_VERSION else ErrorCode.NONE
+    if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
+        return ErrorCode.INVALID_RECORD
     if (
         version < ZSTD_FROM_VERSION
         and len(records) >= HEADER_SIZE
@@ -282,4 +274,4 @@ def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> Api
 
 
 def handlers(context: BrokerContext, verifier: Verifier) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier).handle, refuse)]
+    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier).handle, refuse, min_version=3)]

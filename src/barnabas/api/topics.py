@@ -1,4 +1,4 @@
-"""CreateTopics, v0 to v7; DeleteTopics, v0 to v6 (names, and ids from v6); CreatePartitions, v0 to v3.
+"""CreateTopics, v2 to v7; DeleteTopics, v1 to v6 (names, and ids from v6); CreatePartitions, v0 to v3.
 
 Served by the controller; any other broker answers NOT_CONTROLLER, as Kafka does in ZooKeeper mode.
 """

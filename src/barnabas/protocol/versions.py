@@ -3,9 +3,10 @@
 Two questions are kept apart: what the protocol has (`API`, from the generated index) and what a given broker offers (the keys
 that handlers were registered for, `advertise`). Request and response classes load at first use, a module an API.
 
-Versions served are those of Kafka 4, and of those that it dropped (KIP-896) the ones that clients of before Kafka 0.11 need to
-produce, to consume and to make topics, as Kafka 3.9 serves them. The four requests by which a ZooKeeper-mode controller
-rules its brokers are those of 3.9.
+Versions served are those of Kafka 4, which are also what Kafka 3.9 speaks with its own brokers and clients, with two
+exceptions. Produce is advertised from version 0, because librdkafka will not compress for a broker that lacks it
+(KAFKA-18659, Kafka 4 does the same); requests below version 3 are refused where they are handled. And the four requests by
+which a ZooKeeper-mode controller rules its brokers are those of 3.9.
 """
 
 from collections.abc import Iterable
@@ -38,12 +39,13 @@ class VersionRange(NamedTuple):
 
 
 class Api:
-    """One API; `min_version` to `max_version` are served."""
+    """One API. `min_version` to `max_version` are served; Produce's classes begin at 3, though it is advertised from 0."""
 
     def __init__(self, key: int, entry: IndexEntry) -> None:
         self.key = key
         self.name = entry.name
-        self.min_version = entry.min_version
+        # librdkafka needs Produce from 0, see above.
+        self.min_version = 0 if key == PRODUCE else entry.min_version
         self.max_version = entry.max_version
         self.request_flexible_from = entry.request_flexible_from
         self.response_flexible_from = entry.response_flexible_from

@@ -14,7 +14,6 @@ from barnabas.protocol.record_batch import HEADER_SIZE, read_header
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
-from barnabas.storage import log_read
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
@@ -416,21 +415,6 @@ class Partition:
                     ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.tp}: the new leader does not know the end offset yet"
                 )
             return None
-        return found
-
-    def offsets_before(self, timestamp: int, count: int, *, is_from_client: bool, now_ms: int) -> list[int]:
-        """ListOffsets of version 0: up to `count` offsets, the newest first, none above what the client may read."""
-        log = self.local_log
-        start, end = log.log_start_offset, log.log_end_offset
-        if timestamp == EARLIEST_TIMESTAMP:
-            found: list[int] = [start]
-        else:
-            latest = None if timestamp == LATEST_TIMESTAMP else timestamp
-            found = log_read.offsets_before(log.segments, latest, log_start=start, log_end=end, now_ms=now_ms)
-        found = found[:count]
-        limit = log.high_watermark if is_from_client else end
-        if found and found[0] > limit:
-            found = [limit, *(offset for offset in found if offset < limit)]
         return found
 
     # -- the ISR ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from barnabas.security.authorizer import (
 )
 from barnabas.security.quotas import ClientQuotas, MutationQuota, Quota
 from barnabas.server.call import Call
-from barnabas.storage.environment import InlineThreads, Threads
 from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
@@ -60,8 +59,6 @@ class BrokerContext:
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
     #: Of this broker as leader: what it sends to replicas that are being moved.
     leader_throttle: ReplicationThrottle | None = None
-    #: For work that would hold the loop up.
-    threads: Threads = field(default_factory=InlineThreads)
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)

@@ -134,18 +134,3 @@ def max_timestamp(segments: SegmentList) -> TimestampedOffset | None:
 
 def _epoch(header: BatchHeader) -> LeaderEpoch | None:
     return LeaderEpoch(header.leader_epoch) if header.leader_epoch >= 0 else None
-
-
-def offsets_before(
-    segments: SegmentList, timestamp: int | None, *, log_start: int, log_end: int, now_ms: int
-) -> list[int]:
-    """Where segments begin, and where the log ends, as far as that was written by `timestamp` (None: whenever); newest first.
-
-    What consumers of before Kafka 0.10.1 searched the log with, when nothing was indexed by time.
-    """
-    points = [(max(segment.base_offset, log_start), segment.largest_timestamp) for segment in segments]
-    if segments.active.size_bytes:
-        points.append((log_end, now_ms))
-    while points and timestamp is not None and points[-1][1] > timestamp:
-        points.pop()
-    return [offset for offset, _ in reversed(points)]

@@ -43,10 +43,10 @@ def test_limit_in_a_file_is_named() -> None:
 
 def test_topic_setting_without_effect_is_named_once() -> None:
     notices = Notices()
-    assert notices.of_topic(["message.format.version", "retention.ms", "unknown"]) == [
-        "topic setting message.format.version has no effect: records are always stored in format v2"
+    assert notices.of_topic(["message.downconversion.enable", "retention.ms", "unknown"]) == [
+        "topic setting message.downconversion.enable has no effect: every Fetch version served here takes record format v2"
     ]
-    assert notices.of_topic(["message.format.version"]) == []
+    assert notices.of_topic(["message.downconversion.enable"]) == []
 
 
 def test_topic_setting_and_the_broker_setting_it_inherits_from_agree_on_having_an_effect() -> None:

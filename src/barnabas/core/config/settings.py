@@ -105,7 +105,6 @@ class BrokerSettings:
     num_recovery_threads_per_data_dir: int
     auto_create_topics_enable: bool
     min_insync_replicas: int
-    log_message_downconversion_enable: bool
     log_message_timestamp_type: str
     log_message_timestamp_difference_max_ms: int
     log_message_timestamp_before_max_ms: int

@@ -6,39 +6,39 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class AlterReplicaLogDirTopic(Message):
-    name: str = wire("string", "0+")
-    partitions: list[int] = array("int32", "0+")
+    name: str = wire("string", "1+")
+    partitions: list[int] = array("int32", "1+")
 
 
 class AlterReplicaLogDir(Message):
-    path: str = wire("string", "0+")
-    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic, "0+")
+    path: str = wire("string", "1+")
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic, "1+")
 
 
 class AlterReplicaLogDirsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 34
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir, "0+")
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir, "1+")
 
 
 class AlterReplicaLogDirPartitionResult(Message):
-    partition_index: int = wire("int32", "0+")
-    error_code: int = wire("int16", "0+")
+    partition_index: int = wire("int32", "1+")
+    error_code: int = wire("int16", "1+")
 
 
 class AlterReplicaLogDirTopicResult(Message):
-    topic_name: str = wire("string", "0+")
-    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult, "0+")
+    topic_name: str = wire("string", "1+")
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult, "1+")
 
 
 class AlterReplicaLogDirsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 34
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    throttle_time_ms: int = wire("int32", "0+")
-    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult, "0+")
+    throttle_time_ms: int = wire("int32", "1+")
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult, "1+")

@@ -6,34 +6,34 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class AclCreation(Message):
-    resource_type: int = wire("int8", "0+")
-    resource_name: str = wire("string", "0+")
+    resource_type: int = wire("int8", "1+")
+    resource_name: str = wire("string", "1+")
     resource_pattern_type: int = wire("int8", "1+", default=3)
-    principal: str = wire("string", "0+")
-    host: str = wire("string", "0+")
-    operation: int = wire("int8", "0+")
-    permission_type: int = wire("int8", "0+")
+    principal: str = wire("string", "1+")
+    host: str = wire("string", "1+")
+    operation: int = wire("int8", "1+")
+    permission_type: int = wire("int8", "1+")
 
 
 class CreateAclsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 30
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    creations: list[AclCreation] = array(AclCreation, "0+")
+    creations: list[AclCreation] = array(AclCreation, "1+")
 
 
 class AclCreationResult(Message):
-    error_code: int = wire("int16", "0+")
-    error_message: str | None = wire("string", "0+", nullable="0+")
+    error_code: int = wire("int16", "1+")
+    error_message: str | None = wire("string", "1+", nullable="1+")
 
 
 class CreateAclsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 30
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    throttle_time_ms: int = wire("int32", "0+")
-    results: list[AclCreationResult] = array(AclCreationResult, "0+")
+    throttle_time_ms: int = wire("int32", "1+")
+    results: list[AclCreationResult] = array(AclCreationResult, "1+")

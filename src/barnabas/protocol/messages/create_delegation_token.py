@@ -6,36 +6,36 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class CreatableRenewers(Message):
-    principal_type: str = wire("string", "0+")
-    principal_name: str = wire("string", "0+")
+    principal_type: str = wire("string", "1+")
+    principal_name: str = wire("string", "1+")
 
 
 class CreateDelegationTokenRequest(ApiMessage):
     API_KEY: ClassVar[int] = 38
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
     owner_principal_type: str | None = wire("string", "3+", nullable="3+")
     owner_principal_name: str | None = wire("string", "3+", nullable="3+")
-    renewers: list[CreatableRenewers] = array(CreatableRenewers, "0+")
-    max_lifetime_ms: int = wire("int64", "0+")
+    renewers: list[CreatableRenewers] = array(CreatableRenewers, "1+")
+    max_lifetime_ms: int = wire("int64", "1+")
 
 
 class CreateDelegationTokenResponse(ApiMessage):
     API_KEY: ClassVar[int] = 38
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    error_code: int = wire("int16", "0+")
-    principal_type: str = wire("string", "0+")
-    principal_name: str = wire("string", "0+")
+    error_code: int = wire("int16", "1+")
+    principal_type: str = wire("string", "1+")
+    principal_name: str = wire("string", "1+")
     token_requester_principal_type: str = wire("string", "3+")
     token_requester_principal_name: str = wire("string", "3+")
-    issue_timestamp_ms: int = wire("int64", "0+")
-    expiry_timestamp_ms: int = wire("int64", "0+")
-    max_timestamp_ms: int = wire("int64", "0+")
-    token_id: str = wire("string", "0+")
-    hmac: bytes = wire("bytes", "0+")
-    throttle_time_ms: int = wire("int32", "0+")
+    issue_timestamp_ms: int = wire("int64", "1+")
+    expiry_timestamp_ms: int = wire("int64", "1+")
+    max_timestamp_ms: int = wire("int64", "1+")
+    token_id: str = wire("string", "1+")
+    hmac: bytes = wire("bytes", "1+")
+    throttle_time_ms: int = wire("int32", "1+")

@@ -6,32 +6,32 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class CreatableReplicaAssignment(Message):
-    partition_index: int = wire("int32", "0+")
-    broker_ids: list[int] = array("int32", "0+")
+    partition_index: int = wire("int32", "2+")
+    broker_ids: list[int] = array("int32", "2+")
 
 
 class CreatableTopicConfig(Message):
-    name: str = wire("string", "0+")
-    value: str | None = wire("string", "0+", nullable="0+")
+    name: str = wire("string", "2+")
+    value: str | None = wire("string", "2+", nullable="2+")
 
 
 class CreatableTopic(Message):
-    name: str = wire("string", "0+")
-    num_partitions: int = wire("int32", "0+")
-    replication_factor: int = wire("int16", "0+")
-    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment, "0+")
-    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "0+")
+    name: str = wire("string", "2+")
+    num_partitions: int = wire("int32", "2+")
+    replication_factor: int = wire("int16", "2+")
+    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment, "2+")
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "2+")
 
 
 class CreateTopicsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 19
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 7
     FLEXIBLE_FROM: ClassVar[int] = 5
 
-    topics: list[CreatableTopic] = array(CreatableTopic, "0+")
-    timeout_ms: int = wire("int32", "0+", default=60000)
-    validate_only: bool = wire("bool", "1+")
+    topics: list[CreatableTopic] = array(CreatableTopic, "2+")
+    timeout_ms: int = wire("int32", "2+", default=60000)
+    validate_only: bool = wire("bool", "2+")
 
 
 class CreatableTopicConfigs(Message):
@@ -43,10 +43,10 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    name: str = wire("string", "0+")
+    name: str = wire("string", "2+")
     topic_id: bytes = wire("uuid", "7+")
-    error_code: int = wire("int16", "0+")
-    error_message: str | None = wire("string", "1+", nullable="1+")
+    error_code: int = wire("int16", "2+")
+    error_message: str | None = wire("string", "2+", nullable="2+")
     topic_config_error_code: int = wire("int16", "5+", tag=0)
     num_partitions: int = wire("int32", "5+", default=-1)
     replication_factor: int = wire("int16", "5+", default=-1)
@@ -55,9 +55,9 @@ class CreatableTopicResult(Message):
 
 class CreateTopicsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 19
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 7
     FLEXIBLE_FROM: ClassVar[int] = 5
 
     throttle_time_ms: int = wire("int32", "2+")
-    topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
+    topics: list[CreatableTopicResult] = array(CreatableTopicResult, "2+")

@@ -12,27 +12,27 @@ class DeleteTopicState(Message):
 
 class DeleteTopicsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 20
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 6
     FLEXIBLE_FROM: ClassVar[int] = 4
 
-    topic_names: list[str] = array("string", "0-5")
+    topic_names: list[str] = array("string", "1-5")
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")
-    timeout_ms: int = wire("int32", "0+")
+    timeout_ms: int = wire("int32", "1+")
 
 
 class DeletableTopicResult(Message):
-    name: str | None = wire("string", "0+", nullable="6+")
+    name: str | None = wire("string", "1+", nullable="6+")
     topic_id: bytes = wire("uuid", "6+")
-    error_code: int = wire("int16", "0+")
+    error_code: int = wire("int16", "1+")
     error_message: str | None = wire("string", "5+", default=None, nullable="5+")
 
 
 class DeleteTopicsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 20
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 6
     FLEXIBLE_FROM: ClassVar[int] = 4
 
     throttle_time_ms: int = wire("int32", "1+")
-    responses: list[DeletableTopicResult] = array(DeletableTopicResult, "0+")
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult, "1+")

@@ -7,40 +7,40 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 class DescribeAclsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 29
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    resource_type_filter: int = wire("int8", "0+")
-    resource_name_filter: str | None = wire("string", "0+", nullable="0+")
+    resource_type_filter: int = wire("int8", "1+")
+    resource_name_filter: str | None = wire("string", "1+", nullable="1+")
     pattern_type_filter: int = wire("int8", "1+", default=3)
-    principal_filter: str | None = wire("string", "0+", nullable="0+")
-    host_filter: str | None = wire("string", "0+", nullable="0+")
-    operation: int = wire("int8", "0+")
-    permission_type: int = wire("int8", "0+")
+    principal_filter: str | None = wire("string", "1+", nullable="1+")
+    host_filter: str | None = wire("string", "1+", nullable="1+")
+    operation: int = wire("int8", "1+")
+    permission_type: int = wire("int8", "1+")
 
 
 class AclDescription(Message):
-    principal: str = wire("string", "0+")
-    host: str = wire("string", "0+")
-    operation: int = wire("int8", "0+")
-    permission_type: int = wire("int8", "0+")
+    principal: str = wire("string", "1+")
+    host: str = wire("string", "1+")
+    operation: int = wire("int8", "1+")
+    permission_type: int = wire("int8", "1+")
 
 
 class DescribeAclsResource(Message):
-    resource_type: int = wire("int8", "0+")
-    resource_name: str = wire("string", "0+")
+    resource_type: int = wire("int8", "1+")
+    resource_name: str = wire("string", "1+")
     pattern_type: int = wire("int8", "1+", default=3)
-    acls: list[AclDescription] = array(AclDescription, "0+")
+    acls: list[AclDescription] = array(AclDescription, "1+")
 
 
 class DescribeAclsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 29
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    throttle_time_ms: int = wire("int32", "0+")
-    error_code: int = wire("int16", "0+")
-    error_message: str | None = wire("string", "0+", nullable="0+")
-    resources: list[DescribeAclsResource] = array(DescribeAclsResource, "0+")
+    throttle_time_ms: int = wire("int32", "1+")
+    error_code: int = wire("int16", "1+")
+    error_message: str | None = wire("string", "1+", nullable="1+")
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource, "1+")

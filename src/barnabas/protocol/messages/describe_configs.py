@@ -6,53 +6,52 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class DescribeConfigsResource(Message):
-    resource_type: int = wire("int8", "0+")
-    resource_name: str = wire("string", "0+")
-    configuration_keys: list[str] | None = array("string", "0+", nullable="0+")
+    resource_type: int = wire("int8", "1+")
+    resource_name: str = wire("string", "1+")
+    configuration_keys: list[str] | None = array("string", "1+", nullable="1+")
 
 
 class DescribeConfigsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 32
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int] = 4
 
-    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
+    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "1+")
     include_synonyms: bool = wire("bool", "1+")
     include_documentation: bool = wire("bool", "3+")
 
 
 class DescribeConfigsSynonym(Message):
-    name: str = wire("string", "0+")
-    value: str | None = wire("string", "0+", nullable="0+")
-    source: int = wire("int8", "0+")
+    name: str = wire("string", "1+")
+    value: str | None = wire("string", "1+", nullable="1+")
+    source: int = wire("int8", "1+")
 
 
 class DescribeConfigsResourceResult(Message):
-    name: str = wire("string", "0+")
-    value: str | None = wire("string", "0+", nullable="0+")
-    read_only: bool = wire("bool", "0+")
-    is_default: bool = wire("bool", "0")
+    name: str = wire("string", "1+")
+    value: str | None = wire("string", "1+", nullable="1+")
+    read_only: bool = wire("bool", "1+")
     config_source: int = wire("int8", "1+", default=-1)
-    is_sensitive: bool = wire("bool", "0+")
+    is_sensitive: bool = wire("bool", "1+")
     synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, "1+")
     config_type: int = wire("int8", "3+")
     documentation: str | None = wire("string", "3+", nullable="3+")
 
 
 class DescribeConfigsResult(Message):
-    error_code: int = wire("int16", "0+")
-    error_message: str | None = wire("string", "0+", nullable="0+")
-    resource_type: int = wire("int8", "0+")
-    resource_name: str = wire("string", "0+")
-    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, "0+")
+    error_code: int = wire("int16", "1+")
+    error_message: str | None = wire("string", "1+", nullable="1+")
+    resource_type: int = wire("int8", "1+")
+    resource_name: str = wire("string", "1+")
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, "1+")
 
 
 class DescribeConfigsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 32
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int] = 4
 
-    throttle_time_ms: int = wire("int32", "0+")
-    results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")
+    throttle_time_ms: int = wire("int32", "1+")
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "1+")

@@ -6,43 +6,43 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class DescribeDelegationTokenOwner(Message):
-    principal_type: str = wire("string", "0+")
-    principal_name: str = wire("string", "0+")
+    principal_type: str = wire("string", "1+")
+    principal_name: str = wire("string", "1+")
 
 
 class DescribeDelegationTokenRequest(ApiMessage):
     API_KEY: ClassVar[int] = 41
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    owners: list[DescribeDelegationTokenOwner] | None = array(DescribeDelegationTokenOwner, "0+", nullable="0+")
+    owners: list[DescribeDelegationTokenOwner] | None = array(DescribeDelegationTokenOwner, "1+", nullable="1+")
 
 
 class DescribedDelegationTokenRenewer(Message):
-    principal_type: str = wire("string", "0+")
-    principal_name: str = wire("string", "0+")
+    principal_type: str = wire("string", "1+")
+    principal_name: str = wire("string", "1+")
 
 
 class DescribedDelegationToken(Message):
-    principal_type: str = wire("string", "0+")
-    principal_name: str = wire("string", "0+")
+    principal_type: str = wire("string", "1+")
+    principal_name: str = wire("string", "1+")
     token_requester_principal_type: str = wire("string", "3+")
     token_requester_principal_name: str = wire("string", "3+")
-    issue_timestamp: int = wire("int64", "0+")
-    expiry_timestamp: int = wire("int64", "0+")
-    max_timestamp: int = wire("int64", "0+")
-    token_id: str = wire("string", "0+")
-    hmac: bytes = wire("bytes", "0+")
-    renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer, "0+")
+    issue_timestamp: int = wire("int64", "1+")
+    expiry_timestamp: int = wire("int64", "1+")
+    max_timestamp: int = wire("int64", "1+")
+    token_id: str = wire("string", "1+")
+    hmac: bytes = wire("bytes", "1+")
+    renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer, "1+")
 
 
 class DescribeDelegationTokenResponse(ApiMessage):
     API_KEY: ClassVar[int] = 41
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    error_code: int = wire("int16", "0+")
-    tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken, "0+")
-    throttle_time_ms: int = wire("int32", "0+")
+    error_code: int = wire("int16", "1+")
+    tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken, "1+")
+    throttle_time_ms: int = wire("int32", "1+")

@@ -6,35 +6,35 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class DescribableLogDirTopic(Message):
-    topic: str = wire("string", "0+")
-    partitions: list[int] = array("int32", "0+")
+    topic: str = wire("string", "1+")
+    partitions: list[int] = array("int32", "1+")
 
 
 class DescribeLogDirsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 35
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 5
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "1+", nullable="1+")
 
 
 class DescribeLogDirsPartition(Message):
-    partition_index: int = wire("int32", "0+")
-    partition_size: int = wire("int64", "0+")
-    offset_lag: int = wire("int64", "0+")
-    is_future_key: bool = wire("bool", "0+")
+    partition_index: int = wire("int32", "1+")
+    partition_size: int = wire("int64", "1+")
+    offset_lag: int = wire("int64", "1+")
+    is_future_key: bool = wire("bool", "1+")
 
 
 class DescribeLogDirsTopic(Message):
-    name: str = wire("string", "0+")
-    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, "0+")
+    name: str = wire("string", "1+")
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, "1+")
 
 
 class DescribeLogDirsResult(Message):
-    error_code: int = wire("int16", "0+")
-    log_dir: str = wire("string", "0+")
-    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, "0+")
+    error_code: int = wire("int16", "1+")
+    log_dir: str = wire("string", "1+")
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, "1+")
     total_bytes: int = wire("int64", "4+", default=-1)
     usable_bytes: int = wire("int64", "4+", default=-1)
     is_cordoned: bool = wire("bool", "5+")
@@ -42,10 +42,10 @@ class DescribeLogDirsResult(Message):
 
 class DescribeLogDirsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 35
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 5
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    throttle_time_ms: int = wire("int32", "0+")
+    throttle_time_ms: int = wire("int32", "1+")
     error_code: int = wire("int16", "3+")
-    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, "0+")
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, "1+")

@@ -7,20 +7,20 @@ from barnabas.protocol.messages.base import ApiMessage, wire
 
 class ExpireDelegationTokenRequest(ApiMessage):
     API_KEY: ClassVar[int] = 40
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    hmac: bytes = wire("bytes", "0+")
-    expiry_time_period_ms: int = wire("int64", "0+")
+    hmac: bytes = wire("bytes", "1+")
+    expiry_time_period_ms: int = wire("int64", "1+")
 
 
 class ExpireDelegationTokenResponse(ApiMessage):
     API_KEY: ClassVar[int] = 40
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 2
 
-    error_code: int = wire("int16", "0+")
-    expiry_timestamp_ms: int = wire("int64", "0+")
-    throttle_time_ms: int = wire("int32", "0+")
+    error_code: int = wire("int16", "1+")
+    expiry_timestamp_ms: int = wire("int64", "1+")
+    throttle_time_ms: int = wire("int32", "1+")

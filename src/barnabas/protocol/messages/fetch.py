@@ -6,12 +6,12 @@ from barnabas.protocol.messages.base import ApiMessage, Message, RecordsRef, arr
 
 
 class FetchPartition(Message):
-    partition: int = wire("int32", "0+")
+    partition: int = wire("int32", "4+")
     current_leader_epoch: int = wire("int32", "9+", default=-1)
-    fetch_offset: int = wire("int64", "0+")
+    fetch_offset: int = wire("int64", "4+")
     last_fetched_epoch: int = wire("int32", "12+", default=-1)
     log_start_offset: int = wire("int64", "5+", default=-1)
-    partition_max_bytes: int = wire("int32", "0+")
+    partition_max_bytes: int = wire("int32", "4+")
     replica_directory_id: bytes = wire("uuid", "17+", tag=0)
     high_watermark: int = wire("int64", "18+", default=9223372036854775807, tag=1)
 
@@ -28,34 +28,34 @@ class ReplicaState(Message):
 
 
 class FetchTopic(Message):
-    topic: str = wire("string", "0-12")
+    topic: str = wire("string", "4-12")
     topic_id: bytes = wire("uuid", "13+")
-    partitions: list[FetchPartition] = array(FetchPartition, "0+")
+    partitions: list[FetchPartition] = array(FetchPartition, "4+")
 
 
 class FetchRequest(ApiMessage):
     API_KEY: ClassVar[int] = 1
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 4
     MAX_VERSION: ClassVar[int] = 18
     FLEXIBLE_FROM: ClassVar[int] = 12
 
     cluster_id: str | None = wire("string", "12+", default=None, nullable="12+", tag=0)
-    replica_id: int = wire("int32", "0-14", default=-1)
+    replica_id: int = wire("int32", "4-14", default=-1)
     replica_state: ReplicaState | None = struct(ReplicaState, "15+", tag=1)
-    max_wait_ms: int = wire("int32", "0+")
-    min_bytes: int = wire("int32", "0+")
-    max_bytes: int = wire("int32", "3+", default=2147483647)
+    max_wait_ms: int = wire("int32", "4+")
+    min_bytes: int = wire("int32", "4+")
+    max_bytes: int = wire("int32", "4+", default=2147483647)
     isolation_level: int = wire("int8", "4+")
     session_id: int = wire("int32", "7+")
     session_epoch: int = wire("int32", "7+", default=-1)
-    topics: list[FetchTopic] = array(FetchTopic, "0+")
+    topics: list[FetchTopic] = array(FetchTopic, "4+")
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
     rack_id: str = wire("string", "11+")
 
 
 class AbortedTransaction(Message):
-    producer_id: int = wire("int64", "0+")
-    first_offset: int = wire("int64", "0+")
+    producer_id: int = wire("int64", "4+")
+    first_offset: int = wire("int64", "4+")
 
 
 class EpochEndOffset(Message):
@@ -81,9 +81,9 @@ class NodeEndpoint(Message):
 
 
 class PartitionData(Message):
-    partition_index: int = wire("int32", "0+")
-    error_code: int = wire("int16", "0+")
-    high_watermark: int = wire("int64", "0+")
+    partition_index: int = wire("int32", "4+")
+    error_code: int = wire("int16", "4+")
+    high_watermark: int = wire("int64", "4+")
     last_stable_offset: int = wire("int64", "4+", default=-1)
     log_start_offset: int = wire("int64", "5+", default=-1)
     diverging_epoch: EpochEndOffset | None = struct(EpochEndOffset, "12+", tag=0)
@@ -91,23 +91,23 @@ class PartitionData(Message):
     snapshot_id: SnapshotId | None = struct(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+")
     preferred_read_replica: int = wire("int32", "11+", default=-1)
-    records: bytes | memoryview | RecordsRef | None = wire("records", "0+", nullable="0+")
+    records: bytes | memoryview | RecordsRef | None = wire("records", "4+", nullable="4+")
 
 
 class FetchableTopicResponse(Message):
-    topic: str = wire("string", "0-12")
+    topic: str = wire("string", "4-12")
     topic_id: bytes = wire("uuid", "13+")
-    partitions: list[PartitionData] = array(PartitionData, "0+")
+    partitions: list[PartitionData] = array(PartitionData, "4+")
 
 
 class FetchResponse(ApiMessage):
     API_KEY: ClassVar[int] = 1
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 4
     MAX_VERSION: ClassVar[int] = 18
     FLEXIBLE_FROM: ClassVar[int] = 12
 
-    throttle_time_ms: int = wire("int32", "1+")
+    throttle_time_ms: int = wire("int32", "4+")
     error_code: int = wire("int16", "7+")
     session_id: int = wire("int32", "7+")
-    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "0+")
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "4+")
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)

@@ -6,48 +6,46 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class ListOffsetsPartition(Message):
-    partition_index: int = wire("int32", "0+")
+    partition_index: int = wire("int32", "1+")
     current_leader_epoch: int = wire("int32", "4+", default=-1)
-    timestamp: int = wire("int64", "0+")
-    max_num_offsets: int = wire("int32", "0", default=1)
+    timestamp: int = wire("int64", "1+")
 
 
 class ListOffsetsTopic(Message):
-    name: str = wire("string", "0+")
-    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
+    name: str = wire("string", "1+")
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "1+")
 
 
 class ListOffsetsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 2
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 11
     FLEXIBLE_FROM: ClassVar[int] = 6
 
-    replica_id: int = wire("int32", "0+")
+    replica_id: int = wire("int32", "1+")
     isolation_level: int = wire("int8", "2+")
-    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "1+")
     timeout_ms: int = wire("int32", "10+")
 
 
 class ListOffsetsPartitionResponse(Message):
-    partition_index: int = wire("int32", "0+")
-    error_code: int = wire("int16", "0+")
-    old_style_offsets: list[int] = array("int64", "0")
+    partition_index: int = wire("int32", "1+")
+    error_code: int = wire("int16", "1+")
     timestamp: int = wire("int64", "1+", default=-1)
     offset: int = wire("int64", "1+", default=-1)
     leader_epoch: int = wire("int32", "4+", default=-1)
 
 
 class ListOffsetsTopicResponse(Message):
-    name: str = wire("string", "0+")
-    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
+    name: str = wire("string", "1+")
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "1+")
 
 
 class ListOffsetsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 2
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 11
     FLEXIBLE_FROM: ClassVar[int] = 6
 
     throttle_time_ms: int = wire("int32", "2+")
-    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "1+")

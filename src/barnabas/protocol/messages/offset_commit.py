@@ -6,49 +6,48 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class OffsetCommitRequestPartition(Message):
-    partition_index: int = wire("int32", "1+")
-    committed_offset: int = wire("int64", "1+")
+    partition_index: int = wire("int32", "2+")
+    committed_offset: int = wire("int64", "2+")
     committed_leader_epoch: int = wire("int32", "6+", default=-1)
-    commit_timestamp: int = wire("int64", "1", default=-1)
-    committed_metadata: str | None = wire("string", "1+", nullable="1+")
+    committed_metadata: str | None = wire("string", "2+", nullable="2+")
 
 
 class OffsetCommitRequestTopic(Message):
-    name: str = wire("string", "1-9")
+    name: str = wire("string", "2-9")
     topic_id: bytes = wire("uuid", "10+")
-    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition, "1+")
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition, "2+")
 
 
 class OffsetCommitRequest(ApiMessage):
     API_KEY: ClassVar[int] = 8
-    MIN_VERSION: ClassVar[int] = 1
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 10
     FLEXIBLE_FROM: ClassVar[int] = 8
 
-    group_id: str = wire("string", "1+")
-    generation_id_or_member_epoch: int = wire("int32", "1+", default=-1)
-    member_id: str = wire("string", "1+")
+    group_id: str = wire("string", "2+")
+    generation_id_or_member_epoch: int = wire("int32", "2+", default=-1)
+    member_id: str = wire("string", "2+")
     retention_time_ms: int = wire("int64", "2-4", default=-1)
     group_instance_id: str | None = wire("string", "7+", default=None, nullable="7+")
-    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, "1+")
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, "2+")
 
 
 class OffsetCommitResponsePartition(Message):
-    partition_index: int = wire("int32", "1+")
-    error_code: int = wire("int16", "1+")
+    partition_index: int = wire("int32", "2+")
+    error_code: int = wire("int16", "2+")
 
 
 class OffsetCommitResponseTopic(Message):
-    name: str = wire("string", "1-9")
+    name: str = wire("string", "2-9")
     topic_id: bytes = wire("uuid", "10+")
-    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition, "1+")
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition, "2+")
 
 
 class OffsetCommitResponse(ApiMessage):
     API_KEY: ClassVar[int] = 8
-    MIN_VERSION: ClassVar[int] = 1
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 10
     FLEXIBLE_FROM: ClassVar[int] = 8
 
     throttle_time_ms: int = wire("int32", "3+")
-    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "1+")
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "2+")

@@ -6,43 +6,43 @@ from barnabas.protocol.messages.base import ApiMessage, Message, array, wire
 
 
 class OffsetForLeaderPartition(Message):
-    partition: int = wire("int32", "0+")
+    partition: int = wire("int32", "2+")
     current_leader_epoch: int = wire("int32", "2+", default=-1)
-    leader_epoch: int = wire("int32", "0+")
+    leader_epoch: int = wire("int32", "2+")
 
 
 class OffsetForLeaderTopic(Message):
-    topic: str = wire("string", "0+")
-    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, "0+")
+    topic: str = wire("string", "2+")
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, "2+")
 
 
 class OffsetForLeaderEpochRequest(ApiMessage):
     API_KEY: ClassVar[int] = 23
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int] = 4
 
     replica_id: int = wire("int32", "3+", default=-2)
-    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "2+")
 
 
 class EpochEndOffset(Message):
-    error_code: int = wire("int16", "0+")
-    partition: int = wire("int32", "0+")
-    leader_epoch: int = wire("int32", "1+", default=-1)
-    end_offset: int = wire("int64", "0+", default=-1)
+    error_code: int = wire("int16", "2+")
+    partition: int = wire("int32", "2+")
+    leader_epoch: int = wire("int32", "2+", default=-1)
+    end_offset: int = wire("int64", "2+", default=-1)
 
 
 class OffsetForLeaderTopicResult(Message):
-    topic: str = wire("string", "0+")
-    partitions: list[EpochEndOffset] = array(EpochEndOffset, "0+")
+    topic: str = wire("string", "2+")
+    partitions: list[EpochEndOffset] = array(EpochEndOffset, "2+")
 
 
 class OffsetForLeaderEpochResponse(ApiMessage):
     API_KEY: ClassVar[int] = 23
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int] = 4
 
     throttle_time_ms: int = wire("int32", "2+")
-    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "2+")

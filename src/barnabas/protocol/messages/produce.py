@@ -6,26 +6,26 @@ from barnabas.protocol.messages.base import ApiMessage, Message, RecordsRef, arr
 
 
 class PartitionProduceData(Message):
-    index: int = wire("int32", "0+")
-    records: bytes | memoryview | RecordsRef | None = wire("records", "0+", nullable="0+")
+    index: int = wire("int32", "3+")
+    records: bytes | memoryview | RecordsRef | None = wire("records", "3+", nullable="3+")
 
 
 class TopicProduceData(Message):
-    name: str = wire("string", "0-12")
+    name: str = wire("string", "3-12")
     topic_id: bytes = wire("uuid", "13+")
-    partition_data: list[PartitionProduceData] = array(PartitionProduceData, "0+")
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData, "3+")
 
 
 class ProduceRequest(ApiMessage):
     API_KEY: ClassVar[int] = 0
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 3
     MAX_VERSION: ClassVar[int] = 13
     FLEXIBLE_FROM: ClassVar[int] = 9
 
     transactional_id: str | None = wire("string", "3+", default=None, nullable="3+")
-    acks: int = wire("int16", "0+")
-    timeout_ms: int = wire("int32", "0+")
-    topic_data: list[TopicProduceData] = array(TopicProduceData, "0+")
+    acks: int = wire("int16", "3+")
+    timeout_ms: int = wire("int32", "3+")
+    topic_data: list[TopicProduceData] = array(TopicProduceData, "3+")
 
 
 class BatchIndexAndErrorMessage(Message):
@@ -46,10 +46,10 @@ class NodeEndpoint(Message):
 
 
 class PartitionProduceResponse(Message):
-    index: int = wire("int32", "0+")
-    error_code: int = wire("int16", "0+")
-    base_offset: int = wire("int64", "0+")
-    log_append_time_ms: int = wire("int64", "2+", default=-1)
+    index: int = wire("int32", "3+")
+    error_code: int = wire("int16", "3+")
+    base_offset: int = wire("int64", "3+")
+    log_append_time_ms: int = wire("int64", "3+", default=-1)
     log_start_offset: int = wire("int64", "5+", default=-1)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
     error_message: str | None = wire("string", "8+", default=None, nullable="8+")
@@ -57,17 +57,17 @@ class PartitionProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    name: str = wire("string", "0-12")
+    name: str = wire("string", "3-12")
     topic_id: bytes = wire("uuid", "13+")
-    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "0+")
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "3+")
 
 
 class ProduceResponse(ApiMessage):
     API_KEY: ClassVar[int] = 0
-    MIN_VERSION: ClassVar[int] = 0
+    MIN_VERSION: ClassVar[int] = 3
     MAX_VERSION: ClassVar[int] = 13
     FLEXIBLE_FROM: ClassVar[int] = 9
 
-    responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
-    throttle_time_ms: int = wire("int32", "1+")
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse, "3+")
+    throttle_time_ms: int = wire("int32", "3+")
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)

@@ -76,10 +76,10 @@ def test_number_out_of_range_is_unwritable_and_the_message_says_where() -> None:
 
 
 def test_version_that_the_message_does_not_have_is_refused() -> None:
-    for version in (-1, 19):
-        with pytest.raises(ValueError, match="FetchRequest has versions 0 to 18"):
+    for version in (-1, 3, 19):
+        with pytest.raises(ValueError, match="FetchRequest has versions 4 to 18"):
             reader(FetchRequest, version)
-        with pytest.raises(ValueError, match="FetchRequest has versions 0 to 18"):
+        with pytest.raises(ValueError, match="FetchRequest has versions 4 to 18"):
             writer(FetchRequest, version)
 
 

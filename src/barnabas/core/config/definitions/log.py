@@ -96,7 +96,7 @@ SETTINGS: Final = (
     Setting("alter.config.policy.class.name", CLASS, None, LOW, None, READ_ONLY,
             "Java class that may refuse a change of settings.", no_effect=reasons.JAVA),
     Setting("log.message.downconversion.enable", BOOLEAN, True, LOW, None, CLUSTER_WIDE,
-            "Default of the topic setting message.downconversion.enable."),
+            "Default of the topic setting message.downconversion.enable.", no_effect=reasons.DOWNCONVERSION),
     Setting("log.dir.failure.timeout.ms", LONG, 30_000, LOW, at_least(1), READ_ONLY,
             "Time after which a broker that cannot report a failed directory to the KRaft controller stops.",
             no_effect=reasons.KRAFT),

@@ -119,7 +119,7 @@ SETTINGS: Final = (
             "Replicas whose follower side is throttled: partition:broker pairs, or * for all of the topic."),
     Setting("message.downconversion.enable", BOOLEAN, True, LOW, None, TOPIC,
             "Whether batches are rewritten in an older format for consumers that cannot read the current one.",
-            server_default="log.message.downconversion.enable"),
+            server_default="log.message.downconversion.enable", no_effect=reasons.DOWNCONVERSION),
     Setting("remote.storage.enable", BOOLEAN, False, MEDIUM, None, TOPIC,
             "Whether closed segments are also kept in remote storage.", no_effect=reasons.TIERED),
     Setting("local.retention.ms", LONG, -2, MEDIUM, at_least(-2), TOPIC,
