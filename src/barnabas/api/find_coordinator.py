@@ -103,7 +103,7 @@ class FindCoordinatorApi:
         [one] = found
         return FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message,
+            error_message=one.error_message or ErrorCode.NONE.name,  # Kafka says so before v4, and kafkajs looks
             node_id=one.node_id,
             host=one.host,
             port=one.port,

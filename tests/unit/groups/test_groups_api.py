@@ -574,6 +574,7 @@ def test_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None
         else:
             assert (response.node_id, response.host, response.port) == (2, "host2", 9002)
             assert response.error_code == ErrorCode.NONE
+            assert response.error_message == ("NONE" if version else "")  # v0 has no message
 
     run(scenario)
 
