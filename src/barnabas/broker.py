@@ -437,7 +437,7 @@ class Broker:
         """Groups and transactions: each needs the other, so each gets what it needs by a function."""
         context = self.context
 
-        def log_of(topic: str, codec: Callable[[], Codec] = lambda: Codec.NONE) -> InternalTopicLog:
+        def log_of(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> InternalTopicLog:
             return InternalTopicLog(
                 topic,
                 self.replicas,
@@ -448,7 +448,7 @@ class Broker:
 
         self.groups = group_parts.assemble(
             context,
-            log_of(GROUP_METADATA_TOPIC, lambda: Codec(self.config.offsets_topic_compression_codec)),
+            log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_topic_compression_codec),
             create_topic=self.controller_client.create_topic,
             consumer_protocol_enabled=lambda: self.features.level(GROUP_VERSION) >= 1,
             timers=self._loop,
