@@ -212,9 +212,11 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair, setting: str) -> None:
         try:
             # A password is always given: without one OpenSSL would ask at the terminal.
             context.load_cert_chain(path, password=pair.password)
-        except (OSError, ValueError):  # ssl.SSLError is an OSError
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            # OpenSSL's word for it, which holds no secret: CA_MD_TOO_WEAK for an old authority that Java would take.
+            reason = f" ({error.reason})" if isinstance(error, ssl.SSLError) and error.reason else ""
             raise ConfigError(
-                f"{setting}: no usable private key with its certificates, or a wrong ssl.key.password"
+                f"{setting}: no usable private key with its certificates, or a wrong ssl.key.password{reason}"
             ) from None
 
 

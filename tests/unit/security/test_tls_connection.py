@@ -253,6 +253,15 @@ def test_settings_that_cannot_work_are_named(settings: dict[str, Any], words: st
         server_context(TlsSettings(**settings))
 
 
+def test_pair_that_openssl_refuses_is_named_with_its_reason(authority: Authority) -> None:
+    pair = TlsSettings(
+        keystore_key=(authority.folder / "broker.key").read_text(),
+        keystore_certificate_chain=authority.certificate.read_text(),
+    )
+    with pytest.raises(ConfigError, match=r"^ssl\.keystore\.key: .*\(KEY_VALUES_MISMATCH\)$"):
+        server_context(pair)
+
+
 def test_key_given_as_text_leaves_no_file_behind(authority: Authority, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
