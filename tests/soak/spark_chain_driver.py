@@ -7,11 +7,15 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+#: Spark gives it ten seconds, and no setting changes that.
+_TOO_SLOW = "Python worker failed to connect back"
 FIRST, SECOND = "chain-in", "chain-out"
 APP_ID = "spark-chain"
 MORTAL = "barnabas-mortal"
@@ -32,13 +36,30 @@ def drive(settings: dict[str, str]) -> None:
     spark = _session(settings)
     barnabas.spark.register(spark)
     spark.dataSource.register(_mortal_sink())
-    queries = [_into_topic(spark, settings)]
+    starts = [partial(_into_topic, spark, settings), partial(_into_delta, spark, settings)]
     if settings["drain"]:
-        queries[0].awaitTermination()
-    queries.append(_into_delta(spark, settings))
-    Path(settings["folder"], "started").write_text(str(os.getpid()))
-    for query in queries:
-        query.awaitTermination()
+        for start in starts:
+            _supervise([start])
+    else:
+        _supervise(starts, lambda: Path(settings["folder"], "started").write_text(str(os.getpid())))
+
+
+def _supervise(starts: Sequence[Callable[[], Any]], started: Callable[[], object] = lambda: None) -> None:
+    """Queries until all have ended, or one has failed; but a Python process that starts too slowly for Spark is no failure."""
+    queries = [start() for start in starts]
+    started()
+    while queries:
+        time.sleep(0.2)
+        for query, start in zip(list(queries), list(starts), strict=True):
+            if query.isActive:
+                continue
+            error = query.exception()
+            if error is None:
+                queries, starts = [q for q in queries if q is not query], [s for s in starts if s is not start]
+            elif _TOO_SLOW in str(error):
+                queries[queries.index(query)] = start()
+            else:
+                raise error
 
 
 def _home_of_its_own(home: Path) -> Path:

@@ -13,7 +13,7 @@ from barnabas.cli.local_cluster import LocalCluster
 def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp_path: Path) -> None:
     story: list[str] = []
     with LocalCluster(brokers=1, config=CLUSTER_CONFIG) as cluster:
-        chain = Chain(cluster, tmp_path, seed=1, master="local[2,8]", speculation=False, rate=200, say=story.append)
+        chain = Chain(cluster, tmp_path, seed=1, master="local[2,8]", rate=200, say=story.append)
         count = chain.run(seconds=0, faults=["decided"])
     assert count > 100
     assert any("died where it was decided" in line for line in story), story
@@ -22,12 +22,11 @@ def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Path) -> None:
-    """Executors in JVMs of their own, with speculation: every kind of fault happens at least once."""
+    """Executors in JVMs of their own: every kind of fault happens at least once."""
     with LocalCluster(brokers=3, config=CLUSTER_CONFIG, zookeeper_options=("--tick-time", "500")) as cluster:
         chain = Chain(cluster, tmp_path, seed=2, rate=200, say=print)
         assert chain.run(seconds=0) > 100
     assert set(chain.happened) == set(FAULTS)
-    assert chain.speculative_attempts() > 0
 
 
 def test_the_chain_would_notice_what_is_lost_doubled_or_made_up() -> None:
@@ -39,4 +38,4 @@ def test_the_chain_would_notice_what_is_lost_doubled_or_made_up() -> None:
 
 def test_a_run_in_which_a_fault_did_not_happen_has_proved_nothing(tmp_path: Path) -> None:
     with pytest.raises(NothingProved, match="did not happen: executor"):
-        Chain(None, tmp_path, seed=1, master="local[2,8]", speculation=False).check_happened(["executor"])  # type: ignore[arg-type]
+        Chain(None, tmp_path, seed=1, master="local[2,8]").check_happened(["executor"])  # type: ignore[arg-type]
