@@ -36,7 +36,12 @@ func saramaProduce(bootstrap []string, topic string, written []string, config *s
 	for i, value := range written {
 		messages[i] = &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder(value), Value: sarama.StringEncoder(value)}
 	}
-	return producer.SendMessages(messages)
+	err = producer.SendMessages(messages)
+	var failed sarama.ProducerErrors
+	if errors.As(err, &failed) {
+		return failed[0]
+	}
+	return err
 }
 
 // saramaConsume reads every partition from its beginning until there are as many values as are wanted.
