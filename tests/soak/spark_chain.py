@@ -6,9 +6,9 @@ writes that topic, read committed, into a Delta table. The harness kills the who
 has decided, its Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have
 every number once.
 
-By default there are two executors in JVMs of their own. With `--speculation` and a master whose workers are on two hosts, attempts
-dawdle so that there is something to speculate about. A run goes on until every kind of fault has really happened, and says how
-often each did: one that cannot bring that about has proved nothing, and fails.
+By default there are two executors in JVMs of their own. With `--speculation`, and a master whose workers are on two hosts,
+some attempts dawdle so that there is something to speculate about. A run goes on until every kind of fault has really
+happened, and says how often each did: one that cannot bring that about has proved nothing, and fails.
 """
 
 import argparse

@@ -185,6 +185,7 @@ class Runner:
                 continue
             if flow.df().isStreaming():
                 running.append(_Running(name, flow, self._start(planner, flow)))
+                self._told(FlowState(now(), name, "RUNNING", f"Flow {name} goes on."))
             else:
                 views.append(short_name(flow.destinationIdentifier().toString()))
         self._told(RunState(now(), "RUNNING", f"{len(running)} flows go on until they are stopped."))
