@@ -97,6 +97,8 @@ class ControllerClient:
 
     async def hand_over(self) -> None:
         """Controlled shutdown: the controller moves leadership away first, so that nobody notices."""
+        if not self._others_are_alive():
+            return  # nobody could take over; and a controller whose ZooKeeper is gone would never answer itself
         loop, config = asyncio.get_running_loop(), self._config()
         retry_s = config.controlled_shutdown_retry_backoff_ms / 1000
         deadline_s = loop.time() + config.controlled_shutdown_max_retries * retry_s

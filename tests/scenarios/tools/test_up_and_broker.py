@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,30 @@ def test_broker_refuses_a_setting_that_is_none(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "num.partitions" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_lone_broker_stops_soon_though_its_zookeeper_is_gone(tmp_path: Path) -> None:
+    with started("zookeeper", "--port", "0", "--data", str(tmp_path / "zk")) as (zookeeper, ready):
+        file = tmp_path / "server.properties"
+        file.write_text(
+            f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path}/data\n"
+            f"zookeeper.connect={ready.removeprefix('ready zookeeper=')}\n"
+        )
+        with started("broker", str(file)) as (broker, _):
+            zookeeper.kill()
+            zookeeper.wait(10)
+            broker.terminate()
+            assert broker.wait(15) == 0  # a controller's answer is waited for twice as long
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that has said that it is ready, and the line in which it did."""
+    process = subprocess.Popen([*BARNABAS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+            process.wait(10)
