@@ -1,11 +1,19 @@
-"""For all tests: those of Spark go to one process of pytest-xdist, and one JVM; the others go where there is room."""
+"""For all tests: those of Spark go to one process of pytest-xdist, and one JVM; the others go where there is room.
 
+And Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
+"""
+
+import signal
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/unit/spark/"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class SparkTogether(LoadScopeScheduling):
