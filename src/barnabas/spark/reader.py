@@ -40,6 +40,7 @@ from barnabas.spark.offsets import (
 from barnabas.spark.options import Limit, SourceOptions, Specific
 from barnabas.spark.progress import GroupProgress, progress_group
 from barnabas.spark.pushdown import Bounds, asked_for_filters
+from barnabas.spark.worker_memory import keep_imports
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartit
     if isinstance(partition, RangePartition):  # a query without partitions gets an empty one of Spark's own
         from barnabas.spark.fetching import read_range
 
+        keep_imports()
         yield from read_range(options, partition.range, columns)
 
 

@@ -27,6 +27,7 @@ from barnabas.spark.decision import BATCH, STREAM
 from barnabas.spark.link import Link, link_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
 from barnabas.spark.transactions import BatchOf, Driver
+from barnabas.spark.worker_memory import keep_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,6 +208,8 @@ class _TaskWriter:
         self._written.identity = identity
         # Here, because only tasks encode: the process that commits a micro-batch loads neither numba nor Arrow's functions.
         from barnabas.spark.encode import Encoder
+
+        keep_imports()
 
         self._producer = BlockingProducer(
             link.client,
