@@ -1,7 +1,7 @@
 """Quotas: what a client is held to, what another one does not notice."""
 
 import asyncio
-import socket
+import re
 import statistics
 import time
 import urllib.request
@@ -25,16 +25,7 @@ from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 RATE = 200_000
-METRICS_PORT = free_port()
 #: The first windows may be spent at once, as with Kafka.
 WARM_UP_S = 2.5
 
@@ -46,7 +37,7 @@ def quota_cluster() -> Iterator[LocalCluster]:
         "quota.window.num": "2",
         "quota.window.size.seconds": "1",
         "controller.quota.window.num": "2",
-        "barnabas.metrics.port": str(METRICS_PORT),
+        "barnabas.metrics.port": "0",
     }
     with LocalCluster(brokers=1, config=config) as cluster:
         yield cluster
@@ -152,20 +143,22 @@ def test_quotas_hold_over_ten_seconds_and_nobody_else_waits(quota_cluster: Local
     assert produced == pytest.approx(RATE, rel=0.1)
     assert consumed == pytest.approx(RATE, rel=0.1)
     assert len(latencies_s) > 50 and statistics.median(latencies_s) < 0.05
-    assert throttled_ms("Produce") > 1_000 and throttled_ms("Fetch") > 1_000
+    assert throttled_ms(quota_cluster, "Produce") > 1_000 and throttled_ms(quota_cluster, "Fetch") > 1_000
 
 
-def throttled_ms(quota: str) -> float:
+def throttled_ms(cluster: LocalCluster, quota: str) -> float:
     """From the broker's metrics: how long clients had to wait, all together."""
-    text = metrics_of()
+    text = metrics_of(cluster)
     [line] = [
         each for each in text.splitlines() if each.startswith(f'kafka_server_throttle_time_ms_sum{{quota="{quota}"}}')
     ]
     return float(line.split()[-1])
 
 
-def metrics_of() -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
+def metrics_of(cluster: LocalCluster) -> str:
+    """The broker tells in its log where they are."""
+    url = re.findall(r"metrics at (\S+)", (cluster.folder / "broker-1.log").read_text())[-1]
+    with urllib.request.urlopen(url, timeout=10) as answer:
         text: str = answer.read().decode()
     return text
 
