@@ -14,6 +14,7 @@ from barnabas.groups.group import Expiry, Group, Outcome, Requester, Surrounding
 from barnabas.groups.offset_store import CommittedOffset, OffsetCommit, OffsetStore
 from barnabas.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -32,6 +33,7 @@ from barnabas.protocol.messages.offset_fetch import (
 )
 from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -93,21 +95,10 @@ class Offsets:
             for each in topic.partitions:
                 answer = OffsetCommitResponsePartition(partition_index=each.partition_index)
                 answers.partitions.append(answer)
-                metadata = each.committed_metadata or ""
-                if len(metadata) > metadata_bytes_max:
+                if len(each.committed_metadata or "") > metadata_bytes_max:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                commit = OffsetCommit(
-                    request.group_id,
-                    topic.name,
-                    each.partition_index,
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    metadata,
-                    now_ms,
-                    expire_ms,
-                )
-                out.records.append(records.offset_commit(commit))
+                else:
+                    out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))
         self._around.counts.offset_commit(len(out.records))
         return out.result(response)
 
@@ -139,21 +130,10 @@ class Offsets:
             for each in topic.partitions:
                 answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
                 answers.partitions.append(answer)
-                metadata = each.committed_metadata or ""
-                if len(metadata) > metadata_bytes_max:
+                if len(each.committed_metadata or "") > metadata_bytes_max:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                commit = OffsetCommit(
-                    request.group_id,
-                    topic.name,
-                    each.partition_index,
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    metadata,
-                    now_ms,
-                    NO_EXPIRY,
-                )
-                out.records.append(records.offset_commit(commit))
+                else:
+                    out.records.append(_record(request.group_id, topic.name, each, now_ms, NO_EXPIRY))
         self._around.counts.offset_commit(len(out.records))
         result = out.result(response)
         result.producer = Producer(request.producer_id, request.producer_epoch)
@@ -273,6 +253,26 @@ class Offsets:
             return now_ms >= offset.expire_timestamp_ms
         since_ms = offset.commit_timestamp_ms if expiry.since_ms is None else expiry.since_ms
         return now_ms - since_ms >= self._around.settings().offsets_retention_ms
+
+
+def _record(
+    group_id: str,
+    topic: str,
+    asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now_ms: int,
+    expire_ms: int,
+) -> records.OffsetRecord:
+    commit = OffsetCommit(
+        group_id,
+        topic,
+        asked.partition_index,
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+        now_ms,
+        expire_ms,
+    )
+    return records.offset_commit(commit)
 
 
 def _fetched(partition: int, offset: CommittedOffset | None, *, is_unstable: bool) -> OffsetFetchResponsePartitions:

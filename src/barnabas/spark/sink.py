@@ -210,7 +210,6 @@ class _TaskWriter:
         from barnabas.spark.encode import Encoder
 
         keep_imports()
-
         self._producer = BlockingProducer(
             link.client,
             options.producer,
