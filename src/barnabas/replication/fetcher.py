@@ -170,6 +170,9 @@ class ReplicaFetcher:
     async def run(self) -> None:
         try:
             while not self._stopping:
+                # Planned once it is connected: what comes meanwhile, the rest of a fail-over perhaps, is in the plan.
+                if self._machine.has_work(self._now_ms()) and not await self._connect():
+                    continue
                 step = self._machine.next_step(self._now_ms())
                 match step:
                     case SendFetch():
@@ -186,13 +189,16 @@ class ReplicaFetcher:
             self.ended = True
             self._endpoint.close()
 
+    async def _connect(self) -> bool:
+        try:
+            self._machine.set_truncates_on_fetch(await self._endpoint.prepare())
+        except _WIRE_FAILURES as error:
+            self._wire_failed("fetch", error)
+            return False
+        return not self._stopping
+
     async def _fetch(self, step: SendFetch) -> None:
         try:
-            truncates_on_fetch = await self._endpoint.prepare()
-            if truncates_on_fetch != self._machine.truncates_on_fetch:
-                self._machine.fetch_not_sent()
-                self._machine.set_truncates_on_fetch(truncates_on_fetch)
-                return
             self._polled = step.plan
             wait_ms = self._wait_max_ms
             if step.until_ms is not None:
@@ -222,7 +228,6 @@ class ReplicaFetcher:
     async def _ask(self, step: AskEpochEnds | AskOffsets) -> None:
         effects: list[Effect]
         try:
-            self._machine.set_truncates_on_fetch(await self._endpoint.prepare())
             if isinstance(step, AskEpochEnds):
                 ends = await self._endpoint.epoch_ends(step.questions)
                 effects = [] if self._stopping else self._machine.epoch_ends(step, ends, self._now_ms())

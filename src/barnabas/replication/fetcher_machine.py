@@ -349,6 +349,11 @@ class FetcherMachine:
 
     # --- what to do next -------------------------------------------------------------------------------------------
 
+    def has_work(self, now_ms: int) -> bool:
+        """Some partition does not wait: the leader will be asked."""
+        self._wake(now_ms)
+        return any(state.delayed_until_ms is None for state in self._states.values())
+
     def next_step(self, now_ms: int) -> Step:
         self._wake(now_ms)
         return self._settle() or self._plan(now_ms)
@@ -488,10 +493,6 @@ class FetcherMachine:
         self._session.broken()
         for partition, state in self._states.items():
             self._delay(partition, state, now_ms)
-
-    def fetch_not_sent(self) -> None:
-        """The driver learned something that makes the plan a wrong one."""
-        self._session.broken()
 
     def fetch_abandoned(self, plan: FetchPlan, now_ms: int) -> None:
         """The driver gave a request up under way, to send another one at once."""

@@ -177,6 +177,29 @@ def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_all_in
     asyncio.run(run())
 
 
+def test_partitions_that_come_while_it_connects_are_in_the_first_request():
+    """A leader of thousands fails: the first of them open the connection to the next one, and all wait for it."""
+
+    async def run():
+        leader, connected = ScriptedLeader(), asyncio.Event()
+        connect = leader.prepare
+
+        async def connect_slowly():
+            await connected.wait()
+            return await connect()
+
+        leader.prepare = connect_slowly
+        async with managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await asyncio.sleep(0)
+            add(manager, B, FakeReplica(1))
+            connected.set()
+            assert set((await leader.plan()).to_send) == {A, B}
+            assert leader.connections == 1
+
+    asyncio.run(run())
+
+
 def test_broken_connection_is_opened_again():
     async def run():
         leader, replica = ScriptedLeader(), FakeReplica(1)
