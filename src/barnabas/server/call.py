@@ -155,6 +155,8 @@ class Call:
         """Answer with a whole frame, size and header included."""
         assert self.parts is None, f"{self.api.name} answered twice"
         self.parts = parts
+        # What waits for an answer holds its call, and would be garbage that only a search of the heap finds.
+        self.on_abandoned = None
         self.channel.answered(self)
 
     def reply_nothing(self) -> None:

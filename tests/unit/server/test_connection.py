@@ -1,9 +1,11 @@
 """Connections: framing, order, back-pressure, and peers that misbehave."""
 
 import asyncio
+import gc
 import os
 import random
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -453,6 +455,39 @@ async def test_disconnect_in_the_middle_of_a_range_releases_it(tmp_path: Path) -
         client.writer.transport.abort()
         await eventually(lambda: ranges[0].released == 1)
         await eventually(lambda: not server.server.connections)
+
+
+@on_loop
+async def test_request_that_waited_is_no_garbage_in_circles() -> None:
+    """Hundreds a second would have the heap searched once a second, and everybody wait for that."""
+    waits: list[weakref.ref[object]] = []
+
+    class Wait:
+        def __init__(self, call: Call) -> None:
+            self.call = call
+
+        def cancel(self) -> None:
+            raise AssertionError("its client is there")
+
+        def end(self) -> None:
+            self.call.reply(HeartbeatResponse())
+
+    def wait(call: Call, request: object) -> None:
+        waiting = Wait(call)
+        waits.append(weakref.ref(waiting))
+        call.on_abandoned = waiting.cancel
+        asyncio.get_running_loop().call_soon(waiting.end)
+
+    async with Harness({"Heartbeat": wait}) as server:
+        client = await server.client()
+        gc.disable()
+        try:
+            for number in range(3):
+                await client.heartbeat(number)
+            await eventually(lambda: [each() for each in waits] == [None] * 3)
+        finally:
+            gc.enable()
+        await client.close()
 
 
 @on_loop
