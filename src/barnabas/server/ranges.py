@@ -1,6 +1,7 @@
 """What a response may contain besides bytes: a piece of a file that goes to the socket without being read."""
 
 import os
+from collections.abc import Sequence
 from typing import Protocol
 
 #: Residency is probed at this step: the kernel reads and evicts in long runs, so pages in between come and go together.
@@ -20,6 +21,33 @@ class FileRange(Protocol):
 
 
 Part = bytes | bytearray | memoryview | FileRange
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def read_small(parts: Sequence[Part], bytes_max: int) -> bytearray | None:
+    """All parts in one piece; None where that is more than `bytes_max`, or where reading would wait for the disk."""
+    size_bytes = 0
+    for part in parts:
+        size_bytes += len(part) if isinstance(part, _BYTES) else part.size_bytes
+        if size_bytes > bytes_max:
+            return None
+    whole = bytearray(size_bytes)
+    view = memoryview(whole)
+    at = 0
+    for part in parts:
+        if isinstance(part, _BYTES):
+            end = at + len(part)
+            view[at:end] = part
+        else:
+            end = at + part.size_bytes
+            try:
+                if os.preadv(part.fd, [view[at:end]], part.position, os.RWF_NOWAIT) < part.size_bytes:
+                    return None
+            except OSError:
+                # Not in memory, or a file system that cannot tell.
+                return None
+        at = end
+    return whole
 
 
 def is_resident(fd: int, position: int, size_bytes: int) -> bool:

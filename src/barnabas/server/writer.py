@@ -14,10 +14,13 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
 
-from barnabas.server.ranges import FileRange, Part, is_resident, load_into_page_cache
+from barnabas.server.ranges import FileRange, Part, is_resident, load_into_page_cache, read_small
 
 #: How much of a range one `sendfile` call may move before others get their turn on the loop.
 SENDFILE_STEP_BYTES = 1024 * 1024
+#: Answers with no more of a file are read and go out with one call: probing, sending a header, a range and what follows it
+#: costs more than the copy.
+SMALL_BYTES = 64 * 1024
 #: How much of a range is read at once for a TLS peer.
 READ_STEP_BYTES = 256 * 1024
 
@@ -95,9 +98,29 @@ class SocketWriter:
             self._queue.append(memoryview(parts[0])[sent:])
             self._wait_writable()
             return
+        if not self._queue and not self._waiting and self._send_small(parts):
+            return
         self._queue.extend(parts)
         if not self._waiting and not self._reading:
             self._send_some()
+
+    def _send_small(self, parts: Sequence[Part]) -> bool:
+        """A long poll's answer, mostly: its few records have just been written. False: nothing was done."""
+        small = read_small(parts, SMALL_BYTES)
+        if small is None:
+            return False
+        _release(parts)
+        try:
+            sent = self._sock.send(small)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._fail(error)
+            return True
+        if sent < len(small):
+            self._queue.append(memoryview(small)[sent:])
+            self._wait_writable()
+        return True
 
     def _send_some(self) -> None:
         queue = self._queue

@@ -22,6 +22,7 @@ from barnabas.server import connection
 from barnabas.server.call import Call
 from barnabas.server.connection import FRAME_BUFFER_START_BYTES, SHARED_BUFFER_BYTES
 from barnabas.server.listener import ConnectionLimits
+from barnabas.server.ranges import Part, read_small
 from tests.unit.server.harness import Harness, PinnedRange, eventually, fetch_response, heartbeat
 
 
@@ -439,6 +440,20 @@ async def test_file_ranges_are_sent_whole_and_released(tmp_path: Path) -> None:
         client.send(heartbeat(), 3, 6)
         assert await client.correlation_id() == 6
         await client.close()
+
+
+def test_small_answer_is_one_piece_and_a_large_or_a_cut_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(range(100)))
+    ranges = [PinnedRange(str(path), 10, 20), PinnedRange(str(path), 50, 5)]
+    parts: list[Part] = [b"head", ranges[0], memoryview(b"between"), ranges[1], bytearray(b"tail")]
+    expected = b"head" + bytes(range(10, 30)) + b"between" + bytes(range(50, 55)) + b"tail"
+    assert read_small(parts, len(expected)) == expected
+    assert read_small(parts, len(expected) - 1) is None
+    beyond = PinnedRange(str(path), 90, 20)
+    assert read_small([b"head", beyond], 1000) is None
+    for each in (*ranges, beyond):
+        each.release()
 
 
 @on_loop
