@@ -165,7 +165,7 @@ def kill_family(pid: int) -> None:
             continue
 
 
-def _read(spark: Any, settings: dict[str, str], topic: str) -> Any:
+def _read(spark: Any, settings: dict[str, str], topic: str, *, by_tasks: bool) -> Any:
     return (
         spark.readStream.format("barnabas")
         .option("kafka.bootstrap.servers", settings["bootstrap"])
@@ -173,6 +173,7 @@ def _read(spark: Any, settings: dict[str, str], topic: str) -> Any:
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
         .option("maxOffsetsPerTrigger", settings["rows"])
+        .option("driverReadMaxRecords", "0" if by_tasks else settings["rows"])
         .load()
     )
 
@@ -183,7 +184,7 @@ def _trigger(settings: dict[str, str]) -> dict[str, Any]:
 
 def _into_topic(spark: Any, settings: dict[str, str]) -> Any:
     return (
-        _read(spark, settings, FIRST)
+        _read(spark, settings, FIRST, by_tasks=True)
         .selectExpr("key", "concat('n', cast(value as string)) value")
         .writeStream.format(MORTAL)
         .option("plan", f"{settings['folder']}/plan")
@@ -217,7 +218,7 @@ def _into_delta(spark: Any, settings: dict[str, str]) -> Any:
         )
 
     return (
-        _read(spark, settings, SECOND)
+        _read(spark, settings, SECOND, by_tasks=False)
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", f"{settings['folder']}/checkpoint-delta")
         .trigger(**_trigger(settings))

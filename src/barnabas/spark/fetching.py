@@ -49,18 +49,13 @@ class _End:
 
 def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of `wanted`. Records that are gone end the task or are skipped, as `failOnDataLoss` says."""
-    decoder = BatchDecoder(
-        wanted.partition,
-        from_offset=wanted.from_offset,
-        to_offset=wanted.until_offset,
-        columns=columns,
-        read_committed=options.read_committed,
-        check_crcs=options.consumer.check_crcs,
-    )
+    decoder = _decoder(options, wanted, columns)
     arrived: queue.Queue[Fetched | _End] = queue.Queue(maxsize=_QUEUED_FETCHES)
     stopped = threading.Event()
-    fetcher = _Fetcher(options, wanted, arrived, stopped)
-    thread = threading.Thread(target=fetcher.run, name=f"fetch {wanted.partition}", daemon=True)
+    fetcher = _Fetcher(options, wanted, stopped)
+    thread = threading.Thread(
+        target=_fetch_ahead, args=(fetcher, arrived), name=f"fetch {wanted.partition}", daemon=True
+    )
     thread.start()
     try:
         while True:
@@ -69,9 +64,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
                 if item.error is not None:
                     raise item.error
                 return
-            # Past what was skipped: its batch comes whole, with records that are deleted already.
-            decoder.position = max(decoder.position, item.position)
-            yield from decoder.decode(item.data, item.aborted)
+            yield from _decode(decoder, item)
     finally:
         stopped.set()
         # A put that waits for room ends with it; a fetch that waits for the broker ends with its own time limit.
@@ -79,36 +72,72 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
             arrived.get_nowait()
 
 
+def read_little(
+    client: BlockingClient, options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The same, by whoever asks and with a client that is there: for a few records, which come with one fetch."""
+    decoder = _decoder(options, wanted, columns)
+    for fetched in _Fetcher(options, wanted, threading.Event()).fetches(client):
+        yield from _decode(decoder, fetched)
+
+
+def _decoder(options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]) -> BatchDecoder:
+    return BatchDecoder(
+        wanted.partition,
+        from_offset=wanted.from_offset,
+        to_offset=wanted.until_offset,
+        columns=columns,
+        read_committed=options.read_committed,
+        check_crcs=options.consumer.check_crcs,
+    )
+
+
+def _decode(decoder: BatchDecoder, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+    # Past what was skipped: its batch comes whole, with records that are deleted already.
+    decoder.position = max(decoder.position, fetched.position)
+    yield from decoder.decode(fetched.data, fetched.aborted)
+
+
+def _fetch_ahead(fetcher: "_Fetcher", arrived: "queue.Queue[Fetched | _End]") -> None:
+    """The thread beside a task."""
+
+    def put(item: Fetched | _End) -> None:
+        while not fetcher.stopped.is_set():
+            try:
+                arrived.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    try:
+        with BlockingClient(fetcher.options.client()) as client:
+            for fetched in fetcher.fetches(client):
+                put(fetched)
+    except BaseException as error:  # carried to the task, which raises it
+        put(_End(error))
+    else:
+        put(_End())
+
+
 class _Fetcher:
-    """Fetches until the range is behind. Owner: its thread; the queue is all it shares."""
+    """Fetches until the range is behind. Owner: one thread; the event is all it shares."""
 
     def __init__(
         self,
         options: SourceOptions,
         wanted: OffsetRange,
-        arrived: "queue.Queue[Fetched | _End]",
         stopped: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options
+        self.options = options
+        self.stopped = stopped
         self._wanted = wanted
-        self._arrived = arrived
-        self._stopped = stopped
         self._clock = clock
         self._position = wanted.from_offset
         self._fetch_bytes = options.consumer.partition_max_bytes
 
-    def run(self) -> None:
-        try:
-            with BlockingClient(self._options.client()) as client:
-                self._fetch_all(client)
-        except BaseException as error:  # carried to the task, which raises it
-            self._put(_End(error))
-        else:
-            self._put(_End())
-
-    def _fetch_all(self, client: BlockingClient) -> None:
-        while self._position < self._wanted.until_offset and not self._stopped.is_set():
+    def fetches(self, client: BlockingClient) -> Iterator[Fetched]:
+        while self._position < self._wanted.until_offset and not self.stopped.is_set():
             try:
                 fetched = self._next(client)
             except _Gone as gone:
@@ -116,13 +145,13 @@ class _Fetcher:
                 continue
             if fetched is None:
                 return
-            self._put(fetched)
+            yield fetched
 
     def _next(self, client: BlockingClient) -> Fetched | None:
         """Bytes that reach further than before; None where the rest of the range holds nothing."""
-        deadline_s = self._clock() + self._options.poll_timeout_ms / 1000
+        deadline_s = self._clock() + self.options.poll_timeout_ms / 1000
         empty = 0
-        while not self._stopped.is_set():
+        while not self.stopped.is_set():
             fetched = self._once(client)
             position = kernels.next_offset(kernels.byte_array(fetched.data))
             if position > self._position:
@@ -135,9 +164,9 @@ class _Fetcher:
                 self._fetch_bytes = min(self._fetch_bytes * 2, FETCH_BYTES_MAX)
                 continue
             if fetched.throttle_time_ms:
-                self._stopped.wait(fetched.throttle_time_ms / 1000)
+                self.stopped.wait(fetched.throttle_time_ms / 1000)
                 continue
-            readable = fetched.last_stable_offset if self._options.read_committed else fetched.high_watermark
+            readable = fetched.last_stable_offset if self.options.read_committed else fetched.high_watermark
             empty = empty + 1 if readable >= self._wanted.until_offset else 0
             if empty >= _EMPTY_ANSWERS:
                 # Compaction has taken the last records of the log, and the newest segment is empty.
@@ -145,13 +174,13 @@ class _Fetcher:
             if not empty and self._clock() > deadline_s:
                 raise _Gone(
                     f"Cannot fetch record for offset {self._position} of {self._wanted.partition} in "
-                    f"{self._options.poll_timeout_ms} milliseconds: the log ends at {readable}, "
+                    f"{self.options.poll_timeout_ms} milliseconds: the log ends at {readable}, "
                     f"{self._wanted.until_offset} was promised"
                 )
         return None
 
     def _once(self, client: BlockingClient) -> Fetched:
-        consumer = self._options.consumer
+        consumer = self.options.consumer
         try:
             return client.fetch(
                 self._wanted.partition,
@@ -175,7 +204,7 @@ class _Fetcher:
 
     def _skip(self, client: BlockingClient, what: str) -> None:
         """Go on where the log begins now; past the range if that is where it begins, or if it is gone."""
-        report_data_loss(what, fail=self._options.fail_on_data_loss)
+        report_data_loss(what, fail=self.options.fail_on_data_loss)
         first = self._first_available(client)
         until = self._wanted.until_offset
         target = until if first is None or not self._position < first < until else first
@@ -188,14 +217,6 @@ class _Fetcher:
         except ClientError as error:
             _log.warning("%s has no first offset: %s", self._wanted.partition, error)
             return None
-
-    def _put(self, item: Fetched | _End) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._arrived.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
 
 
 def _is_cut(data: bytes | memoryview) -> bool:

@@ -36,6 +36,7 @@ OPTIONS: Final = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "driverReadMaxRecords",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -64,6 +65,9 @@ DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 #: topic partition keeps every core busy and a small one is not cut up. By size alone: Spark plans the reads of a Python source
 #: in a process that knows nothing of the cluster's cores. Streams are not divided: their sinks may depend on the order.
 DEFAULT_TASK_RECORDS: Final = 500_000
+#: A micro-batch of no more is read on the driver. Half a second's records at 10,000 a second; one task does with them what is
+#: to be done, and a stream that falls behind by that has larger ones soon, and more tasks.
+DEFAULT_DRIVER_RECORDS: Final = 5000
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
@@ -145,6 +149,7 @@ class SourceOptions:
     include_headers: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    driver_read_max_records: int = DEFAULT_DRIVER_RECORDS
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
@@ -190,6 +195,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         include_headers=read.flag("includeHeaders", default=False),
         min_partitions=read.positive("minPartitions"),
         max_records_per_partition=read.positive("maxRecordsPerPartition"),
+        driver_read_max_records=read.whole("driverReadMaxRecords", default=DEFAULT_DRIVER_RECORDS),
         max_offsets_per_trigger=read.positive("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=read.positive("minOffsetsPerTrigger"),
         max_trigger_delay_ms=read.duration_ms("maxTriggerDelay", default_ms=15 * 60_000),

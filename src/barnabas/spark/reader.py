@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from barnabas.core.ids import TopicPartition
+from barnabas.spark.driver_reads import DriverReads, HasRows
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import (
     OffsetJson,
@@ -128,6 +129,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: dict[TopicPartition, int] | None = None
         #: First offsets of partitions that have come while the query runs.
         self._new_from: dict[TopicPartition, int] = {}
+        self._driver_reads = DriverReads(options, columns)
         self._delay: TriggerDelay | None = None
         if options.min_offsets_per_trigger is not None:
             self._delay = TriggerDelay(
@@ -209,7 +211,11 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records=self._options.max_records_per_partition,
         )
         self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
-        return [RangePartition(each) for each in split]
+        rows = self._driver_reads.read(split)
+        if rows is None:
+            return [RangePartition(each) for each in split]
+        HasRows.hold(self, rows)
+        return [RangePartition(split[0])]  # one task for all: Spark gives it the rows, not the range
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
@@ -232,3 +238,4 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lookup.close()
         if self._progress is not None:
             self._progress.close()
+        self._driver_reads.close()

@@ -40,6 +40,9 @@ class Stream:
         assert query.awaitTermination(WAIT_S)
         return query
 
+    def files(self) -> int:
+        return len(list(self._folder.glob("rows/*.parquet")))
+
     def rows(self) -> list[tuple[int, int]]:
         """(partition, offset) of all rows ever written."""
         frame = self._spark.read.parquet(f"{self._folder}/rows").select("partition", "offset")
@@ -84,7 +87,10 @@ def everything(*counts: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
 
 
-def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_partitions(stream: Stream, kafka: Kafka):
+@pytest.mark.parametrize("by_tasks", [False, True], ids=["on the driver", "by tasks"])
+def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_partitions(
+    stream: Stream, kafka: Kafka, by_tasks: bool
+):
     topic, group = kafka.topic("steps", partitions=2), kafka.name("group")
     produce(kafka, topic, 30, partition=0)
     produce(kafka, topic, 10, partition=1)
@@ -94,6 +100,7 @@ def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_par
         "maxOffsetsPerTrigger": 20,
         "minOffsetsPerTrigger": 1000,  # never waited for: what is available now will not grow
         "kafka.group.id": group,
+        **({"driverReadMaxRecords": 0} if by_tasks else {}),
     }
     query = stream.run(**options)
     reports = query.recentProgress
@@ -101,6 +108,8 @@ def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_par
     assert json.loads(reports[0].sources[0].endOffset) == {topic: {"0": 15, "1": 5}}
     assert json.loads(reports[0].sources[0].latestOffset) == {topic: {"0": 30, "1": 10}}
     assert stream.rows() == everything(30, 10)
+    # A file for each task of both steps.
+    assert stream.files() == (4 if by_tasks else 2)
     assert committed(kafka, group, topic, 2) == [30, 10]
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})

@@ -1,0 +1,88 @@
+"""Small micro-batches, read where they are planned: on the driver, and handed to Spark with the plan.
+
+A task of a Python source costs Spark some fifty milliseconds, for a worker that is given its command anew, however few records
+it reads. A stream that keeps up has few records in each micro-batch. One that does not has many, and tasks read those, in
+parallel: so has whoever asks for that with `minPartitions` or `maxRecordsPerPartition`.
+
+Spark has this road for its simple stream readers alone, and knows them by their class.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+from barnabas.client.blocking import BlockingClient
+from barnabas.spark.offsets import OffsetRange
+from barnabas.spark.options import SourceOptions
+
+_log: Final = logging.getLogger("barnabas.spark")
+
+#: The driver holds them twice for a moment, once in each of its processes.
+BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class DriverReads:
+    """The reads of one query. Owner: its reader on the driver."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._client: BlockingClient | None = None
+        is_divided = options.min_partitions is not None or options.max_records_per_partition is not None
+        self._records_max = 0 if is_divided else options.driver_read_max_records
+
+    def read(self, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
+        """All their rows; None where tasks are to read them."""
+        records = sum(each.size for each in ranges)
+        if not 0 < records <= self._records_max:
+            return None
+        rows: list[pa.RecordBatch] = []
+        size_bytes = 0
+        try:
+            for batch in self._rows(ranges):
+                size_bytes += batch.nbytes
+                if size_bytes > BYTES_MAX:
+                    # Large ones: fewer of them are few.
+                    self._records_max = records // 2
+                    return None
+                rows.append(batch)
+        except Exception as error:
+            # Tasks try it again, as often as Spark is told to, and say what is wrong with it.
+            _log.warning("cannot read a micro-batch on the driver: %s; leaving it to tasks", error)
+            self.close()
+            return None
+        return rows
+
+    def _rows(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        from barnabas.spark.fetching import read_little
+
+        if self._client is None:
+            self._client = BlockingClient(self._options.client())
+        for each in ranges:
+            yield from read_little(self._client, self._options, each, self._columns)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class HasRows(_SimpleStreamReaderWrapper):
+    """What a reader is while it has the rows of what it has just planned: Spark asks for them next, then it is itself again."""
+
+    _in_hand: tuple[type[DataSourceStreamReader], Sequence[pa.RecordBatch]]
+
+    @classmethod
+    def hold(cls, reader: DataSourceStreamReader, rows: Sequence[pa.RecordBatch]) -> None:
+        vars(reader)["_in_hand"] = type(reader), rows
+        reader.__class__ = cls
+
+    def getCache(self, start: dict[str, object], end: dict[str, object]) -> Iterator[tuple[object, ...]]:  # noqa: N802
+        itself, rows = self._in_hand
+        del self._in_hand
+        self.__class__ = itself  # type: ignore[assignment]
+        return iter(rows)

@@ -1,0 +1,115 @@
+"""Small micro-batches on the driver: which are read there, and what Spark is told of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+from barnabas.client.errors import ConnectionLost
+from barnabas.core.ids import TopicPartition
+from barnabas.spark import driver_reads, fetching
+from barnabas.spark.driver_reads import BYTES_MAX, DriverReads, HasRows
+from barnabas.spark.offsets import OffsetRange
+from barnabas.spark.options import SourceOptions, source_options
+
+OPTIONS = source_options(
+    {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "driverReadMaxRecords": "100"}, streaming=True
+)
+
+
+class Client:
+    """Counts how often it was opened and closed; its rows are the test's."""
+
+    opened = closed = 0
+
+    def __init__(self, config: object) -> None:
+        Client.opened += 1
+
+    def close(self) -> None:
+        Client.closed += 1
+
+
+Reads = Callable[..., list[int] | None]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverReads, Reads]]:
+    def make(options: SourceOptions = OPTIONS, *, value_bytes: int = 1) -> tuple[DriverReads, Reads]:
+        Client.opened = Client.closed = 0
+        monkeypatch.setattr(driver_reads, "BlockingClient", Client)
+
+        def read_little(client: object, given: object, wanted: OffsetRange, columns: object) -> list[pa.RecordBatch]:
+            if wanted.partition.topic == "lost":
+                raise ConnectionLost("the broker is gone")
+            offsets = range(wanted.from_offset, wanted.until_offset)
+            values = [b"x" * value_bytes] * wanted.size
+            return [pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], names=["offset", "value"])]
+
+        monkeypatch.setattr(fetching, "read_little", read_little)
+        machine = DriverReads(options, ("offset", "value"))
+
+        def read(*sizes: int, topic: str = "t") -> list[int] | None:
+            ranges = [OffsetRange(TopicPartition(topic, index), 0, size) for index, size in enumerate(sizes)]
+            rows = machine.read(ranges)
+            return None if rows is None else [batch.num_rows for batch in rows]
+
+        return machine, read
+
+    return make
+
+
+def test_few_records_are_read_where_they_are_planned_with_one_client_for_all(reads):
+    machine, read = reads()
+    assert read(60, 40) == [60, 40]
+    assert read(1) == [1]
+    assert (Client.opened, Client.closed) == (1, 0)
+    machine.close()
+    assert Client.closed == 1
+
+
+def test_many_records_are_left_to_tasks_and_so_is_nothing(reads):
+    _, read = reads()
+    assert read(60, 41) is None
+    assert read() is None
+    assert Client.opened == 0
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"driver_read_max_records": 0}, {"min_partitions": 2}, {"max_records_per_partition": 1000}],
+    ids=["turned off", "at least so many tasks", "at most so many records each"],
+)
+def test_whoever_divides_the_work_has_tasks(reads, chosen: dict[str, int]):
+    _, read = reads(replace(OPTIONS, **chosen))
+    assert read(1) is None
+
+
+def test_of_large_records_fewer_are_few(reads):
+    _, read = reads(value_bytes=BYTES_MAX // 50)
+    assert read(30, 30) is None
+    assert read(31) is None
+    assert read(15, 15) == [15, 15]
+
+
+def test_what_cannot_be_read_is_left_to_tasks_and_the_next_has_a_new_connection(reads):
+    _, read = reads()
+    assert read(5, topic="lost") is None
+    assert (Client.opened, Client.closed) == (1, 1)
+    assert read(5) == [5]
+    assert Client.opened == 2
+
+
+def test_a_reader_is_one_with_rows_until_spark_has_asked_for_them():
+    class Reader(DataSourceStreamReader):
+        def read(self, partition):
+            raise AssertionError("nobody reads here")
+
+    reader, rows = Reader(), [pa.RecordBatch.from_pylist([{"a": 1}])]
+    HasRows.hold(reader, rows)
+    assert isinstance(reader, _SimpleStreamReaderWrapper)
+    assert list(reader.getCache({}, {})) == rows
+    assert type(reader) is Reader
+    assert vars(reader) == {}
