@@ -61,10 +61,10 @@ FORBIDDEN_KAFKA: Final = {
 _IGNORED: Final = ("path", "checkpointlocation", "queryname")
 
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
-#: What a task of a batch query reads at most, where no option says how to divide: a third of a second's work, so that one large
+#: What a task of a batch query reads at most, where no option says how to divide: half a second's work, so that one large
 #: topic partition keeps every core busy and a small one is not cut up. By size alone: Spark plans the reads of a Python source
 #: in a process that knows nothing of the cluster's cores. Streams are not divided: their sinks may depend on the order.
-DEFAULT_TASK_RECORDS: Final = 500_000
+DEFAULT_TASK_RECORDS: Final = 1_000_000
 #: A micro-batch of no more is read on the driver. Half a second's records at 10,000 a second; one task does with them what is
 #: to be done, and a stream that falls behind by that has larger ones soon, and more tasks.
 DEFAULT_DRIVER_RECORDS: Final = 5000

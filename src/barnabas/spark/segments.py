@@ -26,6 +26,7 @@ from barnabas.spark.options import check_names, parse_offsets, wants_headers
 from barnabas.spark.pushdown import Bounds, asked_for_filters
 from barnabas.spark.segment_plan import PartitionLog, SegmentSlice, find_logs, last_stable_offset, slices
 from barnabas.spark.source import columns_of, schema_for
+from barnabas.spark.worker_memory import keep_imports
 from barnabas.storage.txn_index import AbortedTxn
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ OPTIONS: Final = (
     "maxBytesPerPartition",
     "filterPushdown",
 )
-DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
+#: Half a second's work: fewer bytes, and what a task costs shows.
+DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -199,6 +201,7 @@ def _resolve(
 def _rows(options: LogOptions, columns: Sequence[str], part: SegmentSlice) -> Iterator[pa.RecordBatch]:
     from barnabas.spark.columns import BatchDecoder
 
+    keep_imports()
     decoder = BatchDecoder(
         part.partition,
         from_offset=part.from_offset,

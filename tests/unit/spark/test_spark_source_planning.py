@@ -77,12 +77,12 @@ def test_a_batch_is_divided_by_size_where_no_option_says_how():
         assert split[-1] == whole[1]
         return len(split) - 1
 
-    assert tasks(500_000) == 1
-    assert tasks(500_001) == 2
-    assert tasks(10_000_000) == 20
+    assert tasks(1_000_000) == 1
+    assert tasks(1_000_001) == 2
+    assert tasks(10_000_000) == 10
     assert tasks(10_000_000, minPartitions="1") == 1  # for those who need the order
     assert tasks(10_000_000, minPartitions="5") == 4
-    assert tasks(10_000_000, maxRecordsPerPartition="1000000") == 10
+    assert tasks(10_000_000, maxRecordsPerPartition="500000") == 20
 
 
 def test_split_follows_size():
