@@ -26,7 +26,7 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
 from barnabas.storage.manager_load import DuplicateLog, load_dirs
-from barnabas.storage.manager_upkeep import Checkpointer, Periodic, checkpoint_offsets, sliced
+from barnabas.storage.manager_upkeep import WRITTEN_SLICE, Checkpointer, Periodic, checkpoint_offsets, sliced
 from barnabas.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
@@ -487,7 +487,8 @@ class LogManager:
         return sliced(self.all_logs(), flush)
 
     def _epochs_pass(self) -> Iterator[None]:
-        return sliced([log for log in self.all_logs() if log.epochs.dirty], Log.write_epochs)
+        dirty = [log for log in self.all_logs() if log.epochs.dirty]
+        return sliced(dirty, Log.write_epochs, at_once=WRITTEN_SLICE)
 
     def _expiration_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()

@@ -18,8 +18,9 @@ from barnabas.storage.log_dir import LogDir
 
 logger = logging.getLogger(__name__)
 
-#: Logs looked at before others get their turn on the loop.
+#: Logs looked at before others get their turn on the loop, and logs of which a file is written.
 _SLICE: Final = 32
+WRITTEN_SLICE: Final = 4
 #: Settings speak of "never" as the largest number there is; a timer cannot.
 _NEVER_MS: Final = 1 << 53
 
@@ -116,8 +117,8 @@ class Periodic:
             self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
 
 
-def sliced(logs: list[Log], work: Callable[[Log], object]) -> Iterator[None]:
-    """`work` on every log that is still open, a few between two `yield`. A failed directory does not end the pass."""
+def sliced(logs: list[Log], work: Callable[[Log], object], *, at_once: int = _SLICE) -> Iterator[None]:
+    """`work` on every log that is still open, `at_once` of them between two `yield`. A failed directory does not end the pass."""
     for count, log in enumerate(logs, start=1):
         if not log.is_closed:
             try:
@@ -125,5 +126,5 @@ def sliced(logs: list[Log], work: Callable[[Log], object]) -> Iterator[None]:
             except LogDirFault as fault:
                 # The manager has been told by the log; the other directories go on.
                 logger.error("upkeep of %s stopped: %s", log.partition, fault)
-        if count % _SLICE == 0:
+        if count % at_once == 0:
             yield
