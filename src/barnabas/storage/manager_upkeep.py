@@ -118,7 +118,7 @@ class Periodic:
 
 
 def sliced(logs: list[Log], work: Callable[[Log], object], *, at_once: int = _SLICE) -> Iterator[None]:
-    """`work` on every log that is still open, `at_once` of them between two `yield`. A failed directory does not end the pass."""
+    """`work` on every log that is still open, `at_once` between two `yield`. A failed directory does not end the pass."""
     for count, log in enumerate(logs, start=1):
         if not log.is_closed:
             try:
