@@ -98,6 +98,8 @@ class ReplicaFetcher:
         self._was_interrupted = False
         self._interrupted_ms = -self._wait_max_ms
         self._stopping = False
+        #: The task, while it connects.
+        self._connecting: asyncio.Task[None] | None = None
         #: True from the moment at which the task will do nothing more: give its partitions to another one.
         self.ended = False
         self.fetch_count = 0
@@ -120,6 +122,8 @@ class ReplicaFetcher:
         self._partitions.pop(partition, None)
         removed = self._machine.remove(partition)
         self._changed.set()
+        if not self._partitions:
+            self._give_up_connecting()
         return removed
 
     def set_topic_id(self, partition: TopicPartition, topic_id: TopicId) -> None:
@@ -163,7 +167,15 @@ class ReplicaFetcher:
         self._stopping = True
         self._partitions.clear()
         self._changed.set()
+        self._give_up_connecting()
         self._endpoint.close()
+
+    def _give_up_connecting(self) -> None:
+        """A leader that does not answer would keep the task for half a minute: from the end of the broker, or from the address at
+        which the leader is back. What is added from now on needs another fetcher."""
+        if self._connecting is not None:
+            self.ended = True
+            self._connecting.cancel()
 
     # --- the task --------------------------------------------------------------------------------------------------
 
@@ -171,9 +183,12 @@ class ReplicaFetcher:
         try:
             while not self._stopping:
                 # Planned once it is connected: what comes meanwhile, the rest of a fail-over perhaps, is in the plan.
-                if self._machine.has_work(self._now_ms()) and not await self._connect():
-                    continue
-                step = self._machine.next_step(self._now_ms())
+                now_ms = self._now_ms()
+                if self._machine.has_work(now_ms):
+                    if not await self._connect():
+                        continue
+                    now_ms = self._now_ms()
+                step = self._machine.next_step(now_ms)
                 match step:
                     case SendFetch():
                         await self._fetch(step)
@@ -190,12 +205,18 @@ class ReplicaFetcher:
             self._endpoint.close()
 
     async def _connect(self) -> bool:
+        self._connecting = asyncio.current_task()
         try:
-            self._machine.set_truncates_on_fetch(await self._endpoint.prepare())
+            truncates_on_fetch = await self._endpoint.prepare()
         except _WIRE_FAILURES as error:
-            self._wire_failed("fetch", error)
+            self._wire_failed("connect", error)
             return False
-        return not self._stopping
+        finally:
+            self._connecting = None
+        if self._stopping:
+            return False
+        self._machine.set_truncates_on_fetch(truncates_on_fetch)
+        return True
 
     async def _fetch(self, step: SendFetch) -> None:
         try:

@@ -274,6 +274,8 @@ class FetcherMachine:
         self._delays: list[tuple[int, TopicPartition]] = []
         #: When to begin a new session because something that was told may have been lost.
         self._doubt_ends_ms: int | None = None
+        #: Told of since the last plan while they were not followed: one that is back by the next has missed it.
+        self._untold: set[TopicPartition] = set()
 
     # --- who is followed -------------------------------------------------------------------------------------------
 
@@ -395,6 +397,7 @@ class FetcherMachine:
             session.broken()
         if session.next_is_full:
             self._doubt_ends_ms = None
+            self._untold.clear()
             entries, _ = self._entries(self._states)
             self._dirty.clear()
             if entries:
@@ -402,6 +405,10 @@ class FetcherMachine:
         else:
             changed, dropped = self._entries(self._dirty)
             self._dirty.clear()
+            if self._untold:
+                if not self._untold.isdisjoint(changed):
+                    self._doubt(now_ms)
+                self._untold.clear()
             plan = session.plan_increment(changed, dropped)
             if session.sent or plan.forgotten:
                 return SendFetch(plan, self._next_wake_ms(now_ms))
@@ -454,6 +461,9 @@ class FetcherMachine:
     ) -> list[Effect]:
         """A Fetch response. The effects must be carried out and reported before the next step."""
         if not self._session.answered(plan, error_code=error_code, session_id=session_id):
+            if plan.is_full:
+                # The leader is in trouble: there is no other way to ask, and asking at once would not end.
+                self._delay_all(now_ms)
             return []
         effects: list[Effect] = []
         sent = self._session.sent
@@ -467,9 +477,11 @@ class FetcherMachine:
                 or asked.fetch_offset != state.fetch_offset
                 or asked.current_leader_epoch != state.leader_epoch
             ):
-                # It was removed, moved or truncated while the request was under way. The leader believes that it has
-                # told its news. (What follows an error or a truncation it tells whole.)
-                if state is not None and fetched.error_code == ErrorCode.NONE and fetched.diverging is None:
+                # It was removed, moved or truncated while the request was under way. The leader believes that
+                # it has told its news. (What follows an error or a truncation it tells whole.)
+                if state is None:
+                    self._untold.add(fetched.partition)
+                elif fetched.error_code == ErrorCode.NONE and fetched.diverging is None:
                     self._doubt(now_ms)
                 continue
             if fetched.error_code != ErrorCode.NONE:
@@ -491,6 +503,9 @@ class FetcherMachine:
     def fetch_failed(self, now_ms: int) -> None:
         """No answer: the connection broke, or the leader answered nonsense. Everything waits a moment."""
         self._session.broken()
+        self._delay_all(now_ms)
+
+    def _delay_all(self, now_ms: int) -> None:
         for partition, state in self._states.items():
             self._delay(partition, state, now_ms)
 

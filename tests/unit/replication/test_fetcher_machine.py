@@ -432,6 +432,43 @@ def test_news_that_came_too_late_for_their_epoch_are_told_again_in_a_new_session
     assert next_plan(machine, NOW + DOUBT_MS).is_full
 
 
+def test_leader_that_refuses_a_whole_request_is_not_asked_again_at_once():
+    machine = fetcher()
+    follow(machine, A, FakeReplica(1))
+    assert answer(machine, next_plan(machine), error=ErrorCode.UNKNOWN_SERVER_ERROR) == []
+    assert machine.next_step(NOW) == Idle(NOW + FIRST_BACKOFF_MS)
+    later = NOW + FIRST_BACKOFF_MS
+    assert answer(machine, next_plan(machine, later), error=ErrorCode.UNKNOWN_SERVER_ERROR, now_ms=later) == []
+    assert machine.next_step(later) == Idle(later + 2 * FIRST_BACKOFF_MS)
+
+
+def test_news_of_a_partition_that_was_away_for_a_moment_are_told_again_in_a_new_session():
+    machine, replica, other = fetcher(), FakeReplica(1), FakeReplica(1)
+    follow(machine, A, replica)
+    follow(machine, B, other)
+    answer(machine, next_plan(machine))
+    polled = next_plan(machine)
+    machine.remove(A)
+    assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
+    follow(machine, A, replica)  # before the leader was told that it is not wanted
+    answer(machine, next_plan(machine))
+    assert next_plan(machine, NOW + DOUBT_MS).is_full
+
+
+def test_news_of_a_partition_that_is_gone_cost_no_session():
+    machine, replica = fetcher(), FakeReplica(1)
+    follow(machine, A, replica)
+    follow(machine, B, FakeReplica(1))
+    answer(machine, next_plan(machine))
+    polled = next_plan(machine)
+    machine.remove(A)
+    assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
+    answer(machine, next_plan(machine))
+    follow(machine, A, replica)
+    answer(machine, next_plan(machine))
+    assert not next_plan(machine, NOW + DOUBT_MS).is_full
+
+
 def test_same_leadership_told_twice_changes_nothing():
     machine, replica = fetcher(), FakeReplica(1)
     assert follow(machine, A, replica)

@@ -1,6 +1,7 @@
 """The fetcher's task: a scripted leader on the other side, real time only where a back-off is waited for."""
 
 import asyncio
+import itertools
 from contextlib import asynccontextmanager
 
 from fetch_fakes import FakeReplica, records
@@ -196,6 +197,93 @@ def test_partitions_that_come_while_it_connects_are_in_the_first_request():
             connected.set()
             assert set((await leader.plan()).to_send) == {A, B}
             assert leader.connections == 1
+
+    asyncio.run(run())
+
+
+class HangingLeader(ScriptedLeader):
+    """Takes connections and says nothing, as a process does that was stopped."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.awake = asyncio.Event()
+
+    async def prepare(self):
+        self.asked.set()
+        await self.awake.wait()
+        return await super().prepare()
+
+
+def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
+    async def run():
+        leader = HangingLeader()
+        async with asyncio.timeout(5), managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.asked.wait()
+
+    asyncio.run(run())
+
+
+def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
+    async def run():
+        before, after = HangingLeader(), ScriptedLeader()
+        leaders = {2: before}
+        async with managed(leaders) as manager:
+            add(manager, A, FakeReplica(1))
+            await before.asked.wait()
+            fetcher = manager.fetcher_of(A)
+            manager.remove([A])
+            leaders[2] = after
+            add(manager, A, FakeReplica(1), leader_epoch=6)  # before the other one's task has had a turn
+            assert manager.fetcher_of(A) is not fetcher
+            assert (await after.plan()).to_send[A].current_leader_epoch == 6
+            assert before.plans.empty()
+
+    asyncio.run(run())
+
+
+def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
+    """Whoever may be asked is decided at one point in time, or a fetch goes out where there is no connection."""
+
+    class EachLookIsLater:
+        now_s = 0.0
+
+        def monotonic_s(self):
+            self.now_s += 0.010  # a look before the end of a pause of 20 ms is followed by one at its end
+            return self.now_s
+
+    async def run():
+        leader = ScriptedLeader()
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            manager = FetcherManager(SETTINGS, tasks, EachLookIsLater(), lambda broker: leader)
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            leader.answers.put_nowait(ConnectionLost("the leader went away"))
+            await leader.plan()
+            assert leader.connections == 2
+            manager.stop()
+
+    asyncio.run(run())
+
+
+def test_leader_that_refuses_connections_is_tried_with_pauses():
+    async def run():
+        leader, tries = ScriptedLeader(), []
+        connect = leader.prepare
+
+        async def refuse():
+            tries.append(asyncio.get_running_loop().time())
+            if len(tries) < 4:
+                raise ConnectionRefusedError(111, "Connection refused")
+            return await connect()
+
+        leader.prepare = refuse
+        async with managed({2: leader}) as manager:
+            add(manager, A, FakeReplica(1))
+            await leader.plan()
+            pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
+            assert all(pause_s > 0.015 for pause_s in pauses_s), pauses_s
 
     asyncio.run(run())
 
