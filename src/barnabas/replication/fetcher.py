@@ -171,8 +171,8 @@ class ReplicaFetcher:
         self._endpoint.close()
 
     def _give_up_connecting(self) -> None:
-        """A leader that does not answer would keep the task for half a minute: from the end of the broker, or from the address at
-        which the leader is back. What is added from now on needs another fetcher."""
+        """A leader that does not answer would keep the task for half a minute: from the end of the broker, or from the
+        address at which the leader is back. What is added from now on needs another fetcher."""
         if self._connecting is not None:
             self.ended = True
             self._connecting.cancel()
