@@ -7,6 +7,7 @@ for each other, so counting them could keep out the very one that the others wai
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -48,22 +49,29 @@ def replying(
     call: Call, request: ApiMessage, finish: Callable[[R], ApiMessage] | None = None
 ) -> Callable[[R | None, BaseException | None], None]:
     """What answers the call when it is given the coordinator's answer, or what kept it from coming."""
-
-    def reply(answer: R | None, failure: BaseException | None) -> None:
-        try:
-            if answer is None:
-                raise failure or AssertionError("neither an answer nor a failure")
-            response: ApiMessage = answer if finish is None else finish(answer)
-        except Refused as refusal:
-            response = call.api.refuse(request, refusal.code, refusal.message)
-        except Exception as error:
-            # As the pipeline does it: a call that nobody answers would hold its connection for ever.
-            log.exception("%s failed", call.api.name, exc_info=error)
-            response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        call.reply(response)
-
     call.overlaps = OVERLAPS
-    return reply
+    # Not a function inside of this one: Python would make its annotations anew for every commit.
+    return partial(_reply, call, request, finish)
+
+
+def _reply(
+    call: Call,
+    request: ApiMessage,
+    finish: Callable[[R], ApiMessage] | None,
+    answer: R | None,
+    failure: BaseException | None,
+) -> None:
+    try:
+        if answer is None:
+            raise failure or AssertionError("neither an answer nor a failure")
+        response: ApiMessage = answer if finish is None else finish(answer)
+    except Refused as refusal:
+        response = call.api.refuse(request, refusal.code, refusal.message)
+    except Exception as error:
+        # As the pipeline does it: a call that nobody answers would hold its connection for ever.
+        log.exception("%s failed", call.api.name, exc_info=error)
+        response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+    call.reply(response)
 
 
 def requester_of(call: Call) -> Requester:

@@ -45,6 +45,8 @@ from barnabas.transactions.verification import Asked, Verifier
 
 #: A Produce that only waits for its replicas does not hold back the next one.
 OVERLAPS = frozenset({PRODUCE})
+#: A name, since functions inside of functions make their annotations anew each time.
+Outcomes = list[AppendOutcome]
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7
 #: KIP-516: topics by their ids.
@@ -96,7 +98,7 @@ class ProduceApi:
                     entries.append(AppendEntry(tp, data.records, topic_id=topic_data.topic_id if by_id else None))
                     answers.append(answer)
 
-        def done(outcomes: list[AppendOutcome]) -> None:
+        def done(outcomes: Outcomes) -> None:
             for answer, outcome, entry in zip(answers, outcomes, entries, strict=True):
                 self._fill(call, response, answer, outcome, entry.tp)
             self._answer(call, request, response)
@@ -117,7 +119,7 @@ class ProduceApi:
         call: Call,
         request: ProduceRequest,
         entries: list[AppendEntry],
-        done: Callable[[list[AppendOutcome]], None],
+        done: Callable[[Outcomes], None],
     ) -> None:
         self._context.replicas.append(
             entries,

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 #: What was written is waited for as long as it takes.
 NEVER_MS: Final = 2**31 - 1
+# Annotations of functions inside of functions are made anew with each of them, names are only looked up.
+_Errors = dict[int, ErrorCode]
+_MaybeBytes = int | None
 
 
 class AppendOutcome:
@@ -209,7 +212,7 @@ class ReplicaManager:
             counters.messages_in.value += info.record_count
             grown.append((partition, hw_moved))
 
-        def replicated(errors: dict[int, ErrorCode]) -> None:
+        def replicated(errors: _Errors) -> None:
             for index, error in errors.items():
                 outcomes[index].error = error
                 outcomes[index].base_offset = -1
@@ -352,7 +355,7 @@ class ReplicaManager:
                 read.release()
             places.setdefault(key, place)
 
-        def bytes_ready(place: int) -> int | None:
+        def bytes_ready(place: int) -> _MaybeBytes:
             partition, leader_epoch = positions[place]
             if partition.machine.leader_epoch != leader_epoch:
                 return None

@@ -223,7 +223,8 @@ class Connection(asyncio.BufferedProtocol):
             self._send(call)
         else:
             self._in_flight.append(call)
-            self._send_ready()
+            if call.parts is not None:
+                self._send_ready()
 
     def _keep(self, rest: memoryview) -> None:
         assert self._transport is not None
