@@ -83,8 +83,10 @@ def test_messages_of_spark_become_states() -> None:
         "t", "orders", "RUNNING", "Flow spark_catalog.default.orders is RUNNING."
     )
     assert events.parse_message("t", "Run is COMPLETED.") == events.RunState("t", "COMPLETED", "Run is COMPLETED.")
-    failed = events.parse_message("t", "Flow 'publish' has FAILED more than 2 times and will not be restarted.")
-    assert isinstance(failed, events.FlowState) and failed.state == "FAILED"
+    for name in ("publish", "spark_catalog.default.publish"):
+        failed = events.parse_message("t", f"Flow '{name}' has FAILED more than 2 times and will not be restarted.")
+        assert isinstance(failed, events.FlowState) and failed.state == "FAILED"
+        assert failed.flow == "publish", "the one that ran, not another with quotes around its name"
     assert events.parse_message("t", "Something else happened.") is None
 
 

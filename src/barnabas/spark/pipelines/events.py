@@ -66,8 +66,8 @@ def parse_message(at: str, message: str) -> Event | None:
 
 
 def short_name(name: str) -> str:
-    """Without Spark's own catalog and its default database, which every table is in."""
-    return name.replace("`", "").removeprefix("spark_catalog.").removeprefix("default.")
+    """Without the quotes that some of Spark's messages have, its own catalog and its default database, where every table is."""
+    return name.replace("`", "").strip("'").removeprefix("spark_catalog.").removeprefix("default.")
 
 
 def parse_progress(document: Mapping[str, Any]) -> Progress:
