@@ -361,7 +361,7 @@ class FetcherManager:
         self._takes_no_more = False
         #: Who is inside of `together`, and which fetchers wait for its end.
         self._holds = 0
-        self._held: set[ReplicaFetcher] = set()
+        self._held: dict[ReplicaFetcher, None] = {}
         #: Partitions that are fetched no more, and why; until they are added again.
         self.failed: dict[TopicPartition, str] = {}
 
@@ -385,7 +385,7 @@ class FetcherManager:
         self._homes[partition] = (fetcher, leader, replica, topic_id, leader_epoch)
         if fetcher.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch):
             if self._holds:
-                self._held.add(fetcher)
+                self._held[fetcher] = None
             else:
                 fetcher.interrupt()
 
@@ -399,7 +399,7 @@ class FetcherManager:
         finally:
             self._holds -= 1
             if not self._holds:
-                held, self._held = self._held, set()
+                held, self._held = self._held, {}
                 for fetcher in held:
                     fetcher.interrupt()
 
