@@ -83,7 +83,7 @@ from barnabas.server.coordinator_log import InternalTopicLog, leadership_listene
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import SocketServer
-from barnabas.server.metrics_http import MetricsServer, watch_loop_lag
+from barnabas.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
 from barnabas.server.quota_parts import QuotaParts
 from barnabas.server.settings import (
@@ -617,6 +617,7 @@ class Broker:
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
         self._spawn(watch_loop_lag(self.registry), "loop lag")
+        add_gc_gauges(self.registry)
         if self.config.barnabas_metrics_port >= 0:
             await self.metrics_server.start(self.config.barnabas_metrics_host, self.config.barnabas_metrics_port)
         await self.controller.start()

@@ -1,6 +1,7 @@
 """Metrics over HTTP (`barnabas.metrics.port`): GET /metrics in Prometheus's text form, and nothing else."""
 
 import asyncio
+import gc
 import logging
 
 from barnabas.core.errors import ConfigError
@@ -63,6 +64,17 @@ def _response(status: str, body: bytes, *, content_type: str = "text/plain; char
         f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def add_gc_gauges(registry: Registry) -> None:
+    """A search for garbage holds the loop for milliseconds: requests are meant to leave none that needs one."""
+    for generation in range(3):
+        registry.gauge(
+            "python_gc_collections",
+            "Times that Python searched the heap for garbage in circles.",
+            lambda generation=generation: float(gc.get_stats()[generation]["collections"]),  # type: ignore[misc]
+            generation=str(generation),
+        )
 
 
 async def watch_loop_lag(registry: Registry) -> None:

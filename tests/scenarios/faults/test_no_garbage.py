@@ -1,0 +1,45 @@
+"""Requests leave no garbage that Python must search the heap for: a search holds the loop, and everybody waits for it."""
+
+import re
+import urllib.request
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.cli.local_cluster import LocalCluster
+
+RECORDS = 1200
+
+
+def collections(cluster: LocalCluster) -> float:
+    """How often the youngest generation was searched; the broker tells in its log where its metrics are."""
+    url = re.findall(r"metrics at (\S+)", cluster.log(1))[-1]
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    (line,) = re.findall(r'^python_gc_collections\{generation="0"\} (\S+)$', text, re.MULTILINE)
+    return float(line)
+
+
+def test_steady_traffic_has_the_heap_searched_next_to_never(new_cluster: Callable[..., LocalCluster]) -> None:
+    """Forty objects in a circle for each long poll had it searched every 500 records."""
+    cluster = new_cluster(brokers=1, config={"barnabas.metrics.port": "0"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False,
+         "auto.offset.reset": "earliest", "fetch.wait.max.ms": 500}
+    )  # fmt: skip
+    try:
+        producer.produce("steady", b"first")
+        assert producer.flush(30) == 0
+        consumer.assign([TopicPartition("steady", 0, 0)])
+        assert consumer.poll(30) is not None
+        consumer.commit(asynchronous=False)
+        before = collections(cluster)
+        for number in range(RECORDS):
+            producer.produce("steady", b"%d" % number)
+            assert producer.flush(30) == 0
+            found = consumer.poll(30)
+            assert found is not None and found.value() == b"%d" % number
+        assert collections(cluster) - before <= 1
+    finally:
+        consumer.close()
