@@ -323,7 +323,7 @@ FAULTS: dict[str, Callable[[Chaos], None]] = {
     "kill two": Chaos.kill_two,
     "kill all": Chaos.kill_all,
     "kill and coordinator": Chaos.kill_and_coordinator,
-    "pause controller, kill another": Chaos.pause_controller_and_kill_another,
+    "pause controller and kill another": Chaos.pause_controller_and_kill_another,
     "new disk": Chaos.return_without_disk,
 }
 
@@ -336,8 +336,10 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=400, help="values a second for each of three writers")
     parser.add_argument("--faults", help=f"instead of drawing by seed: a list with commas, of {', '.join(FAULTS)}")
     options = parser.parse_args()
-    data = Path(tempfile.mkdtemp(prefix="barnabas-chaos-"))
     faults = options.faults.split(",") if options.faults else None
+    if unknown := [name for name in faults or () if name not in FAULTS]:
+        parser.error(f"no such faults: {', '.join(unknown)}")
+    data = Path(tempfile.mkdtemp(prefix="barnabas-chaos-"))
     try:
         with chaos_cluster(data) as cluster:
             chaos = Chaos(
