@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,38 @@ def produce(bootstrap: str, topic: str, values: Iterable[int], partitions: int) 
     assert not failed, failed
 
 
+class InHand:
+    """Tells a record that librdkafka gives its application again by itself from one that was read twice.
+
+    For each incremental rebalance librdkafka stops the fetchers of all partitions, and those that the member keeps go on
+    behind the last record that the application was given. A record is noted as given a moment after it was taken from the
+    queue (`rd_kafka_consume0`): when the fetchers are stopped between the two, they go on with that record instead of
+    behind it. Where a member goes on with a partition that it keeps is its own affair: it looks for no committed offset,
+    and a broker has no part in it (librdkafka's mock cluster shows the same). Therefore the one record that was in the
+    application's hand when a rebalance came may come again, once, as long as its partition was not taken away.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+        self._at_rebalance: tuple[int, int] | None = None
+
+    def rebalanced(self) -> None:
+        self._at_rebalance = self._last
+
+    def taken(self, partitions: Iterable[int]) -> None:
+        """Whoever gets them now goes on where they were committed."""
+        if self._last is not None and self._last[0] in partitions:
+            self._last = self._at_rebalance = None
+
+    def comes_again(self, partition: int, offset: int) -> bool:
+        """Of every record that is read."""
+        self._last = (partition, offset)
+        if self._at_rebalance is None or self._at_rebalance[0] != partition:
+            return False
+        in_hand, self._at_rebalance = self._at_rebalance, None
+        return in_hand == (partition, offset)
+
+
 class Member:
     """One consumer in one thread. Gives its partitions back in order: what it has read is committed before they go."""
 
@@ -79,6 +112,7 @@ class Member:
         #: What happened, with the time: partitions given and taken, commits, and runs of offsets that were read.
         self.story: list[tuple[float, str, object]] = []
         self._run_of: dict[int, tuple[int, int]] = {}
+        self._in_hand = InHand()
         #: Partitions as they are now.
         self.owned: set[tuple[str, int]] = set()
         #: How often partitions were given or taken.
@@ -113,11 +147,19 @@ class Member:
         message = consumer.poll(0.05)
         if message is None:
             return
-        if message.error():
-            self.errors.append(message.error())
+        error = message.error()
+        if error is not None:
+            self._tell("error", error)
+            # The broker that is asked may hear of a new topic a moment after the one that created it, as in Kafka.
+            if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART or self.owned:
+                self.errors.append(error)
             return
-        self.values.append(int(message.value() or b"-1"))
-        self._note_read(message.partition() or 0, message.offset() or 0)
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if self._in_hand.comes_again(partition, offset):
+            self._tell("given again by the client itself", (partition, offset))
+        else:
+            self.values.append(int(message.value() or b"-1"))
+            self._note_read(partition, offset)
         consumer.store_offsets(message)
 
     def _note_read(self, partition: int, offset: int) -> None:
@@ -126,6 +168,13 @@ class Member:
             self._tell("read", (partition, first, last))
             first = offset
         self._run_of[partition] = (first, offset)
+
+    def _end_runs(self, partitions: list[TopicPartition]) -> None:
+        """What comes after a partition was taken away is another story."""
+        for each in partitions:
+            run = self._run_of.pop(each.partition, None)
+            if run is not None:
+                self._tell("read", (each.partition, *run))
 
     def _tell(self, what: str, of: object) -> None:
         self.story.append((time.monotonic(), what, of))
@@ -149,11 +198,15 @@ class Member:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.assigned += 1
-        self._tell("given", [each.partition for each in partitions])
+        self._in_hand.rebalanced()
+        self._tell("given", (consumer.memberid(), [each.partition for each in partitions]))
         self.owned |= {(each.topic, each.partition) for each in partitions}
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.revoked += 1
+        self._in_hand.rebalanced()
+        self._in_hand.taken([each.partition for each in partitions])
+        self._end_runs(partitions)
         self._tell("taken", [each.partition for each in partitions])
         if not self._is_leaving and not self._commit(consumer):
             self.errors.append("could not commit what is revoked")
@@ -161,6 +214,9 @@ class Member:
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.lost += 1
+        self._in_hand.rebalanced()
+        self._in_hand.taken([each.partition for each in partitions])
+        self._end_runs(partitions)
         self._tell("lost", [each.partition for each in partitions])
         self.owned -= {(each.topic, each.partition) for each in partitions}
 
@@ -206,7 +262,12 @@ class Crew:
             for number, each in enumerate(self.everybody)
             for partition, run in each._run_of.items()
         ]
-        return "\n".join(str(each) for each in sorted(told, key=lambda each: each[:2]))
+        lines = [str(each) for each in sorted(told, key=lambda each: each[:2])]
+        for number, each in enumerate(self.everybody):
+            lines.append(f"member {number}: errors {each.errors}, lost {each.lost} times")
+        often = Counter(self.values)
+        lines.append(f"more than once: {sorted(value for value in often if often[value] > 1)}")
+        return "\n".join(lines)
 
     def is_balanced(self) -> bool:
         """Every partition owned once, and the load even."""
