@@ -2,9 +2,9 @@
 
 `python -m tests.soak.spark_chain --seconds 300 --seed 7`. A producer numbers records into the first topic. One Spark process
 (`spark_chain_driver`) runs two queries: the first maps records into the second topic with the exactly-once sink, the second
-writes that topic, read committed, into a Delta table. The harness kills the whole driver, at some moment or exactly where it
-has decided, its Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have
-every number once.
+writes that topic, read committed, into a Delta table. Tasks read for the first, the driver itself reads for the second. The
+harness kills the whole driver, at some moment or exactly where it has decided, the process in which it plans and reads, its
+Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have every number once.
 
 By default there are two executors in JVMs of their own. With `--speculation`, and a master whose workers are on two hosts,
 some attempts dawdle so that there is something to speculate about. A run goes on until every kind of fault has really
@@ -34,6 +34,8 @@ from tests.soak.spark_chain_driver import FIRST, SECOND, kill_family
 from tests.soak.workload import DELIVERY_TIMEOUT_MS, QUIET, PromiseBroken
 
 PARTITIONS = 3
+#: Who reads micro-batches, as `spark_chain_driver` writes it down.
+READS = ("read by tasks", "read on the driver")
 #: Executors in JVMs of their own, which can be killed alone.
 EXECUTORS = "local-cluster[2,1,1024]"
 #: How long all brokers are away in the fault `outage`.
@@ -143,7 +145,7 @@ class Chain:
         self._driver = None
         self.verify(numbers.sent)
         self.check_happened(faults or self.kinds())
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.happened.items()))
+        told = ", ".join(f"{name} {count}" for name, count in sorted((self.happened + self.reads()).items()))
         self.note(f"what happened: {told}; speculative attempts: {self.speculative_attempts()}")
         return numbers.sent
 
@@ -174,8 +176,14 @@ class Chain:
         return [*missing, "speculation"] if self.speculation and not self.speculative_attempts() else missing
 
     def check_happened(self, kinds: list[str]) -> None:
-        if missing := self._missing(kinds):
+        read = self.reads()
+        if missing := [*self._missing(kinds), *(name for name in READS if not read[name])]:
             raise NothingProved(f"did not happen: {', '.join(missing)}; see {self.log}")
+
+    def reads(self) -> Counter[str]:
+        """Micro-batches by who read them, of both queries over all drivers."""
+        file = self.folder / "reads"
+        return Counter(file.read_text().splitlines() if file.exists() else [])
 
     def speculative_attempts(self) -> int:
         """Second attempts beside a first one that still ran, over all drivers: from Spark's own logs of events."""
@@ -275,7 +283,7 @@ class Chain:
         plan = self.folder / "plan"
         plan.write_text(point)
         try:
-            self._driver.wait(PATIENCE_S / 2)
+            self._driver.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.note(f"the driver did not come to {point}")
         if plan.exists():  # a driver that ended has not got there either
@@ -284,8 +292,13 @@ class Chain:
         self._happened(point, f"the driver died where it was {point}")
 
     def kill_worker(self) -> None:
-        """A Python process of a task, of the planner or of a commit."""
-        self._kill_one("worker", lambda line, process: "pyspark.daemon" in line and not process.children())
+        """A Python process of a task or of a commit: those that look a format up or plan a write have done their work."""
+        busy = ("pyspark.daemon pyspark.worker", "python_streaming_sink_runner")
+        self._kill_one("worker", lambda line, process: line.endswith(busy) and not process.children())
+
+    def kill_planner(self) -> None:
+        """A query's Python process on the driver, which plans its micro-batches and reads small ones."""
+        self._kill_one("planner", lambda line, process: "python_streaming_source_runner" in line)
 
     def kill_executor(self) -> None:
         self._kill_one("executor", lambda line, process: "CoarseGrainedExecutorBackend" in line)
@@ -401,6 +414,7 @@ def _count(folder: Path) -> int:
 FAULTS: dict[str, Callable[[Chain], None]] = {
     "driver": Chain.kill_driver,
     **{point: partial(Chain.kill_driver_at, point=point) for point in ("ready", "decided", "half-ended", "all-ended")},
+    "planner": Chain.kill_planner,
     "worker": Chain.kill_worker,
     "executor": Chain.kill_executor,
     "broker": Chain.kill_broker,

@@ -18,7 +18,7 @@ import psutil
 _TOO_SLOW = "Python worker failed to connect back"
 FIRST, SECOND = "chain-in", "chain-out"
 APP_ID = "spark-chain"
-MORTAL = "barnabas-mortal"
+MORTAL, WATCHED = "barnabas-mortal", "barnabas-watched"
 #: Three JVMs share the machine with three brokers: they start sooner without the optimizing compiler.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 #: How long the first attempt at one partition dawdles, in turn by batch: until another has won, not at all, perhaps.
@@ -36,6 +36,7 @@ def drive(settings: dict[str, str]) -> None:
     spark = _session(settings)
     barnabas.spark.register(spark)
     spark.dataSource.register(_mortal_sink())
+    spark.dataSource.register(_watched_source(Path(settings["folder"], "reads")))
     starts = [partial(_into_topic, spark, settings), partial(_into_delta, spark, settings)]
     if settings["drain"]:
         for start in starts:
@@ -151,6 +152,31 @@ def _mortal_sink() -> type:
     return MortalSink
 
 
+def _watched_source(log: Path) -> type:
+    """The source, which writes down who reads each micro-batch: the driver, which planned it, or tasks."""
+    from barnabas.spark.driver_reads import DriverReads
+    from barnabas.spark.source import BarnabasDataSource
+
+    class Reads(DriverReads):
+        def read(self, ranges: Any) -> Any:
+            rows = super().read(ranges)
+            with log.open("a") as lines:
+                lines.write("read by tasks\n" if rows is None else "read on the driver\n")
+            return rows
+
+    class WatchedSource(BarnabasDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return WATCHED
+
+        def streamReader(self, schema: Any) -> Any:
+            reader: Any = super().streamReader(schema)
+            reader._driver_reads = Reads(reader._options, reader._columns)
+            return reader
+
+    return WatchedSource
+
+
 def kill_family(pid: int) -> None:
     """A process and all that it has started, at once, as when a machine dies; the caller may be one of them."""
     try:
@@ -166,8 +192,9 @@ def kill_family(pid: int) -> None:
 
 
 def _read(spark: Any, settings: dict[str, str], topic: str, *, by_tasks: bool) -> Any:
+    """All micro-batches are small enough to be read on the driver, unless tasks are to."""
     return (
-        spark.readStream.format("barnabas")
+        spark.readStream.format(WATCHED)
         .option("kafka.bootstrap.servers", settings["bootstrap"])
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
