@@ -8,10 +8,20 @@ import importlib
 import sys
 
 DIRECT = {"broker": "barnabas.cli.broker", "zookeeper": "barnabas.cli.zookeeper"}
+#: How a shell reports a program that Ctrl-C ended.
+INTERRUPTED = 130
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
+    try:
+        _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # Commands handle Ctrl-C themselves; this one came while they were being imported, which takes a second on a busy
+        # machine, and nothing has begun that would need an end.
+        sys.exit(INTERRUPTED)
+
+
+def _run(arguments: list[str]) -> None:
     if arguments and arguments[0] in DIRECT and "--help" not in arguments:
         importlib.import_module(DIRECT[arguments[0]]).main(arguments[1:])
         return
