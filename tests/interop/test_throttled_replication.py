@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kinds import APACHE, OURS, MixedCluster
+from kinds import APACHE, OURS, MixedCluster, wait_until
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
@@ -34,6 +34,10 @@ def test_replica_is_copied_at_the_rate(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": mixed.bootstrap})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[leader]])])[topic].result(30)
+    for broker_id in (THEIRS, MINE):
+        # Any of them may be asked to change the topic's settings, and refuses what the controller has not told it of.
+        asking = AdminClient({"bootstrap.servers": mixed.address(broker_id)})
+        wait_until(lambda a=asking: topic in a.list_topics(timeout=20).topics, what=f"broker {broker_id} knows {topic}")
     producer = Producer({"bootstrap.servers": mixed.bootstrap, "batch.size": 32_768})
     for _ in range(SIZE_BYTES // 10_000):
         producer.produce(topic, b"x" * 10_000)
