@@ -23,6 +23,8 @@ from barnabas.cli.local_cluster import LocalCluster
 
 #: Where the tools are: the demo runs without its environment being activated.
 BIN = Path(os.path.relpath(sys.executable)).parent
+#: Spark takes ten seconds on an idle machine, and minutes where others use it too.
+PATIENCE_S = 300
 
 
 class Story:
@@ -38,6 +40,7 @@ class Story:
     def tell(self) -> bool:
         if not self._begin():
             self._view.say(f"the pipeline did not start: {self._job.why()}")
+            self._refresh()
             return False
         self._kill_a_leader()
         self._heal()
@@ -57,7 +60,7 @@ class Story:
         self._view.say(f"three brokers are up at {self._cluster.bootstrap}")
         self._view.say("orders flow: an idempotent producer with acks=all, a consumer group behind it")
         self._view.say("Spark starts: a join with a table topic, dead letters, window totals, Delta")
-        if not self._until(lambda: self._job.under_way, 90):
+        if not self._until(lambda: self._job.under_way, PATIENCE_S):
             return False
         self._view.say("the pipeline runs: three queries, exactly once into topics, no JAR")
         self._watch(5)
@@ -71,7 +74,7 @@ class Story:
         self._view.say(f"kill -9 of broker {self._dead}, which leads partition 0")
         self._stream.longest_gap_s = 0.0
         self._cluster.kill(self._dead)
-        self._until(lambda: self._leader() not in (self._dead, -1), 30)
+        self._until(lambda: self._leader() not in (self._dead, -1), PATIENCE_S)
         self._view.say(f"partition 0 is led by broker {self._leader()} now; producer and pipeline go on")
         self._watch(4)
         gap = f"{self._stream.longest_gap_s:.1f} s"
@@ -80,20 +83,21 @@ class Story:
     def _heal(self) -> None:
         self._cluster.start_broker(self._dead)
         self._view.say(f"broker {self._dead} is back on its data and catches up")
-        self._until(lambda: all(len(isr) == 3 for _, isr in self._view.leaders().values()), 30)
+        self._until(lambda: all(len(isr) == 3 for _, isr in self._view.leaders().values()), PATIENCE_S)
         self._view.say("all three replicas of every partition are in sync again")
 
     def _count(self) -> bool:
         stream = self._stream
         stream.stop.set()
-        self._until(stream.drained.is_set, 30)
+        self._until(stream.drained.is_set, PATIENCE_S)
         acknowledged = len(stream.acknowledged)
-        self._until(lambda: self._job.has_read(acknowledged), 60)
+        self._until(lambda: self._job.has_read(acknowledged), PATIENCE_S)
         lost = stream.acknowledged.keys() - stream.received.keys()
         twice = [order for order, times in stream.received.items() if times > 1]
         self._view.say(f"{acknowledged:,} orders acknowledged; warehouse: {len(lost)} lost, {len(twice)} twice")
         if self._job.failed:
             self._view.say(f"the pipeline failed: {self._job.why()}")
+            self._refresh()
             return False
         outcome = count(self._cluster.bootstrap, self._job.folder)
         self._view.say(

@@ -174,11 +174,18 @@ def test_ctrl_c_is_clean_in_every_tool_that_waits(terminal: Terminal, cluster: L
         assert "Traceback" not in screen, screen
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 def test_the_demo_in_a_terminal_kills_a_leader_and_counts_every_order(terminal: Terminal) -> None:
-    terminal.type(f"{sys.executable} examples/demo/run.py; echo code $?")
-    terminal.see(r"orders/s acknowledged", 120)
-    terminal.see(r"dead", 120)
-    screen = terminal.see(r"code \d", 200)
-    assert "code 0" in screen
+    for _ in range(4):
+        terminal.clear()
+        terminal.type(f"{sys.executable} examples/demo/run.py; echo code $?")
+        # A broker that is dead in the table, or the end without one.
+        screen = terminal.see(r":\d+ +│ dead|code \d", 400)
+        # Spark gives a Python process ten seconds to start, and no setting changes that: a busy machine needs another try.
+        if "Python worker failed to connect back" not in screen:
+            break
+    assert re.search(r":\d+ +│ dead", screen), screen
+    assert "orders/s acknowledged" in screen
+    screen = terminal.see(r"code \d", 600)
+    assert "code 0" in screen, screen
     assert "every acknowledged order arrived, once" in screen
