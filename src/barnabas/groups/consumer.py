@@ -122,8 +122,10 @@ class ConsumerProtocol:
             and owned is not None
         )
         # A member that owns something else than it was given may have missed the answer that told it: librdkafka sends no full
-        # request after a time-out.
-        is_out_of_step = owned is not None and owned != moved.assigned
+        # request after a time-out. One that is to give something up is told until it says what it owns: others wait for it.
+        is_out_of_step = (
+            owned != moved.assigned if owned is not None else moved.state is MemberState.UNREVOKED_PARTITIONS
+        )
         if is_full or is_out_of_step or moved.assigned != member.assigned:
             response.assignment = _told(moved.assigned)
         return out.result(response)

@@ -252,6 +252,24 @@ def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harn
     )
 
 
+def test_member_that_missed_what_it_is_to_give_up_is_told_until_it_says_what_it_owns(h: Harness) -> None:
+    """After a lost answer librdkafka goes on with heartbeats that say nothing, and others wait for the partitions."""
+    a, b = Client(h, "a"), Client(h, "b")
+    a.poll()
+    b.poll()
+    lost = send(h, member_id="a", member_epoch=a.epoch)
+    assert lost.assignment is not None
+    [kept] = lost.assignment.topic_partitions
+    assert len(kept.partitions) == 3
+    for _ in range(2):
+        again = send(h, member_id="a", member_epoch=a.epoch)
+        assert (again.member_epoch, again.assignment) == (a.epoch, lost.assignment)
+    owned = [RequestTopicPartitions(topic_id=kept.topic_id, partitions=kept.partitions)]
+    done = send(h, member_id="a", member_epoch=a.epoch, topic_partitions=owned)
+    assert done.member_epoch == b.epoch
+    assert send(h, member_id="a", member_epoch=done.member_epoch).assignment is None
+
+
 def test_previous_epoch_is_not_enough_when_the_member_claims_what_is_not_its_own(h: Harness) -> None:
     a, b = Client(h, "a"), Client(h, "b")
     settle(a, b)
