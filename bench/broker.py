@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from barnabas.cli.local_cluster import LocalCluster
 from bench import as_installed
 from bench.kafka import ApacheKafka, cpu_seconds, resident_mb
+from bench.memory import touched_memory
 from bench.report import Row, write_report
 
 
@@ -191,6 +192,7 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
 def run(rounds: int) -> None:
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
+        stack.enter_context(touched_memory())
         began = time.monotonic()
         ours = stack.enter_context(LocalCluster(brokers=1))
         start_ours = ours_start_s(ours)
