@@ -63,7 +63,7 @@ def session(folder: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
-        # As docs/spark.md advises and `barnabas pipeline` has it: Spark ends workers that were idle for a minute, which they are
+        # As docs/spark.md advises and `barnabas pipeline` has it: Spark ends workers that were idle for a minute, as they are
         # while it is the other connector's turn. The official one has no Python in it.
         .config("spark.python.daemon.module", "barnabas.spark.daemon")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
