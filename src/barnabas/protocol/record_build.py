@@ -113,22 +113,21 @@ def plain_batch(
     Coordinators write a batch of one or two such records for each request that changes something.
     """
     pieces: list[bytes] = [_ROOM_FOR_HEADER]
-    varint, join, add = encode_varint, b"".join, pieces.append
     count = 0
     for key, value in records:
-        content = join(
+        content = b"".join(
             (
                 _NO_ATTRIBUTES_NO_DELAY,
-                varint(count),
-                varint(len(key)),
+                encode_varint(count),
+                encode_varint(len(key)),
                 key,
-                _NULL if value is None else varint(len(value)),
+                _NULL if value is None else encode_varint(len(value)),
                 value or b"",
                 _NO_RECORD_HEADERS,
             )
         )
-        add(varint(len(content)))
-        add(content)
+        pieces.append(encode_varint(len(content)))
+        pieces.append(content)
         count += 1
     out = bytearray().join(pieces)
     attributes = TRANSACTIONAL_FLAG if transactional else 0

@@ -23,6 +23,7 @@ from barnabas.auth.distinguished_name import Subject
 from barnabas.core.errors import Malformed
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call, Gate
+from barnabas.server.ranges import release
 from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         if call.is_sent:
             return
         if self._transport is None:
-            self._release(call)
+            release(call.parts or ())
             return
         if call.parts is not None and not self._in_flight:
             self._send(call)
@@ -259,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, call: Call) -> None:
         call.answered_s = self._loop.time()
         if self._transport is None:
-            self._release(call)
+            release(call.parts or ())
             return
         if self._starting and call not in self._in_flight:
             # By its handler, at once. It goes out before what the handler still does: whoever produces does not wait for the
@@ -366,12 +367,6 @@ class Connection(asyncio.BufferedProtocol):
         for call in self._in_flight:
             if call.parts is None and call.on_abandoned is not None:
                 call.on_abandoned()
-            self._release(call)
+            release(call.parts or ())
         self._in_flight.clear()
         self._on_close(self)
-
-    @staticmethod
-    def _release(call: Call) -> None:
-        for part in call.parts or ():
-            if not isinstance(part, bytes | bytearray | memoryview):
-                part.release()

@@ -1,7 +1,7 @@
 """What a response may contain besides bytes: a piece of a file that goes to the socket without being read."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 #: Residency is probed at this step: the kernel reads and evicts in long runs, so pages in between come and go together.
@@ -21,21 +21,28 @@ class FileRange(Protocol):
 
 
 Part = bytes | bytearray | memoryview | FileRange
-_BYTES = (bytes, bytearray, memoryview)
+BYTES = (bytes, bytearray, memoryview)
+
+
+def release(parts: Iterable[Part]) -> None:
+    """Let go of the ranges among them: they will not be sent, or have been."""
+    for part in parts:
+        if not isinstance(part, BYTES):
+            part.release()
 
 
 def read_small(parts: Sequence[Part], bytes_max: int) -> bytearray | None:
     """All parts in one piece; None where that is more than `bytes_max`, or where reading would wait for the disk."""
     size_bytes = 0
     for part in parts:
-        size_bytes += len(part) if isinstance(part, _BYTES) else part.size_bytes
+        size_bytes += len(part) if isinstance(part, BYTES) else part.size_bytes
         if size_bytes > bytes_max:
             return None
     whole = bytearray(size_bytes)
     view = memoryview(whole)
     at = 0
     for part in parts:
-        if isinstance(part, _BYTES):
+        if isinstance(part, BYTES):
             end = at + len(part)
             view[at:end] = part
         else:

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
 
-from barnabas.server.ranges import FileRange, Part, is_resident, load_into_page_cache, read_small
+from barnabas.server.ranges import BYTES, FileRange, Part, is_resident, load_into_page_cache, read_small, release
 
 #: How much of a range one `sendfile` call may move before others get their turn on the loop.
 SENDFILE_STEP_BYTES = 1024 * 1024
@@ -23,8 +23,6 @@ SENDFILE_STEP_BYTES = 1024 * 1024
 SMALL_BYTES = 64 * 1024
 #: How much of a range is read at once for a TLS peer.
 READ_STEP_BYTES = 256 * 1024
-
-_BYTES = (bytes, bytearray, memoryview)
 
 
 class Writer(Protocol):
@@ -82,52 +80,31 @@ class SocketWriter:
 
     def write(self, parts: Sequence[Part]) -> None:
         if self._closed:
-            _release(parts)
+            release(parts)
             return
-        if not self._queue and not self._waiting and len(parts) == 1 and isinstance(parts[0], _BYTES):
+        if not self._queue and not self._waiting and (whole := _in_one_piece(parts)) is not None:
             # The usual case, a small response on an idle socket: one system call, no queue.
             try:
-                sent = self._sock.send(parts[0])
+                sent = self._sock.send(whole)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
                 self._fail(error)
                 return
-            if sent == len(parts[0]):
-                return
-            self._queue.append(memoryview(parts[0])[sent:])
-            self._wait_writable()
-            return
-        if not self._queue and not self._waiting and self._send_small(parts):
+            if sent < len(whole):
+                self._queue.append(memoryview(whole)[sent:])
+                self._wait_writable()
             return
         self._queue.extend(parts)
         if not self._waiting and not self._reading:
             self._send_some()
-
-    def _send_small(self, parts: Sequence[Part]) -> bool:
-        """A long poll's answer, mostly: its few records have just been written. False: nothing was done."""
-        small = read_small(parts, SMALL_BYTES)
-        if small is None:
-            return False
-        _release(parts)
-        try:
-            sent = self._sock.send(small)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError as error:
-            self._fail(error)
-            return True
-        if sent < len(small):
-            self._queue.append(memoryview(small)[sent:])
-            self._wait_writable()
-        return True
 
     def _send_some(self) -> None:
         queue = self._queue
         try:
             while queue:
                 head = queue[0]
-                if isinstance(head, _BYTES):
+                if isinstance(head, BYTES):
                     more = socket.MSG_MORE if len(queue) > 1 else 0
                     sent = self._sock.send(head, more)
                     if sent < len(head):
@@ -211,7 +188,7 @@ class SocketWriter:
         self._closed = True
         self._loop.remove_writer(self._fd)
         # A range that the pool is reading right now is released when that read ends: its descriptor is in use.
-        _release(list(self._queue)[1:] if self._reading else self._queue)
+        release(list(self._queue)[1:] if self._reading else self._queue)
         self._queue.clear()
         self._sock.close()
 
@@ -246,7 +223,7 @@ class TransportWriter:
 
     def write(self, parts: Sequence[Part]) -> None:
         if self._closed:
-            _release(parts)
+            release(parts)
             return
         self._queue.extend(parts)
         self._send_some()
@@ -263,7 +240,7 @@ class TransportWriter:
     def _send_some(self) -> None:
         while self._queue and not self._paused and not self._reading and not self._closed:
             head = self._queue[0]
-            if isinstance(head, _BYTES):
+            if isinstance(head, BYTES):
                 self._queue.popleft()
                 self._transport.write(head)
                 continue
@@ -310,7 +287,7 @@ class TransportWriter:
         if self._closed:
             return
         self._closed = True
-        _release(list(self._queue)[1:] if self._reading else self._queue)
+        release(list(self._queue)[1:] if self._reading else self._queue)
         self._queue.clear()
 
 
@@ -333,7 +310,11 @@ class _Progress:
         self._range.release()
 
 
-def _release(parts: Sequence[Part] | deque[Part]) -> None:
-    for part in parts:
-        if not isinstance(part, _BYTES):
-            part.release()
+def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:
+    """What one call can send: bytes, or a long poll's few records, which have just been written and are read here."""
+    if len(parts) == 1 and isinstance(parts[0], BYTES):
+        return parts[0]
+    small = read_small(parts, SMALL_BYTES)
+    if small is not None:
+        release(parts)
+    return small

@@ -32,8 +32,7 @@ class DriverReads:
         self._options = options
         self._columns = columns
         self._client: BlockingClient | None = None
-        is_divided = options.min_partitions is not None or options.max_records_per_partition is not None
-        self._records_max = 0 if is_divided else options.driver_read_max_records
+        self._records_max = 0 if options.is_divided else options.driver_read_max_records
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
         """All their rows; None where tasks are to read them."""

@@ -163,9 +163,12 @@ class SourceOptions:
     @property
     def records_per_task(self) -> int | None:
         """How a batch query divides what it reads; None: not by number."""
-        if self.min_partitions is None and self.max_records_per_partition is None:
-            return DEFAULT_TASK_RECORDS
-        return self.max_records_per_partition
+        return self.max_records_per_partition if self.is_divided else DEFAULT_TASK_RECORDS
+
+    @property
+    def is_divided(self) -> bool:
+        """An option says how to divide the work."""
+        return self.min_partitions is not None or self.max_records_per_partition is not None
 
     @property
     def read_committed(self) -> bool:

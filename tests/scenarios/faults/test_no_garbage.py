@@ -1,9 +1,9 @@
 """Requests leave no garbage that Python must search the heap for: a search holds the loop, and everybody waits for it."""
 
 import re
-import urllib.request
 from collections.abc import Callable
 
+from broker_metrics import metrics_of
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.cli.local_cluster import LocalCluster
@@ -12,11 +12,8 @@ RECORDS = 1200
 
 
 def collections(cluster: LocalCluster) -> float:
-    """How often the youngest generation was searched; the broker tells in its log where its metrics are."""
-    url = re.findall(r"metrics at (\S+)", cluster.log(1))[-1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
-    (line,) = re.findall(r'^python_gc_collections\{generation="0"\} (\S+)$', text, re.MULTILINE)
+    """How often the youngest generation was searched."""
+    (line,) = re.findall(r'^python_gc_collections\{generation="0"\} (\S+)$', metrics_of(cluster), re.MULTILINE)
     return float(line)
 
 

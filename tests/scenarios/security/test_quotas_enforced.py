@@ -1,14 +1,13 @@
 """Quotas: what a client is held to, what another one does not notice."""
 
 import asyncio
-import re
 import statistics
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from broker_metrics import metrics_of
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster
@@ -153,14 +152,6 @@ def throttled_ms(cluster: LocalCluster, quota: str) -> float:
         each for each in text.splitlines() if each.startswith(f'kafka_server_throttle_time_ms_sum{{quota="{quota}"}}')
     ]
     return float(line.split()[-1])
-
-
-def metrics_of(cluster: LocalCluster) -> str:
-    """The broker tells in its log where they are."""
-    url = re.findall(r"metrics at (\S+)", (cluster.folder / "broker-1.log").read_text())[-1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-    return text
 
 
 def test_quotas_are_described_as_they_were_set_and_can_be_removed(quota_cluster: LocalCluster) -> None:
