@@ -1,6 +1,6 @@
 """One broker: the composition root, the only module that knows everyone.
 
-`Broker.run` is its life: take the ports, find the cluster, open the logs, serve, register, and, when told to stop, hand
+`Broker.run` is its life: take the ports, find the cluster, open the logs, register, serve, and, when told to stop, hand
 leadership over, flush, mark the shutdown as clean. Every task has the broker's task group as its parent; one that fails
 ends the broker, before it can write nonsense.
 """
@@ -609,8 +609,10 @@ class Broker:
     async def _serve(self) -> None:
         if self._control_path is not None and self._faults is not None:
             await self._open_control_socket(self._control_path, self._faults)
-        self.server.start_accepting()
+        # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
+        # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
         await self.registrar.register()
+        self.server.start_accepting()
         await self.features.refresh()
         self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)

@@ -37,7 +37,13 @@ _FOLLOW: Final = Decision(Verdict.BECOME_FOLLOWER)
 
 
 def is_broker_epoch_stale(request_epoch: int, current_epoch: int) -> bool:
-    """Was the request meant for an earlier incarnation of this broker? (-1: the sender does not know.)"""
+    """Was the request meant for an earlier incarnation of this broker? (-1: the sender does not know.)
+
+    A broker that has not registered has no epoch to compare with: whatever reaches it is not meant for it. A higher epoch
+    than ours is good: the controller may see our registration before we have its answer.
+    """
+    if current_epoch == NO_BROKER_EPOCH:
+        return True
     return request_epoch != NO_BROKER_EPOCH and request_epoch < current_epoch
 
 

@@ -71,8 +71,14 @@ def test_requests_for_an_earlier_life_or_from_an_earlier_controller_are_stale():
     assert is_broker_epoch_stale(10, 11)
     assert not is_broker_epoch_stale(11, 11)
     assert not is_broker_epoch_stale(-1, 11)
+    assert not is_broker_epoch_stale(12, 11)
     assert is_controller_epoch_stale(3, 4)
     assert not is_controller_epoch_stale(4, 4)
+
+
+def test_broker_that_has_not_registered_obeys_nobody():
+    assert is_broker_epoch_stale(11, -1)
+    assert is_broker_epoch_stale(-1, -1)
 
 
 def test_consumer_is_sent_to_the_furthest_replica_of_its_rack():

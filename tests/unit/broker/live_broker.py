@@ -1,0 +1,48 @@
+"""A whole broker in the test's own process and event loop, with an embedded ZooKeeper beside it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from tests.unit.coordination.zookeeper_fixture import Ensemble
+
+from barnabas.broker import Broker
+from barnabas.client.connection import open_connection
+from barnabas.protocol.messages.base import ApiMessage
+
+LISTENER = "PLAINTEXT"
+R = TypeVar("R", bound=ApiMessage)
+
+
+@asynccontextmanager
+async def live_broker(ensemble: Ensemble, log_dir: Path, **settings: str) -> AsyncIterator[Broker]:
+    """A broker that has taken its port and goes on starting; underscores in a setting's name stand for dots."""
+    properties = {
+        "zookeeper.connect": ensemble.server.connect_string,
+        "broker.id": "1",
+        "listeners": f"{LISTENER}://127.0.0.1:0",
+        "log.dirs": str(log_dir),
+        "controlled.shutdown.enable": "false",
+        "barnabas.metrics.port": "-1",
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    broker = Broker(properties)
+    life = asyncio.create_task(broker.run())
+    try:
+        while LISTENER not in broker.ports and not life.done():
+            await asyncio.sleep(0)
+        yield broker
+    finally:
+        broker.stop()
+        await life
+
+
+async def ask(broker: Broker, message: ApiMessage, response_type: type[R], *, version: int) -> R:
+    """One request on a connection of its own."""
+    connection = await open_connection("127.0.0.1", broker.ports[LISTENER], client_id="test", negotiate=False)
+    try:
+        return await connection.request(message, response_type, version=version)
+    finally:
+        connection.close()
