@@ -180,7 +180,7 @@ class Broker:
         """The loop's exception handler: timers and connections have no parent that would hear of a bug."""
         loop.default_exception_handler(context)
         error = context.get("exception")
-        if isinstance(error, BrokenInvariant | AssertionError):
+        if isinstance(error, BrokenInvariant):
             self.fail(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":

@@ -15,7 +15,7 @@ from barnabas.groups.group import Requester
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.versions import api_named
 from barnabas.server.call import Call
-from barnabas.server.pipeline import HandlerResult
+from barnabas.server.pipeline import BUG_MESSAGE, HandlerResult
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
@@ -70,7 +70,7 @@ def _reply(
     except Exception as error:
         # As the pipeline does it: a call that nobody answers would hold its connection for ever.
         log.exception("%s failed", call.api.name, exc_info=error)
-        response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
     call.reply(response)
 
 

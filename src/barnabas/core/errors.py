@@ -1,7 +1,8 @@
-"""Failures, of three kinds.
+"""Failures, of four kinds.
 
-`Refused` answers a peer with one of Kafka's error codes. `LogDirFault` takes a log directory offline. Anything else
-(an `AssertionError`, a `BrokenInvariant`) is a bug, and stops the broker before it can write nonsense.
+`Refused` answers a peer with one of Kafka's error codes. `LogDirFault` takes a log directory offline. `BrokenInvariant`
+stops the broker: what is written and what memory says of it may no longer agree. Anything else is a bug that showed before
+anything was written: it ends the request, which is answered with UNKNOWN_SERVER_ERROR, and nothing else.
 """
 
 from enum import IntEnum
@@ -213,7 +214,11 @@ class LogDirFault(BarnabasError):
 
 
 class BrokenInvariant(BarnabasError):
-    """A bug. Continuing could write nonsense, so the broker stops."""
+    """A bug in what is already written. Continuing could write nonsense, so the broker stops."""
+
+
+class NothingWritten(BarnabasError):
+    """A bug that showed while a request was judged. Nothing was written: it ends the request, not the broker."""
 
 
 class ConfigError(BarnabasError):

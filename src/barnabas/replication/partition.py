@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.core.clock import Clock
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.record_batch import HEADER_SIZE, read_header
 from barnabas.replication.fetch_session_cache import FetchedPartition
@@ -213,9 +213,12 @@ class Partition:
             now_ms=now_ms,
             verification_guard=verification_guard,
         )
-        hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
-        if hw_moved:
-            log.update_high_watermark(self.machine.high_watermark)
+        try:
+            hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
+            if hw_moved:
+                log.update_high_watermark(self.machine.high_watermark)
+        except Exception as bug:
+            raise BrokenInvariant(f"{self.tp}: what was appended cannot be counted: {bug!r}") from bug
         return Appended(info, hw_moved)
 
     def _why_not_appended(self, error: ErrorCode) -> str:

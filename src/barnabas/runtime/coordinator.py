@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.runtime.timers import Timer, Timers
 from barnabas.runtime.turns import TurnEnd
 
@@ -227,6 +227,8 @@ class Shard(Generic[M]):
 
 #: A timer whose records the log refused (too few replicas) fires again after this.
 REFUSED_TIMER_BACKOFF_MS: Final = 1000
+#: One that failed because of a bug fires again after this.
+FAILED_TIMER_BACKOFF_MS: Final = 60_000
 
 #: Keys and values that are written together: well below what a batch may take, and one append does not hold the loop long.
 GATHERED_BYTES_MAX: Final = 128 * 1024
@@ -370,8 +372,16 @@ class CoordinatorRuntime(Generic[M]):
         self._append_gathered(shard)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         ticket = Ticket(future)
-        self._carry_out(shard, operation(shard.machine, ticket), ticket)
+        self._carry_out(shard, self._judged(operation, shard.machine, ticket), ticket)
         return future
+
+    @staticmethod
+    def _judged(operation: Callable[..., Result[Any]], *arguments: object) -> Result[Any]:
+        """What an operation wants to happen. A bug in it comes before anything is written, whatever the machine calls it."""
+        try:
+            return operation(*arguments)
+        except BrokenInvariant as bug:
+            raise NothingWritten(str(bug)) from bug
 
     def gather(self, partition: int, operation: Callable[[M, Ticket], Result[R]], reply: Reply[R]) -> None:
         """Run an operation now, and write its records together with those of others that come in the same turn of the loop.
@@ -382,7 +392,7 @@ class CoordinatorRuntime(Generic[M]):
         """
         shard = self._active(partition)
         ticket = Ticket(reply=reply)
-        result = operation(shard.machine, ticket)
+        result = self._judged(operation, shard.machine, ticket)
         if not result.records or result.producer != NO_PRODUCER:
             self._append_gathered(shard)
             self._carry_out(shard, result, ticket)
@@ -429,14 +439,25 @@ class CoordinatorRuntime(Generic[M]):
         shard = self._shards.get(partition)
         if shard is not None and shard.state is ShardState.ACTIVE:
             self._append_gathered(shard)
-            self._carry_out(shard, operation(shard.machine), None)
+            try:
+                result = self._judged(operation, shard.machine)
+            except Exception:
+                log.exception("%s partition %d cannot take a change that it was told of", self._name, partition)
+                return
+            self._carry_out(shard, result, None)
 
     def replay_marker(self, partition: int, marker: Marker, offset: int) -> None:
         """A transaction marker was written to a partition that this broker leads."""
         shard = self._shards.get(partition)
         if shard is not None and shard.state is ShardState.ACTIVE:
             self._append_gathered(shard)
-            shard.machine.replay_marker(marker, offset)
+            try:
+                shard.machine.replay_marker(marker, offset)
+            except Exception as bug:
+                raise self._cannot_replay(shard, bug) from bug
+
+    def _cannot_replay(self, shard: Shard[M], bug: Exception) -> BrokenInvariant:
+        return BrokenInvariant(f"{self._name} partition {shard.partition} cannot replay what it wrote: {bug!r}")
 
     def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> bool:
         """Whether it was done: False where the log refused the records, and nothing has changed."""
@@ -521,8 +542,11 @@ class CoordinatorRuntime(Generic[M]):
             shard.partition, result.records, producer=producer, now_ms=now_ms, on_committed=committed
         )
         shard.writes = number
-        for offset, record in enumerate(result.records, start=first):
-            replay(ReplayedRecord(record, offset, now_ms, producer))
+        try:
+            for offset, record in enumerate(result.records, start=first):
+                replay(ReplayedRecord(record, offset, now_ms, producer))
+        except Exception as bug:
+            raise self._cannot_replay(shard, bug) from bug
         is_replayed = True
         if settled is not None:
             committed(settled)
@@ -568,7 +592,14 @@ class CoordinatorRuntime(Generic[M]):
             if shard.state is not ShardState.ACTIVE:
                 return
             self._append_gathered(shard)
-            if not self._carry_out(shard, shard.machine.timer_fired(key, self._now_ms()), None):
+            try:
+                result = self._judged(shard.machine.timer_fired, key, self._now_ms())
+            except Exception:
+                # Whoever brought the machine there is the one whose timer it is. It may work once others have moved on.
+                log.exception("%s partition %d: the timer %s failed", self._name, shard.partition, key)
+                self._set_timer(shard, SetTimer(key, FAILED_TIMER_BACKOFF_MS))
+                return
+            if not self._carry_out(shard, result, None):
                 self._set_timer(shard, SetTimer(key, REFUSED_TIMER_BACKOFF_MS))
 
         alarm = shard.timers[key] = _Alarm(deadline_s, self._timers.call_later(delay_s, fire))

@@ -21,6 +21,7 @@ from typing import Protocol, cast
 
 from barnabas.auth.distinguished_name import Subject
 from barnabas.core.errors import Malformed
+from barnabas.runtime.bugs import BugLog
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call, Gate
 from barnabas.server.ranges import release
@@ -49,6 +50,7 @@ class Executes(Protocol):
     """The pipeline, as a connection sees it."""
 
     request_bytes_max: int
+    bugs: BugLog
 
     def has_room(self, connection: "Connection") -> bool:
         """Whether one more request may run; if not, the connection's `resume` is called when one may."""
@@ -212,6 +214,11 @@ class Connection(asyncio.BufferedProtocol):
             call = self._pipeline.start(self, frame)
         except Malformed as error:
             self.fail(str(error))
+            return
+        except Exception as error:
+            # Before a handler had it, or nobody would know which request to answer. Only this peer hears of it.
+            self._pipeline.bugs.note("a request", error)
+            self.fail("it met a bug, see above")
             return
         finally:
             self._starting = False

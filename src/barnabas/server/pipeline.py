@@ -18,6 +18,7 @@ from barnabas.protocol.frame import encode_response, encode_response_parts, pars
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
+from barnabas.runtime.bugs import BugLog
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.ranges import Part
@@ -25,6 +26,8 @@ from barnabas.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)
 
+#: What a client is told of a bug. The rest is for the operator, in the log.
+BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
 #: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
 HandlerResult = ApiMessage | Awaitable[ApiMessage] | None
 
@@ -119,6 +122,7 @@ class Pipeline:
         self._now_s = now_s
         self._spawn = spawn
         self._on_bug = on_bug
+        self.bugs = BugLog(log, registry)
         self._metrics: dict[int, RequestMetrics] = {}
         self._running = 0  #: asynchronous handlers at work; those that merely wait in a purgatory do not count
         self._waiting_for_room: deque[Connection] = deque()
@@ -223,10 +227,22 @@ class Pipeline:
         elif isinstance(error, Malformed):
             call.channel.fail(f"{call.api.name}: {error}")
         else:
-            log.exception("%s v%s of client %s failed", call.api.name, call.api_version, call.client_id, exc_info=error)
-            if isinstance(error, BrokenInvariant | AssertionError):
-                self._on_bug(error)
-            call.reply(call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            self._answer_bug(call, request, error)
+
+    def _answer_bug(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+        """Whoever met the bug is told so. The broker stops only where what it has written may be wrong."""
+        self.bugs.note(f"{call.api.name} v{call.api_version}", error)
+        if isinstance(error, BrokenInvariant):
+            self._on_bug(error)
+        if call.parts is not None:
+            return  # its answer had gone out before
+        try:
+            response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
+        except Exception as second:
+            self.bugs.note(f"the refusal of {call.api.name} v{call.api_version}", second)
+            call.channel.fail(f"{call.api.name} v{call.api_version} failed, and so did its refusal")
+            return
+        call.reply(response)
 
     def sent(self, call: Call) -> None:
         """The answer is on its way: count it."""

@@ -8,8 +8,9 @@ Three layers of one object: `log_state` (what it is), `log_upkeep` (segments com
 
 import logging
 import struct
+from typing import NoReturn
 
-from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.core.ids import Offset
 from barnabas.protocol.record_batch import LEADER_EPOCH_AT, BatchHeader
 from barnabas.storage import log_read
@@ -90,6 +91,8 @@ class Log(LogUpkeep):
                 self._apply(plan)
         except OSError as error:
             self._fault(error)
+        except Exception as error:
+            self._half_written(error)
         self.producers.map_end_offset = Offset(last + 1)
         return AppendInfo(
             Offset(first),
@@ -167,6 +170,8 @@ class Log(LogUpkeep):
             self._apply(plan)
         except OSError as error:
             self._fault(error)
+        except Exception as error:
+            self._half_written(error)
         self.producers.map_end_offset = Offset(last + 1)
         return AppendInfo(
             Offset(first),
@@ -178,6 +183,12 @@ class Log(LogUpkeep):
             False,
             self._end - self._recovery_point >= self.config.flush_messages,
         )
+
+    def _half_written(self, error: Exception) -> NoReturn:
+        """An append is done whole or not at all: after a bug in the middle of one nobody knows what the log holds."""
+        if isinstance(error, BarnabasError):
+            raise error
+        raise BrokenInvariant(f"{self.partition}: an append failed half-way: {error!r}") from error
 
     def _check_fits_segment(self, size: int) -> None:
         if size > self.config.segment_bytes:

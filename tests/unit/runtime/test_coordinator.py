@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 import pytest
 
 from barnabas.core.clock import ManualClock
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.runtime.coordinator import (
     CoordinatorRuntime,
     KeyValue,
@@ -441,5 +441,54 @@ def test_gathering_is_bounded() -> None:
         await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
         assert world.log.appends == [3, 3, 2]
         assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
+
+    asyncio.run(main())
+
+
+def broken(machine: Register, ticket: Ticket) -> Result[str]:
+    raise BrokenInvariant("a state that cannot be")
+
+
+def test_bug_in_an_operation_comes_before_anything_is_written_and_is_no_reason_to_stop() -> None:
+    async def main() -> None:
+        world = World()
+        await world.lead()
+        with pytest.raises(NothingWritten):
+            world.runtime.begin(0, broken)
+        with pytest.raises(NothingWritten):
+            world.runtime.gather(0, broken, lambda answer, failure: None)
+        world.runtime.submit(0, lambda machine: broken(machine, Ticket()))  # type: ignore[arg-type,return-value]
+        assert world.log.records == []
+
+    asyncio.run(main())
+
+
+def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        machine.replay = lambda record: {}["x"]  # type: ignore[method-assign]
+        with pytest.raises(BrokenInvariant):
+            world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+
+    asyncio.run(main())
+
+
+def test_timer_that_fails_hurts_nobody_and_fires_again() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        fired: list[Hashable] = []
+
+        def fails_once(key: Hashable, now_ms: int) -> Result[None]:
+            fired.append(key)
+            if len(fired) == 1:
+                raise BrokenInvariant("a member that is not there")
+            return Result()
+
+        machine.timer_fired = fails_once  # type: ignore[method-assign]
+        world.timers.advance_ms(10)
+        world.timers.advance_ms(60_000)
+        assert fired == ["after load", "after load"]
 
     asyncio.run(main())

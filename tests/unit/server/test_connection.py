@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -252,6 +252,59 @@ async def test_broken_invariant_is_answered_and_stops_the_broker() -> None:
         assert (await client.heartbeat()).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert [str(each) for each in server.bugs] == ["high watermark past the log end"]
         await client.close()
+
+
+@pytest.mark.parametrize(
+    "bug", [AssertionError("impossible"), KeyError("x"), NothingWritten("before the append")], ids=repr
+)
+def test_bug_before_anything_is_written_ends_the_request_alone(
+    bug: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        raise bug
+
+    async def main() -> None:
+        async with Harness({"Heartbeat": fails}) as server:
+            client = await server.client()
+            for number in range(3):
+                assert (await client.heartbeat(number)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert server.bugs == []
+            assert server.pipeline.bugs.count.value == 3
+            await client.close()
+
+    uvloop.run(main())
+    assert caplog.text.count("Traceback") == 1, "whoever finds a bug must not fill the disk with it"
+
+
+@on_loop
+async def test_bug_after_the_answer_is_noted_and_the_connection_goes_on() -> None:
+    def fails(call: Call, request: HeartbeatRequest) -> None:
+        call.reply(HeartbeatResponse())
+        raise KeyError("a waiter that was woken")
+
+    async with Harness({"Heartbeat": fails}) as server:
+        client = await server.client()
+        for number in range(2):
+            assert (await client.heartbeat(number)).error_code == 0
+        assert server.pipeline.bugs.count.value == 2
+        await client.close()
+
+
+@on_loop
+async def test_bug_before_there_is_a_handler_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Harness() as server:
+        good, bad = await server.client(), await server.client()
+        await good.heartbeat(1)
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        with monkeypatch.context() as patch:
+            patch.setattr("barnabas.server.pipeline.parse_request_header", lambda frame: {}["no header"])
+            bad.send(heartbeat(), 3, 1)
+            assert await bad.is_closed()
+        assert (await good.heartbeat(2)).error_code == 0
+        assert failures == [] and server.pipeline.bugs.count.value == 1
+        await good.close()
+        await bad.close()
 
 
 @pytest.mark.parametrize(

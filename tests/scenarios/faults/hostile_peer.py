@@ -1,0 +1,105 @@
+"""A broker under attack, as its operator and an honest client see it; and a peer that sends whatever it likes."""
+
+import contextlib
+import socket
+import struct
+import time
+
+import psutil
+from confluent_kafka import Producer
+from conftest import Admin  # type: ignore[attr-defined]
+from tests.soak.workload import QUIET
+
+from barnabas.cli.local_cluster import LocalCluster
+from barnabas.protocol import frame
+from barnabas.protocol.codec import decode
+from barnabas.protocol.compression import Codec
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.record_batch import HEADER, compute_crc
+from barnabas.protocol.versions import api_of
+
+#: What one broker may grow by while it is attacked.
+GROWTH_BYTES_MAX = 80_000_000
+#: A record is acknowledged within this while others attack; a loaded test machine needs most of it.
+LATENCY_S_MAX = 1.0
+
+
+class Victim:
+    """The broker as an honest client and its operator see it."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self.cluster = cluster
+        self.admin = Admin(cluster)
+        self.admin.create(topic, replicas=1)
+        self.topic = topic
+        self.peers: list[socket.socket] = []
+        self.address = ("127.0.0.1", int(cluster.address(1).rpartition(":")[2]))
+        self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, **QUIET})
+        self.write()
+        self._process = psutil.Process(cluster.pid(1))
+        self._rss = self._process.memory_info().rss
+        self._log_size = len(cluster.log(1))
+
+    def connect(self) -> socket.socket:
+        peer = socket.create_connection(self.address, timeout=10)
+        self.peers.append(peer)
+        return peer
+
+    def write(self) -> float:
+        """How long one record of a client that is connected takes, in seconds."""
+        began = time.monotonic()
+        errors: list[object] = []
+        self._producer.produce(self.topic, b"honest", on_delivery=lambda error, message: errors.append(error))
+        assert self._producer.flush(10) == 0
+        assert errors == [None]
+        return time.monotonic() - began
+
+    def check(self) -> None:
+        took = self.write()
+        assert took < LATENCY_S_MAX, f"an honest record took {took:.2f} s"
+        growth = self._process.memory_info().rss - self._rss
+        assert growth < GROWTH_BYTES_MAX, f"the broker grew by {growth:,} bytes"
+        assert "Traceback" not in self.cluster.log(1)
+
+    def logged(self, *words: str) -> bool:
+        new = self.cluster.log(1)[self._log_size :]
+        return any(all(word in line for word in words) for line in new.splitlines())
+
+
+def receive(peer: socket.socket) -> bytes:
+    """One frame, without its size."""
+    head = peer.recv(4, socket.MSG_WAITALL)
+    if len(head) < 4:
+        raise ConnectionResetError("the broker closed the connection")
+    return peer.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+
+
+def ask(peer: socket.socket, request: ApiMessage, version: int, client_id: str = "hostile") -> ApiMessage:
+    """One request and its answer."""
+    peer.sendall(frame.encode_request(request, version, 1, client_id))
+    answer = receive(peer)
+    _, at = frame.parse_response_header(request.API_KEY, version, answer)
+    return decode(api_of(request.API_KEY).response_class, answer, version, at)
+
+
+def is_closed(peer: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        return peer.recv(1) == b""
+    return True
+
+
+def batch(codec: Codec, records: bytes, count: int) -> bytearray:
+    """A batch with a right checksum around any bytes."""
+    head = HEADER.pack(0, 49 + len(records), 0, 2, 0, codec.value, count - 1, 0, 0, -1, -1, -1, count)
+    data = bytearray(head + records)
+    struct.pack_into(">I", data, 17, compute_crc(data, 0, len(data) - 12))
+    return data
+
+
+def send(victim: Victim, topic: str, records: bytes) -> bytes:
+    data = PartitionProduceData(index=0, records=records)
+    request = ProduceRequest(acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+    with victim.connect() as peer:
+        peer.sendall(frame.encode_request(request, 9, 1, "hostile"))
+        return receive(peer)
