@@ -8,7 +8,6 @@ ends the broker, before it can write nonsense.
 import asyncio
 import errno
 import logging
-import random
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -49,7 +48,7 @@ from barnabas.coordination.registration import (
 )
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, encode_log_dir_event
-from barnabas.core.clock import Clock, SystemClock
+from barnabas.core.clock import Clock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
@@ -85,6 +84,7 @@ from barnabas.server.links import BrokerLinks
 from barnabas.server.listener import SocketServer
 from barnabas.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.server.pipeline import Pipeline
+from barnabas.server.platform import Platform
 from barnabas.server.quota_parts import QuotaParts
 from barnabas.server.settings import (
     buffer_bytes,
@@ -97,9 +97,7 @@ from barnabas.server.settings import (
 from barnabas.storage import meta_properties, names
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.gauges import add_gauges
-from barnabas.storage.cleaner.process import ProcessWorker
 from barnabas.storage.cleaner.settings import CleanerSettings
-from barnabas.storage.disk import Disk
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.manager import LogManager, ManagerSettings
 
@@ -124,12 +122,24 @@ FETCH_SESSION_EVICTION_MS = 120_000
 class Broker:
     """Owner: the event loop that runs it."""
 
-    def __init__(self, properties: Mapping[str, str], *, control_path: str | None = None) -> None:
-        """`control_path`: a Unix socket through which a test asks for faults; without it there are none."""
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        control_path: str | None = None,
+        platform: Platform | None = None,
+    ) -> None:
+        """`control_path`: a Unix socket through which a test asks for faults; without it there are none.
+        `platform`: the machine; this one where none is given.
+        """
         self.dynamic = DynamicConfig(properties)
         self._control_path = control_path
         self._faults = Faults() if control_path is not None else None
-        self._clock: Clock = self._faults.clock if self._faults is not None else SystemClock()
+        self._platform = platform or Platform()
+        if self._faults is not None:
+            self._platform.clock = self._faults.clock
+            self._platform.disk = FaultyDisk(self._faults)
+        self._clock: Clock = self._platform.clock
         self._stop = asyncio.Event()
         self._fatal: BaseException | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -202,7 +212,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._bind_listeners()
-        self.session = ZooKeeperSession(session_config(config))
+        self.session = ZooKeeperSession(session_config(config), self._platform.zookeeper)
         await self.session.start()
         await create_top_level_paths(self.session)
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
@@ -244,6 +254,8 @@ class Broker:
             backlog=config.socket_listen_backlog_size,
             send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
             receive_buffer_bytes=buffer_bytes(config, "socket.receive.buffer.bytes"),
+            listen=self._platform.listen,
+            monotonic_s=self._clock.monotonic_s,
         )
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
         self.ports.update(self.security.bind(self.server))
@@ -274,10 +286,12 @@ class Broker:
     async def _open_logs(self) -> None:
         config = self.config
         env = LogEnvironment(
-            disk=FaultyDisk(self._faults) if self._faults is not None else Disk(),
+            disk=self._platform.disk,
             clock=self._clock,
             timers=self._loop,
             threads=self._threads,
+            random=self._platform.random,
+            make_pool=self._platform.make_pool,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             max_transaction_timeout_ms=config.transaction_max_timeout_ms,
             transaction_verification=config.transaction_partition_verification_enable,
@@ -293,7 +307,9 @@ class Broker:
         await self.settings.start()
         await self._loop.run_in_executor(self._pool, self.logs.load)
         self.logs.start()
-        self.cleaner = Cleaner(self.logs, env, CleanerSettings.of(config), lambda: ProcessWorker(self._loop, env))
+        self.cleaner = Cleaner(
+            self.logs, env, CleanerSettings.of(config), lambda: self._platform.make_cleaner_worker(self._loop, env)
+        )
         self.cleaner.start()
         add_gauges(self.registry, self.cleaner)
 
@@ -399,7 +415,7 @@ class Broker:
             fetch_sessions=FetchSessionCache(
                 slots_max=config.max_incremental_fetch_session_cache_slots,
                 eviction_ms=FETCH_SESSION_EVICTION_MS,
-                random_id=lambda: random.randrange(1, 2**31),
+                random_id=lambda: self._platform.random.randrange(1, 2**31),
             ),
             moves=self.moves,
             controller=self.controller,

@@ -168,6 +168,7 @@ class KazooConnection:
         on_suspended: Callable[[], None],
         on_lost: Callable[[bool], None],
         on_watch: Fired,
+        make_client: Callable[..., Any] = KazooClient,
     ) -> None:
         self._config = config
         self._on_connected = on_connected
@@ -180,7 +181,7 @@ class KazooConnection:
         # kazoo tells of every attempt and every state: what matters of it the session says itself.
         quiet = logging.getLogger(f"{__name__}.kazoo")
         quiet.setLevel(logging.CRITICAL)
-        self._client = KazooClient(
+        self._client = make_client(
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             handler=_InlineHandler(),

@@ -169,8 +169,10 @@ class _Batch:
 
 
 class ZooKeeperSession:
-    def __init__(self, config: SessionConfig) -> None:
+    def __init__(self, config: SessionConfig, connection_type: "Callable[..., KazooConnection] | None" = None) -> None:
+        """`connection_type` makes the connection; kazoo's where none is given."""
         self._config = config
+        self._connection_type = connection_type
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: KazooConnection | None = None
         self._session_id = 0
@@ -206,9 +208,10 @@ class ZooKeeperSession:
         """Connects, and makes the chroot. Raises `ConnectionLost` if that takes longer than it may."""
         self._loop = asyncio.get_running_loop()
         self._first = self._loop.create_future()
-        # kazoo takes a while to import: off the loop, and not before somebody needs it.
-        connection_type = await asyncio.to_thread(_load_connection_type)
-        self._connection = connection_type(
+        if self._connection_type is None:
+            # kazoo takes a while to import: off the loop, and not before somebody needs it.
+            self._connection_type = await asyncio.to_thread(_load_connection_type)
+        self._connection = self._connection_type(
             self._config,
             on_connected=lambda session_id: self._post(self._on_connected, session_id),
             on_suspended=lambda: self._post(self._on_suspended),

@@ -12,7 +12,6 @@ Connections take turns: one that has sent many requests ahead has them carried o
 import asyncio
 import logging
 import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -78,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         gate: Gate | None = None,
         on_open: Callable[["Connection"], str | None],
         on_close: Callable[["Connection"], None],
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._loop = loop
         #: The loop's own time stands still within a turn.

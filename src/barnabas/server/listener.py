@@ -11,12 +11,13 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from barnabas.auth.distinguished_name import Subject
 from barnabas.auth.tls import alert_of
@@ -62,6 +63,27 @@ class ConnectionLimits:
         return (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
 
 
+class Listen(Protocol):
+    def __call__(self, host: str, port: int, *, backlog: int, receive_buffer_bytes: int) -> socket.socket:
+        """A socket that listens and does not block. Raises `OSError`."""
+        ...
+
+
+def listen(host: str, port: int, *, backlog: int, receive_buffer_bytes: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.bind((host or "0.0.0.0", port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 class SocketServer:
     """All listeners and connections of a broker."""
 
@@ -78,8 +100,12 @@ class SocketServer:
         backlog: int = 50,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        listen: Listen = listen,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop = loop
+        self._listen = listen
+        self._monotonic_s = monotonic_s
         self._pipeline = pipeline
         self._pool = pool
         self.limits = limits
@@ -117,17 +143,14 @@ class SocketServer:
 
     def bind(self, endpoint: Endpoint) -> int:
         """Take the port, without accepting yet: the broker registers first. Returns the port."""
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._receive_buffer_bytes > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
-            sock.bind((endpoint.host or "0.0.0.0", endpoint.port))
-            sock.listen(self._backlog)
-            sock.setblocking(False)
+            sock = self._listen(
+                endpoint.host,
+                endpoint.port,
+                backlog=self._backlog,
+                receive_buffer_bytes=self._receive_buffer_bytes,
+            )
         except OSError as error:
-            sock.close()
             raise ConfigError(
                 f"cannot listen on {endpoint.host or '0.0.0.0'}:{endpoint.port} ({endpoint.name}): {error.strerror}; "
                 f"stop what uses the port or change `listeners`"
@@ -241,6 +264,7 @@ class SocketServer:
                     gate=endpoint.gate() if endpoint.gate is not None else None,
                     on_open=partial(self._opened, endpoint),
                     on_close=partial(self._closed, leave),
+                    monotonic_s=self._monotonic_s,
                 ),
                 peer,
                 ssl=endpoint.tls,

@@ -63,7 +63,7 @@ class SocketWriter:
         on_error: Callable[[OSError], None],
     ) -> None:
         self._loop = loop
-        self._sock = socket.socket(fileno=os.dup(sock.fileno()))
+        self._sock = sock.dup()
         self._sock.setblocking(False)
         self._fd = self._sock.fileno()
         self._pool = pool

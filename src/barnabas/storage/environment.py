@@ -6,6 +6,7 @@ a test gives it a manual clock and threads that run when told.
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -78,6 +79,10 @@ def _raise_fault(fault: LogDirFault) -> None:
     """Without a manager the fault only reaches the caller, as the exception that it is."""
 
 
+def thread_pool(threads: int, name: str) -> Executor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
 def _ignore(log_dir: str) -> None:
     """A log without a manager has no checkpoint file."""
 
@@ -95,6 +100,8 @@ class LogEnvironment:
     timers: Timers = field(default_factory=ImmediateTimers)
     threads: Threads = field(default_factory=InlineThreads)
     pool: SegmentPool = field(default_factory=SegmentPool)
+    #: Makes the threads, (how many, their name), that load and close many logs at once.
+    make_pool: Callable[[int, str], Executor] = thread_pool
     #: Spreads `segment.jitter.ms`, so that the segments of a topic do not all roll at once.
     random: Random = field(default_factory=Random)
     #: Told of every I/O error, on the event loop, before the caller gets it as an exception.

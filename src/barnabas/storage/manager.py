@@ -12,7 +12,6 @@ A directory that fails goes offline with its logs, once, through `on_dir_failed`
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -509,7 +508,7 @@ class LogManager:
         logs = self.logs_in(log_dir)
         try:
             jobs = [(log, log.begin_close()) for log in logs]
-            with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="log-closing") as pool:
+            with self._env.make_pool(_SYNC_THREADS, "log-closing") as pool:
                 synced = [None if job is None else pool.submit(job.run) for _, job in jobs]
             for (log, job), future in zip(jobs, synced, strict=True):
                 log.finish_close(job, None if future is None else future.exception())

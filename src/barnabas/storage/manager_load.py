@@ -5,7 +5,7 @@ Blocks: run it on a thread before the event loop serves anyone. Until it returns
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -55,7 +55,7 @@ def load_dirs(
     An `OSError` is kept in its directory's answer. Anything else (a message format that is not supported) is raised.
     """
     loaders = [_DirLoader(log_dir, env, config_of) for log_dir in log_dirs]
-    pools = [ThreadPoolExecutor(threads_per_dir, thread_name_prefix="log-recovery") for _ in loaders]
+    pools = [env.make_pool(threads_per_dir, "log-recovery") for _ in loaders]
     try:
         started = [loader.start(pool) for loader, pool in zip(loaders, pools, strict=True)]
         return [finish() for finish in started]
@@ -76,7 +76,7 @@ class _DirLoader:
         self._done = 0
         self._total = 0
 
-    def start(self, pool: ThreadPoolExecutor) -> Callable[[], LoadedDir]:
+    def start(self, pool: Executor) -> Callable[[], LoadedDir]:
         """Begin; the answer waits for the end."""
         try:
             paths = self._prepare()

@@ -24,6 +24,34 @@ class Outlet(Protocol):
         ...
 
 
+#: Whether to begin a new file first, the zxid of the first record, the records.
+Job = tuple[bool, int, bytes]
+
+
+class LogThread:
+    """Runs `work` with one job after the other, on a thread of its own."""
+
+    def __init__(self, work: Callable[[Job], None]) -> None:
+        self._work = work
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="zookeeper-log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Blocks until the last job is done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._work(job)
+
+
 class _Held:
     """Answers that wait for one flush."""
 
@@ -47,6 +75,7 @@ class GroupCommit:
         loop: asyncio.AbstractEventLoop,
         on_released: Callable[[], None],
         on_failure: Callable[[OSError], None],
+        make_thread: Callable[[Callable[[Job], None]], LogThread] = LogThread,
     ) -> None:
         self._writer = writer
         self._loop = loop
@@ -63,8 +92,7 @@ class GroupCommit:
         self._kicked = False
         self._failed = False
         self._roll_wanted = False
-        self._jobs: SimpleQueue[tuple[bool, int, bytes] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="zookeeper-log", daemon=True)
+        self._thread = make_thread(self._write)
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
         #: Bytes that wait for the disk: records and answers.
         self.held_bytes = 0
@@ -148,20 +176,19 @@ class GroupCommit:
         self._flushing, self._waiting = self._waiting, _Held()
         self._flushing_zxid = self._appended_zxid
         roll, self._roll_wanted = self._roll_wanted, False
-        self._jobs.put((roll, self._first_zxid, records))
+        self._thread.put((roll, self._first_zxid, records))
 
-    def _run(self) -> None:
-        """The log thread."""
-        while (job := self._jobs.get()) is not None:
-            roll, first_zxid, records = job
-            failure: OSError | None = None
-            try:
-                if roll:
-                    self._writer.roll()
-                self._writer.append(first_zxid, records)
-            except OSError as error:
-                failure = error
-            self._loop.call_soon_threadsafe(self._flushed, len(records), failure)
+    def _write(self, job: Job) -> None:
+        """On the log thread."""
+        roll, first_zxid, records = job
+        failure: OSError | None = None
+        try:
+            if roll:
+                self._writer.roll()
+            self._writer.append(first_zxid, records)
+        except OSError as error:
+            failure = error
+        self._loop.call_soon_threadsafe(self._flushed, len(records), failure)
 
     def _flushed(self, record_bytes: int, failure: OSError | None) -> None:
         held, self._flushing = self._flushing, None
@@ -201,8 +228,7 @@ class GroupCommit:
         """Flush what there is, then end the thread."""
         if not self._failed:
             await self.synced(self._appended_zxid)
-        self._jobs.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._thread.stop)
         # A disk that has failed may fail this as well, and has been reported.
         with contextlib.suppress(*((OSError,) if self._failed else ())):
             self._writer.close()

@@ -6,10 +6,11 @@ Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others e
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from barnabas.coordination.embedded import snapshot
-from barnabas.coordination.embedded.commit import GroupCommit
+from barnabas.coordination.embedded.commit import GroupCommit, Job, LogThread
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.machine import Machine
@@ -45,11 +46,13 @@ class EmbeddedZooKeeper:
         *,
         config: ZooKeeperConfig | None = None,
         clock: Clock | None = None,
+        make_log_thread: Callable[[Callable[[Job], None]], LogThread] = LogThread,
     ) -> None:
         self.host = host
         self.port = port
         self.config = config or ZooKeeperConfig()
         self._clock: Clock = clock or SystemClock()
+        self._make_log_thread = make_log_thread
         self._store = Store(
             Path(data_dir), tick_ms=self.config.tick_time_ms, snapshots_kept=self.config.snap_retain_count
         )
@@ -104,6 +107,7 @@ class EmbeddedZooKeeper:
             loop=loop,
             on_released=lambda: service.released(),
             on_failure=self._on_failure,
+            make_thread=self._make_log_thread,
         )
         service = Service(
             self.config,
