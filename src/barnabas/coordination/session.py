@@ -210,7 +210,8 @@ class ZooKeeperSession:
         self._first = self._loop.create_future()
         if self._connection_type is None:
             # kazoo takes a while to import: off the loop, and not before somebody needs it.
-            self._connection_type = await asyncio.to_thread(_load_connection_type)
+            loaded: type[KazooConnection] = await asyncio.to_thread(_load_connection_type)
+            self._connection_type = loaded
         self._connection = self._connection_type(
             self._config,
             on_connected=lambda session_id: self._post(self._on_connected, session_id),
