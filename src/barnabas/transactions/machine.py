@@ -173,7 +173,7 @@ class TransactionMachine:
         *,
         client_version: int = ENDS_WITHOUT_BUMP,
     ) -> Result[ErrorCode]:
-        """AddPartitionsToTxn and AddOffsetsToTxn: the transaction begins with its first partition."""
+        """AddPartitionsToTxn and AddOffsetsToTxn: the first one begins the transaction. As in Kafka, the list may be empty."""
         try:
             txn = self._require_for_add(transactional_id, identity)
         except Refused as refusal:

@@ -101,7 +101,7 @@ class Transaction:
     next_epoch: int = NO_PRODUCER_EPOCH
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
-    #: Each once, grouped by topic, in the order of the record.
+    #: Each once, grouped by topic, in the order of the record. May be empty while ONGOING: a client may add an empty list.
     partitions: tuple[TopicPartition, ...] = ()
     #: When the transaction began; -1 where none has since InitProducerId.
     start_ms: int = NO_TIME
@@ -160,8 +160,8 @@ class Transaction:
         """What holds in every state that is written."""
         if self.producer_id < 0 or not 0 <= self.epoch <= LAST_CLIENT_EPOCH + 1:
             raise BrokenInvariant(f"{self.transactional_id}: producer {self.identity}")
-        if self.state is TransactionState.ONGOING and (not self.partitions or self.start_ms < 0):
-            raise BrokenInvariant(f"{self.transactional_id}: ongoing with {self.partitions}, begun {self.start_ms}")
+        if self.state is TransactionState.ONGOING and self.start_ms < 0:
+            raise BrokenInvariant(f"{self.transactional_id}: ongoing, but begun at {self.start_ms}")
         if self.partitions and not (self.state.is_prepared or self.state in _WITH_PARTITIONS):
             raise BrokenInvariant(f"{self.transactional_id}: {self.state.kafka_name} with partitions")
 

@@ -182,6 +182,22 @@ def test_a_transaction_from_its_first_producer_to_its_completion() -> None:
     run(scenario)
 
 
+def test_requests_without_partitions_leave_the_coordinator_alive() -> None:
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client = await world.init()
+        for _ in range(2):
+            assert await world.coordinator.add_partitions("t", client, []) is ErrorCode.NONE
+        assert (await world.coordinator.end("t", client, commit=True, client_version=0)).error is ErrorCode.NONE
+        await until(lambda: len(world.coordinator.markers) == 0)
+        assert world.markers == [], "there is nowhere to write one"
+        txn = await world.coordinator.describe("t")
+        assert txn is not None
+        assert txn.state is TransactionState.COMPLETE_COMMIT
+
+    run(scenario)
+
+
 def test_transactions_are_counted_by_state() -> None:
     async def scenario(world: World) -> None:
         await world.elected()

@@ -71,7 +71,7 @@ class TransactionModel(RuleBasedStateMachine):
         if not lost:
             client.identity = answer.identity
 
-    @rule(number=st.integers(0, CLIENTS - 1), partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
+    @rule(number=st.integers(0, CLIENTS - 1), partitions=st.sets(st.sampled_from(PARTITIONS)))
     def add(self, number: int, partitions: set[object]) -> None:
         identity = self.clients[number].identity
         if identity is None:

@@ -163,6 +163,28 @@ def test_the_first_partition_begins_the_transaction_and_its_time() -> None:
     assert bench.txn().partitions == (A0, A1, B0)
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_an_empty_list_of_partitions_begins_a_transaction_that_can_be_ended(
+    state: TransactionState, version: int
+) -> None:
+    bench, client = in_state(state, version)
+    assert bench.add(client) is ErrorCode.NONE
+    assert (bench.txn().state, bench.txn().partitions) == (S.ONGOING, ())
+    assert bench.end(client, version=version).error is ErrorCode.NONE
+    assert bench.write_markers().partitions == ()
+    assert bench.txn().state is S.COMPLETE_COMMIT
+
+
+def test_a_transaction_without_partitions_times_out_like_any_other() -> None:
+    bench, client = in_state(S.EMPTY, 2)
+    bench.add(client)
+    bench.fail_over()
+    bench.time_out()
+    bench.write_markers()
+    assert bench.txn().state is S.COMPLETE_ABORT
+
+
 def test_a_partition_that_is_in_the_transaction_is_not_written_again() -> None:
     bench = Bench()
     client = ready(bench)
@@ -550,7 +572,7 @@ def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
     txn = Transaction(transactional_id="t", producer_id=1, epoch=0, timeout_ms=1, update_ms=0)
     with pytest.raises(BrokenInvariant, match="Empty cannot become CompleteCommit"):
         txn.to(S.COMPLETE_COMMIT, now_ms=0)
-    with pytest.raises(BrokenInvariant, match="ongoing with"):
+    with pytest.raises(BrokenInvariant, match="ongoing, but begun at -1"):
         txn.to(S.ONGOING, now_ms=0)
 
 
