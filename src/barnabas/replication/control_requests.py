@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from barnabas.core.clock import Clock
-from barnabas.core.errors import ErrorCode, LogDirFault
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import (
     ZERO_TOPIC_ID,
     BrokerEpoch,
@@ -50,7 +50,6 @@ class Logs(Protocol):
     def get(self, partition: TopicPartition) -> Log | None: ...
     def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool) -> Log: ...
     def delete(self, partition: TopicPartition) -> None: ...
-    def has_offline_dirs(self) -> bool: ...
     def checkpointed_high_watermark(self, partition: TopicPartition) -> int: ...
 
 
@@ -190,11 +189,15 @@ class ControlRequests:
                         fetcher.set_topic_id(order.tp, ZERO_TOPIC_ID)
                 case Verdict.REFUSE:
                     return decision.error
-        except LogDirFault as fault:
-            log.error("cannot open the log of %s: %s", order.tp, fault)
-            partition.machine.go_offline()
-            self._replicas.add(partition)
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        except (LogDirFault, Refused) as error:
+            # Of this partition alone: those after it in the request may be on a disk that is well.
+            log.error("cannot open the log of %s: %s", order.tp, error)
+            code = _code_of(error)
+            if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._fetchers.remove([order.tp])
+                partition.machine.go_offline()
+                self._replicas.add(partition)
+            return code
         self._replicas.add(partition)
         return ErrorCode.NONE
 
@@ -274,9 +277,9 @@ class ControlRequests:
         if order.delete:
             try:
                 self._logs.delete(order.tp)
-            except LogDirFault as fault:
-                log.error("cannot delete the log of %s: %s", order.tp, fault)
-                return ErrorCode.KAFKA_STORAGE_ERROR
+            except (LogDirFault, Refused) as error:
+                log.error("cannot delete the log of %s: %s", order.tp, error)
+                return _code_of(error)
             log.info("deleted the log of %s", order.tp)
         return ErrorCode.NONE
 
@@ -313,6 +316,10 @@ class ControlRequests:
             log.info("leading %s; following %s", _some(led), _some(followed))
             for listener in self._listeners:
                 listener(led, followed)
+
+
+def _code_of(error: LogDirFault | Refused) -> ErrorCode:
+    return error.code if isinstance(error, Refused) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _some(partitions: list[Partition]) -> str:

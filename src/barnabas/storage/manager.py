@@ -316,12 +316,22 @@ class LogManager:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition}")
 
     def delete(self, partition: TopicPartition) -> None:
-        """The log and its future one, if any: renamed now, removed after the delay."""
+        """The log and its future one, if any: renamed now, removed after the delay.
+
+        A log that is missing while a directory is offline is taken to be in that one: `Refused` with
+        `KAFKA_STORAGE_ERROR`, or it would come back with the directory.
+        """
+        is_missing = partition not in self._logs
         for logs in (self._logs, self._future):
             log = self._release(logs, partition)
             if log is not None:
                 self._delete(log)
         self.on_removed(partition)
+        if is_missing and self.has_offline_dirs():
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"cannot delete the log of {partition}: it may be in an offline directory",
+            )
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Give up a move between directories."""

@@ -6,13 +6,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from tests.unit.storage.manager import manager_support as storage
+
 from barnabas.broker import Broker
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import ErrorCode, LogDirFault
-from barnabas.core.ids import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import (
+    ZERO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+    random_uuid,
+)
 from barnabas.metrics.registry import Registry
-from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder
+from barnabas.replication.control import EPOCH_DURING_DELETE
+from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder, StopOrder
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
@@ -48,15 +60,16 @@ class Logs:
     def delete(self, partition: TopicPartition) -> None:
         self.logs.pop(partition).abandon()
 
-    def has_offline_dirs(self) -> bool:
-        return False
-
     def checkpointed_high_watermark(self, partition: TopicPartition) -> int:
         return 0
 
 
 def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
     clock = ManualClock()
+    return make_with(Logs(folder, clock, create_ms=create_ms), clock)
+
+
+def make_with(logs: Logs | LogManager, clock: ManualClock) -> ControlRequests:
     replicas = ReplicaManager(
         ME,
         clock=clock,
@@ -78,7 +91,7 @@ def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
         ME,
         replicas,
         fetchers,
-        Logs(folder, clock, create_ms=create_ms),
+        logs,
         clock,
         broker_epoch=lambda: BrokerEpoch(1),
         make_machine=lambda tp: PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000),
@@ -176,5 +189,84 @@ def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -> None
         answers: list[tuple[ErrorCode, int]] = []
         replicas.delete_records([(partition.tp, 0)], timeout_ms=0, on_done=answers.extend)
         assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+
+    asyncio.run(run())
+
+
+def with_dead_disk(healthy: Path, dead: Path) -> storage.Broker:
+    """A broker that starts again while something else is where one of its directories was."""
+    dead.rename(dead.with_name("kept"))
+    dead.write_text("no directory")
+    return storage.Broker(healthy, dead)
+
+
+def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_with_a_dead_one(tmp_path: Path) -> None:
+    """The controller learns which replicas are offline: the rest of its request is carried out."""
+
+    async def run() -> None:
+        healthy, dead = tmp_path / "healthy", tmp_path / "dead"
+        before = storage.Broker(healthy, dead)
+        partitions = [TopicPartition("t", number) for number in range(8)]
+        for each in partitions:
+            before.manager.get_or_create(each, topic_id=None, is_new=True)
+        on_dead = {log.partition for log in before.manager if log.log_dir == str(dead)}
+        assert len(on_dead) == 4
+        before.manager.shutdown()
+
+        after = with_dead_disk(healthy, dead)
+        control = make_with(after.manager, after.clock)
+        told: list[TopicPartition] = []
+        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+        orders = [lead(number) for number in range(8)]
+        error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+        assert error is ErrorCode.NONE
+        assert errors == {
+            each: ErrorCode.KAFKA_STORAGE_ERROR if each in on_dead else ErrorCode.NONE for each in partitions
+        }
+        assert set(told) == set(partitions) - on_dead
+        assert {each.tp for each in control._replicas if each.is_leader} == set(partitions) - on_dead
+        # Clients are told that it is the disk, and not to look elsewhere for ever.
+        with pytest.raises(Refused) as refused:
+            control._replicas.require(min(on_dead)).leader_log()
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        after.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> None:
+    """Its log comes back with the repaired disk: the controller must ask again then."""
+
+    async def run() -> None:
+        healthy, dead = tmp_path / "healthy", tmp_path / "dead"
+        before = storage.Broker(healthy, dead)
+        for number in range(2):
+            before.manager.get_or_create(TopicPartition("t", number), topic_id=None, is_new=True)
+        [lost] = [log.partition for log in before.manager if log.log_dir == str(dead)]
+        [kept] = [log.partition for log in before.manager if log.log_dir == str(healthy)]
+        before.manager.shutdown()
+
+        after = with_dead_disk(healthy, dead)
+        control = make_with(after.manager, after.clock)
+        orders = [StopOrder(each, EPOCH_DURING_DELETE, delete=True) for each in (lost, kept)]
+        error, errors = await control.stop_replicas(orders, controller_epoch=1, broker_epoch=1)
+        assert error is ErrorCode.NONE
+        assert errors == {lost: ErrorCode.KAFKA_STORAGE_ERROR, kept: ErrorCode.NONE}
+        assert after.manager.get(kept) is None
+        after.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_out(tmp_path: Path) -> None:
+    async def run() -> None:
+        broker = storage.Broker(tmp_path)
+        broker.manager.get_or_create(TopicPartition("t", 0), topic_id=TopicId(random_uuid()), is_new=True)
+        control = make_with(broker.manager, broker.clock)
+        orders = [lead(number)._replace(topic_id=TopicId(random_uuid())) for number in range(2)]
+        error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+        assert error is ErrorCode.NONE
+        assert list(errors.values()) == [ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE]
+        broker.manager.shutdown()
 
     asyncio.run(run())
