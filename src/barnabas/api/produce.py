@@ -104,7 +104,7 @@ class ProduceApi:
             self._answer(call, request, response)
 
         if request.transactional_id is not None:
-            unverified = self._unverified(entries)
+            unverified = self._unverified(entries, Asked.of_produce(call.api_version))
             if unverified:
                 if request.acks == 0:
                     raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
@@ -132,8 +132,8 @@ class ProduceApi:
 
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
 
-    def _unverified(self, entries: list[AppendEntry]) -> dict[int, tuple[Log, BatchHeader]]:
-        """The entries that would begin a transaction in their partition, by index."""
+    def _unverified(self, entries: list[AppendEntry], asked: Asked) -> dict[int, tuple[Log, BatchHeader]]:
+        """The entries that would begin a transaction in their partition, and that its coordinator must hear of, by index."""
         found: dict[int, tuple[Log, BatchHeader]] = {}
         for index, entry in enumerate(entries):
             partition = self._context.replicas.get(entry.tp)
@@ -143,7 +143,7 @@ class ProduceApi:
                 header = read_header(entry.records)
             except Malformed:
                 continue  # the append says what is wrong with it
-            if self._verifier.needs_verification(partition.log.producers, header):
+            if self._verifier.must_ask(partition.log.producers, header, asked):
                 found[index] = (partition.log, header)
         if len({header.producer_id for _, header in found.values()}) > 1:
             raise Refused(

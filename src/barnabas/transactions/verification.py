@@ -110,17 +110,18 @@ class Verifier:
 
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
 
-    def needs_verification(self, producers: ProducerStateManager, header: BatchHeader) -> bool:
-        """Whether this batch would begin a transaction in a partition that demands it. Cheap: asked for every batch.
+    def must_ask(self, producers: ProducerStateManager, header: BatchHeader, asked: Asked) -> bool:
+        """Whether the coordinator has to hear of this batch before it is appended. Cheap: asked for every batch.
 
         The log knows whether `transaction.partition.verification.enable` is on: what it demands and what is asked for
-        must not differ, or no transaction could begin.
+        must not differ, or no transaction could begin. The setting is about verification alone: a client that leaves
+        the adding to the leader has told nobody else which partitions it writes to.
         """
         return (
             header.producer_id != NO_PRODUCER_ID
             and header.is_transactional
             and not producers.has_ongoing_transaction(header.producer_id, header.producer_epoch)
-            and producers.transaction_verification
+            and (asked is Asked.ADD or producers.transaction_verification)
         )
 
     async def verify(
@@ -197,7 +198,7 @@ class Verifier:
         self, transactional_id: str, identity: Identity, offsets_log: Log, asked: Asked
     ) -> Verified:
         """For TxnOffsetCommit; the guard of a confirmed one is kept for the append that follows: see `take_guard`."""
-        if not offsets_log.producers.transaction_verification:
+        if asked is not Asked.ADD and not offsets_log.producers.transaction_verification:
             return Verified(ErrorCode.NONE)
         [verdict] = await self._verify(transactional_id, identity, [(offsets_log, NO_SEQUENCE)], asked, _offsets_error)
         if verdict.guard is not None and verdict.error is ErrorCode.NONE:

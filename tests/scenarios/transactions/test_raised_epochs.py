@@ -74,6 +74,24 @@ def test_a_batch_of_one_transaction_never_lands_in_the_next(bootstrap: str, topi
     wait_until(lambda: values(read_all(bootstrap, topic)) == [b"one", b"two"], what="both to be committed")
 
 
+def test_the_leader_adds_partitions_also_where_verification_is_turned_off(
+    new_cluster: Callable[..., LocalCluster], topic: str
+) -> None:
+    bootstrap = new_cluster(brokers=1, config={"transaction.partition.verification.enable": "false"}).bootstrap
+    create_topic(bootstrap, topic)
+    partition = TopicPartition(topic, 0)
+
+    async def scenario() -> None:
+        async with WireProducer(bootstrap, topic) as producer:
+            await producer.init()
+            for value in (b"one", b"two"):
+                await producer.produce(partition, value)
+                await producer.end(commit=True)
+
+    run(scenario)
+    wait_until(lambda: values(read_all(bootstrap, topic)) == [b"one", b"two"], what="both to be committed")
+
+
 async def _completed(producer: WireProducer) -> None:
     response = await producer.cluster.ask_coordinator(
         producer.transactional_id,

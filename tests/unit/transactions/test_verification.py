@@ -127,7 +127,10 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
 def test_only_the_first_batch_of_a_transaction_needs_it() -> None:
     async def scenario(world: World) -> None:
         log = world.logs[A0]
-        needs = world.verifier.needs_verification
+
+        def needs(producers: ProducerStateManager, header: BatchHeader) -> bool:
+            return world.verifier.must_ask(producers, header, Asked.VERIFY)
+
         assert needs(log.producers, batch(PRODUCER, 0, 0))
         assert not needs(log.producers, batch(PRODUCER, 0, 0, flags=0)), "idempotent, without a transaction"
         assert not needs(log.producers, batch(Identity(-1, -1), 0, -1, flags=0))
@@ -139,8 +142,19 @@ def test_only_the_first_batch_of_a_transaction_needs_it() -> None:
         )
         log.mark(PRODUCER)
         assert needs(log.producers, batch(PRODUCER, 0, 1))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("asked", Asked)
+def test_the_setting_turns_off_verification_and_never_the_adding(asked: Asked) -> None:
+    async def scenario(world: World) -> None:
+        log: Any = world.logs[A0]
         log.producers.transaction_verification = False
-        assert not needs(log.producers, batch(PRODUCER, 0, 1))
+        is_added = asked is Asked.ADD
+        assert world.verifier.must_ask(log.producers, batch(PRODUCER, 0, 0), asked) is is_added
+        await world.verifier.verify_offsets("t", PRODUCER, log, asked)
+        assert len(world.coordinator.asked) == is_added
 
     run(scenario)
 
@@ -300,9 +314,6 @@ def test_offsets_keep_their_guard_for_the_append_that_follows() -> None:
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
         assert verdict.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert world.verifier.take_guard(A0, PRODUCER.producer_id) is None
-        log.producers.transaction_verification = False
-        verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
-        assert verdict == Verified(ErrorCode.NONE)
 
     run(scenario)
 
