@@ -6,7 +6,8 @@ leave this to the leader (`transaction.version` 2: Produce v12, TxnOffsetCommit 
 with goes with the append: a marker in between makes it worthless.
 
 Owner: the event loop. Questions to one coordinator travel together, one request at a time; one that is under way is
-shared by all who ask the same.
+shared by all who ask the same with the same guards. Who has another guard came after a marker, and the answer may be
+older than that.
 """
 
 import asyncio
@@ -73,6 +74,7 @@ class Question(NamedTuple):
 
 
 _Errors = dict[TopicPartition, ErrorCode]
+_Guards = dict[TopicPartition, object]
 
 
 class _Pending:
@@ -105,7 +107,7 @@ class Verifier:
         self._spawn = spawn
         self._pause = pause
         self._queues: dict[BrokerId, list[_Pending]] = {}
-        self._under_way: dict[tuple[Question, tuple[TopicPartition, ...]], _Pending] = {}
+        self._under_way: dict[tuple[Question, tuple[tuple[TopicPartition, object], ...]], _Pending] = {}
         self._guards: dict[tuple[TopicPartition, int], object] = {}
 
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Verifier:
         waited_ms = 0
         while True:
             guards = self._begin(wanted, identity)
-            errors = await self._ask_once(question, tuple(guards)) if guards else {}
+            errors = await self._ask_once(question, guards) if guards else {}
             if waited_ms >= RETRY_MAX_MS:
                 break
             if question.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
@@ -167,10 +169,10 @@ class Verifier:
                 verdicts.append(translate(error, asked))
         return verdicts
 
-    def _begin(self, wanted: Sequence[tuple[Log, int]], identity: Identity) -> dict[TopicPartition, object]:
+    def _begin(self, wanted: Sequence[tuple[Log, int]], identity: Identity) -> _Guards:
         """Guards for the partitions in which no transaction of this producer is open."""
         now_ms = self._now_ms()
-        guards: dict[TopicPartition, object] = {}
+        guards: _Guards = {}
         for each, sequence in wanted:
             if not each.producers.has_ongoing_transaction(*identity):
                 entry = each.producers.start_verification(identity.producer_id, sequence, identity.epoch, now_ms)
@@ -178,9 +180,7 @@ class Verifier:
         return guards
 
     @staticmethod
-    def _is_overtaken(
-        wanted: Sequence[tuple[Log, int]], question: Question, guards: dict[TopicPartition, object], errors: _Errors
-    ) -> bool:
+    def _is_overtaken(wanted: Sequence[tuple[Log, int]], question: Question, guards: _Guards, errors: _Errors) -> bool:
         """Whether the marker of the transaction before came while we asked: then the guard is worthless, though the
         producer has done nothing wrong.
         """
@@ -213,14 +213,14 @@ class Verifier:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def _ask_once(self, question: Question, partitions: tuple[TopicPartition, ...]) -> _Errors:
-        key = (question, partitions)
+    async def _ask_once(self, question: Question, guards: _Guards) -> _Errors:
+        key = (question, tuple(guards.items()))
         pending = self._under_way.get(key)
         if pending is None:
             coordinator = self._coordinator_of(question.transactional_id)
             if coordinator is None:
-                return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            pending = self._under_way[key] = _Pending(question, partitions)
+                return dict.fromkeys(guards, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            pending = self._under_way[key] = _Pending(question, tuple(guards))
             pending.answer.add_done_callback(lambda _: self._under_way.pop(key, None))
             queue = self._queues.get(coordinator)
             if queue is None:

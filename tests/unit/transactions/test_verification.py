@@ -201,6 +201,24 @@ def test_the_same_question_is_asked_once_while_it_is_under_way() -> None:
     run(scenario)
 
 
+def test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it() -> None:
+    async def scenario(world: World) -> None:
+        world.coordinator.gate.clear()
+        world.coordinator.errors[A0] = [ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE]
+        first = asyncio.ensure_future(world.verify(A0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.logs[A0].mark(PRODUCER)
+        second = asyncio.ensure_future(world.verify(A0))
+        await asyncio.sleep(0)
+        world.coordinator.gate.set()
+        for late in (first, second):
+            [verdict] = await late
+            assert verdict.error is ErrorCode.INVALID_TXN_STATE
+
+    run(scenario)
+
+
 def test_questions_to_one_coordinator_travel_together() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
