@@ -28,7 +28,7 @@ from barnabas.protocol.record_batch import (
     BatchHeader,
     patch_max_timestamp,
 )
-from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
+from barnabas.storage.log_types import RECORD_ERRORS_MAX, InvalidRecords, Origin, RecordError
 from barnabas.storage.record_check import check_records, recompress, target_codec
 
 #: The least that precedes a magic byte: base offset, length, leader epoch (or CRC, in older formats), magic.
@@ -37,6 +37,11 @@ _LENGTH: Final = struct.Struct(">i")
 _unpack = HEADER.unpack_from
 _new_header = tuple.__new__
 _CODEC_MAX: Final = max(Codec)
+#: A record's length, attributes, timestamp delta, offset delta, key length, value length and header count: a byte each.
+RECORD_BYTES_MIN: Final = 7
+#: Bytes of records that a byte of a batch can stand for, by codec. gzip, snappy and lz4 cannot do better by their formats. zstd
+#: can, with the same byte again and again; but no two records of a batch have the same offset delta.
+RATIO_MAX: Final = (1, 1032, 64, 255, 1032)
 #: What a v0 message takes at least; a batch that claims less has no meaning in any format.
 _LEGACY_OVERHEAD: Final = 14
 
@@ -85,6 +90,7 @@ def check_leader_batch(
         or count <= 0
         or attributes & CONTROL_FLAG
         or attributes & CODEC_MASK > _CODEC_MAX
+        or count * RECORD_BYTES_MIN > (size - HEADER_SIZE) * RATIO_MAX[attributes & CODEC_MASK]
         or (producer_id >= 0 > sequence)
     ):
         raise _refuse_client_batch(header, partition)
@@ -183,9 +189,18 @@ def _refuse_client_batch(header: BatchHeader, partition: TopicPartition) -> Refu
         why = f"Clients are not allowed to write control records {where}"
     elif header.codec > _CODEC_MAX:
         return Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {header.codec} {where}")
+    elif header.record_count > records_max(header):
+        why = (
+            f"A batch of {header.size_bytes} bytes cannot hold the {header.record_count} records that it claims {where}"
+        )
     else:
         why = f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} {where}"
     return Refused(ErrorCode.INVALID_RECORD, why)
+
+
+def records_max(header: BatchHeader) -> int:
+    """How many records a batch of this size can hold at most."""
+    return (header.size_bytes - HEADER_SIZE) * RATIO_MAX[header.codec] // RECORD_BYTES_MIN
 
 
 def _stamped_by_producer(count: int, partition: TopicPartition) -> InvalidRecords:
@@ -193,7 +208,7 @@ def _stamped_by_producer(count: int, partition: TopicPartition) -> InvalidRecord
     return InvalidRecords(
         ErrorCode.INVALID_TIMESTAMP,
         "One or more records have been rejected due to invalid timestamp",
-        [RecordError(index, why) for index in range(count)],
+        [RecordError(index, why) for index in range(min(count, RECORD_ERRORS_MAX))],
     )
 
 

@@ -19,6 +19,8 @@ __all__ = [
 ]
 
 NO_LOG_APPEND_TIME: Final = -1
+#: Records of a refused batch that are told of one by one. Kafka tells of all: a batch of 1 MB would have an answer of 20 MB.
+RECORD_ERRORS_MAX: Final = 100
 
 
 class RecordError(NamedTuple):

@@ -17,7 +17,7 @@ from barnabas.protocol.records import (
     read_end_txn_marker,
     records_body,
 )
-from barnabas.storage.log_types import InvalidRecords, RecordError
+from barnabas.storage.log_types import RECORD_ERRORS_MAX, InvalidRecords, RecordError
 
 _ERRORS_SHOWN: Final = 3
 
@@ -32,28 +32,29 @@ def check_records(
 ) -> None:
     """Raise `InvalidRecords` for records without a key in a compacted topic, and for timestamps out of range."""
     errors: list[RecordError] = []
+    error_count = 0
     bad_times = False
     try:
         if not check_times:
             for index, span in enumerate(iter_keys(records_body(batch, 0, header), header)):
                 if span.key is None:
-                    errors.append(_no_key(index, partition))
+                    error_count += 1
+                    if error_count <= RECORD_ERRORS_MAX:
+                        errors.append(_no_key(index, partition))
         else:
             oldest, newest = (
                 now_ms - config.message_timestamp_before_max_ms,
                 now_ms + config.message_timestamp_after_max_ms,
             )
             for index, record in enumerate(iter_records(batch, 0, header)):
-                if config.is_compacted and record.key is None:
-                    errors.append(_no_key(index, partition))
-                elif record.timestamp != NO_TIMESTAMP and not oldest <= record.timestamp <= newest:
-                    bad_times = True
+                has_key = not config.is_compacted or record.key is not None
+                if has_key and (record.timestamp == NO_TIMESTAMP or oldest <= record.timestamp <= newest):
+                    continue
+                error_count += 1
+                bad_times = bad_times or has_key
+                if error_count <= RECORD_ERRORS_MAX:
                     errors.append(
-                        RecordError(
-                            index,
-                            f"Timestamp {record.timestamp} of message with offset {index} is out of range. "
-                            f"The timestamp should be within [{oldest}, {newest}]",
-                        )
+                        _bad_time(index, record.timestamp, oldest, newest) if has_key else _no_key(index, partition)
                     )
     except Malformed as error:
         raise Refused(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from None
@@ -65,7 +66,7 @@ def check_records(
         shown = "; ".join(error.message for error in errors[:_ERRORS_SHOWN])
         raise InvalidRecords(
             ErrorCode.INVALID_RECORD,
-            f"One or more records have been rejected due to {len(errors)} record errors in total, and only showing the "
+            f"One or more records have been rejected due to {error_count} record errors in total, and only showing the "
             f"first three errors at most: {shown}",
             errors,
         )
@@ -73,6 +74,14 @@ def check_records(
 
 def _no_key(index: int, partition: TopicPartition) -> RecordError:
     return RecordError(index, f"Compacted topic cannot accept message without key in topic partition {partition}")
+
+
+def _bad_time(index: int, timestamp: int, oldest: int, newest: int) -> RecordError:
+    return RecordError(
+        index,
+        f"Timestamp {timestamp} of message with offset {index} is out of range. "
+        f"The timestamp should be within [{oldest}, {newest}]",
+    )
 
 
 def target_codec(config: LogConfig) -> Codec:

@@ -15,8 +15,14 @@ from barnabas.protocol import frame
 from barnabas.protocol.codec import decode
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.protocol.record_batch import HEADER, compute_crc
+from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from barnabas.protocol.record_batch import HEADER, TIMESTAMP_TYPE_FLAG, compute_crc
 from barnabas.protocol.versions import api_of
 
 #: What one broker may grow by while it is attacked.
@@ -60,7 +66,7 @@ class Victim:
         assert took < LATENCY_S_MAX, f"an honest record took {took:.2f} s"
         growth = self._process.memory_info().rss - self._rss
         assert growth < GROWTH_BYTES_MAX, f"the broker grew by {growth:,} bytes"
-        assert "Traceback" not in self.cluster.log(1)
+        assert "Traceback" not in self.cluster.log(1)[self._log_size :]
 
     def logged(self, *words: str) -> bool:
         new = self.cluster.log(1)[self._log_size :]
@@ -89,9 +95,12 @@ def is_closed(peer: socket.socket) -> bool:
     return True
 
 
-def batch(codec: Codec, records: bytes, count: int) -> bytearray:
+def batch(codec: Codec, records: bytes, count: int, attributes: int = 0) -> bytearray:
     """A batch with a right checksum around any bytes."""
-    head = HEADER.pack(0, 49 + len(records), 0, 2, 0, codec.value, count - 1, 0, 0, -1, -1, -1, count)
+    max_timestamp = -1 if attributes & TIMESTAMP_TYPE_FLAG else 0
+    head = HEADER.pack(
+        *(0, 49 + len(records), 0, 2, 0, codec.value | attributes, count - 1, 0, max_timestamp, -1, -1, -1, count)
+    )
     data = bytearray(head + records)
     struct.pack_into(">I", data, 17, compute_crc(data, 0, len(data) - 12))
     return data
@@ -103,3 +112,12 @@ def send(victim: Victim, topic: str, records: bytes) -> bytes:
     with victim.connect() as peer:
         peer.sendall(frame.encode_request(request, 9, 1, "hostile"))
         return receive(peer)
+
+
+def produce(peer: socket.socket, topic: str, records: bytes, acks: int = 1) -> PartitionProduceResponse:
+    """One batch to partition 0, and what the broker says of it."""
+    data = PartitionProduceData(index=0, records=records)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    answer = ask(peer, ProduceRequest(acks=acks, timeout_ms=5000, topic_data=topics), 9)
+    assert isinstance(answer, ProduceResponse)
+    return answer.responses[0].partition_responses[0]

@@ -22,9 +22,9 @@ from barnabas.protocol.record_batch import (
     compute_crc,
     read_header,
 )
-from barnabas.protocol.records import end_txn_marker, iter_records
+from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.storage.disk import Disk, ReadableBuffer
-from barnabas.storage.log_append import UnexpectedAppendOffset
+from barnabas.storage.log_append import UnexpectedAppendOffset, records_max
 from barnabas.storage.log_types import InvalidRecords, Origin
 
 
@@ -491,3 +491,19 @@ def test_a_closed_log_answers_storage_error(partition: Partition) -> None:
 def test_settings_take_effect_with_the_next_append(partition: Partition) -> None:
     partition.log.update_config(replace(partition.config, max_message_bytes=60))
     assert refusal(partition, batch([b"a"])).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_densest_batch_that_can_be_is_accepted_and_one_that_claims_more_is_not(tmp_path: Path, codec: Codec) -> None:
+    """Null keys and values, all timestamps equal: as much as a codec can make of it."""
+    partition = Partition(tmp_path, LogConfig(max_message_bytes=1 << 30))
+    builder = BatchBuilder(codec=codec)
+    count = 20_000
+    for _ in range(count):
+        builder.append(None, None, timestamp=1)
+    dense = builder.build()
+    most = records_max(read_header(dense))
+    assert lead(partition, bytearray(dense)).record_count == count <= most
+    struct.pack_into(">i", lie := bytearray(dense), LAST_OFFSET_DELTA_AT, most)
+    with pytest.raises(Refused, match="cannot hold"):
+        lead(partition, patched(lie, RECORD_COUNT_AT, ">i", most + 1))
