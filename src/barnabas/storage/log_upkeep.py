@@ -223,8 +223,8 @@ class LogUpkeep(LogState):
         self.epochs.flush()
         self._log_start = min(self._log_start, offset)
         self._rebuild_producers(offset)
-        if self._high_watermark > offset:
-            self._set_high_watermark(offset)
+        # Also where it stays as it is: transactions that the rebuilding found complete are replicated below it.
+        self._set_high_watermark(min(self._high_watermark, offset))
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Drop everything; the next record gets `offset`."""

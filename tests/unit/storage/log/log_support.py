@@ -9,12 +9,13 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import LogDirFault
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import check_crc, iter_batches
-from barnabas.protocol.records import BatchBuilder, iter_records
+from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.disk import Disk
 from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads
 from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.log import Log
+from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
 
 NOW_MS = 1_700_000_000_000
@@ -149,6 +150,26 @@ class Partition:
         """That many batches of two records each."""
         for number in range(batches):
             self.append(b"a%d" % number + b"." * size, b"b%d" % number, epoch=epoch)
+
+    def transact(self, producer_id: int, *, sequence: int = 0, commit: bool = True) -> None:
+        """A transaction of one record and its marker."""
+        self.log.append_as_leader(
+            batch(
+                [b"in a transaction"], producer_id=producer_id, producer_epoch=0, sequence=sequence, transactional=True
+            ),
+            leader_epoch=0,
+            now_ms=self.clock.now_ms(),
+        )
+        marker = end_txn_marker(
+            commit=commit,
+            coordinator_epoch=0,
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp=self.clock.now_ms(),
+        )
+        self.log.append_as_leader(
+            bytearray(marker), leader_epoch=0, now_ms=self.clock.now_ms(), origin=Origin.COORDINATOR
+        )
 
     def commit(self) -> None:
         """Everything is replicated."""

@@ -253,6 +253,25 @@ def test_truncation_drops_records_epochs_and_indexes(tmp_path: Path) -> None:
     assert partition.log.log_end_offset == 84
 
 
+@pytest.mark.parametrize("kept_above_high_watermark", [0, 1])
+def test_the_last_stable_offset_does_not_go_back_by_a_truncation_to_the_high_watermark(
+    tmp_path: Path, kept_above_high_watermark: int
+) -> None:
+    """The usual one after a fail-over. Transactions that were complete and replicated stay so: nothing would say it again
+    until the next record, and consumers that read committed records would wait for that."""
+    partition = Partition(tmp_path)
+    for number in range(3):
+        partition.transact(7, sequence=number)
+    partition.commit()
+    committed = partition.log.high_watermark
+    for _ in range(3):
+        partition.append(b"not replicated")
+    assert partition.log.last_stable_offset == committed == 6
+    partition.log.truncate_to(committed + kept_above_high_watermark)
+    assert partition.log.high_watermark == committed
+    assert partition.log.last_stable_offset == committed
+
+
 def test_truncation_below_the_first_segment_starts_anew(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.log.truncate_fully_and_start_at(100)
