@@ -15,7 +15,7 @@ from barnabas.groups.coordinator import TransactionToVerify
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.runtime.coordinator import CoordinatorLog
+from barnabas.runtime.coordinator import CoordinatorLog, coordinator_error
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
@@ -140,7 +140,10 @@ def offsets_verifier(
     """What the group coordinator asks before it writes offsets in a transaction."""
 
     async def verify(transaction: TransactionToVerify) -> None:
-        log = context.replicas.require(TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)).leader_log()
+        try:
+            log = context.replicas.require(TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)).leader_log()
+        except Refused as refusal:
+            raise Refused(coordinator_error(refusal.code), refusal.message) from refusal
         verdict = await verifier().verify_offsets(
             transaction.transactional_id,
             Identity(transaction.producer_id, transaction.producer_epoch),

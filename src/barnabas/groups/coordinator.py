@@ -240,6 +240,7 @@ class GroupCoordinator:
         self, request: TxnOffsetCommitRequest, requester: Requester
     ) -> TxnOffsetCommitResponse:
         partition = self.partition_for(request.group_id)
+        self._runtime.require(partition)
         await self._verify_transaction(
             TransactionToVerify(
                 partition,

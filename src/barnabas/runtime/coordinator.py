@@ -235,8 +235,7 @@ GATHERED_BYTES_MAX: Final = 128 * 1024
 #: The loop counts in milliseconds: a timer may fire by so much early.
 TIMER_PRECISION_S: Final = 0.001
 
-#: How an append's failure looks to a client of a coordinator, as in Kafka.
-_APPEND_ERRORS: Final = {
+_LOG_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -247,6 +246,11 @@ _APPEND_ERRORS: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+
+def coordinator_error(error: ErrorCode) -> ErrorCode:
+    """How an error of the internal topic's log looks to a client of the coordinator, as in Kafka."""
+    return _LOG_ERRORS.get(error, error)
 
 
 class CoordinatorRuntime(Generic[M]):
@@ -366,6 +370,10 @@ class CoordinatorRuntime(Generic[M]):
             raise Refused(ErrorCode.NOT_COORDINATOR, f"{self._name} partition {partition} could not be loaded")
         return shard
 
+    def require(self, partition: int) -> None:
+        """:raises Refused: where this broker does not serve the partition, or not yet."""
+        self._active(partition)
+
     def begin(self, partition: int, operation: Callable[[M, Ticket], Result[R]]) -> "asyncio.Future[R]":
         """Run an operation now. The future has its answer once what it wrote is committed: often it is there at once."""
         shard = self._active(partition)
@@ -477,8 +485,7 @@ class CoordinatorRuntime(Generic[M]):
             try:
                 self._append(shard, result, answers, messages)
             except Refused as refusal:
-                code = _APPEND_ERRORS.get(refusal.code, refusal.code)
-                failure = Refused(code, refusal.message)
+                failure = Refused(coordinator_error(refusal.code), refusal.message)
                 self._fail_all(answers, failure)
                 if ticket is not None:
                     self._fail(ticket, failure)
@@ -529,8 +536,7 @@ class CoordinatorRuntime(Generic[M]):
                 self._tell(shard, messages)
                 self._release(shard)
                 return
-            code = _APPEND_ERRORS.get(error, error)
-            failure = Refused(code, f"{self._name} partition {shard.partition}: {error.name}")
+            failure = Refused(coordinator_error(error), f"{self._name} partition {shard.partition}: {error.name}")
             self._fail_all(responses, failure)
             deceived = [answers for seen, answers in shard.waiting if seen >= number]
             shard.waiting = [(seen, answers) for seen, answers in shard.waiting if seen < number]
