@@ -68,7 +68,10 @@ def _end_with_bump(
     txn: Transaction, identity: Identity, *, commit: bool, take_id: TakeId, now_ms: int
 ) -> Transaction | EndAnswer:
     if txn.is_end_retry_of(identity):
-        return _answer_decided(txn, commit=commit)
+        if not (txn.state is TransactionState.COMPLETE_ABORT and txn.client.epoch > LAST_CLIENT_EPOCH) or commit:
+            return _answer_decided(txn, commit=commit)
+        # A fence took the last epoch, and no client may have that one. Aborting again gives the client a fresh producer id.
+        return _prepare(txn, commit=False, client_version=ENDS_WITH_BUMP, take_id=take_id, now_ms=now_ms)
     if txn.state.is_prepared:
         # The client has had its answer and goes on as whom it will be; the markers are still being written.
         if identity == txn.successor:
@@ -99,6 +102,13 @@ def _cannot_end(txn: Transaction, *, commit: bool) -> Refused:
     )
 
 
+def _raise(epoch: int) -> int:
+    """Never past the last one. Who has that had it from a coordinator that handed it out (Kafka 4 does so after a fence): its
+    transaction ends with the same epoch, and the next one gets a fresh producer id.
+    """
+    return min(epoch, LAST_CLIENT_EPOCH) + 1
+
+
 def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: TakeId, now_ms: int) -> Transaction:
     """The decision. `epoch` becomes that of the markers, `successor` what the client goes on with."""
     epoch, next_id, next_epoch = txn.epoch, txn.next_producer_id, txn.next_epoch
@@ -109,7 +119,7 @@ def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: Ta
             next_id, next_epoch = fresh_id(take_id), NO_PRODUCER_EPOCH
         if client.producer_id == txn.producer_id:
             # Past every epoch that was given out for this producer id.
-            epoch = client.epoch + 1
+            epoch = _raise(client.epoch)
             if not is_used_up:
                 next_id, next_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         else:
@@ -135,7 +145,7 @@ def fence(txn: Transaction, *, server_version: int, now_ms: int) -> Transaction:
     The epoch goes up by one, past any that a client has; it is never told to a client, who asks again for its own.
     """
     next_id, next_epoch = txn.next_producer_id, txn.next_epoch
-    epoch = txn.epoch + 1
+    epoch = _raise(txn.epoch)
     if txn.has_kept:
         if txn.next_producer_id == txn.producer_id:
             epoch = txn.next_epoch + 1

@@ -18,6 +18,7 @@ from barnabas.transactions.initializing import Bump, InitAnswer, InitRequest, in
 from barnabas.transactions.settings import TransactionSettings
 from barnabas.transactions.state import (
     ENDS_WITHOUT_BUMP,
+    LAST_CLIENT_EPOCH,
     Identity,
     Transaction,
     TransactionState,
@@ -324,7 +325,8 @@ def _markers_of(txn: Transaction) -> SendMarkers:
         txn.identity,
         txn.state is TransactionState.PREPARE_COMMIT,
         txn.partitions,
-        txn.client_version,
+        # With the last epoch, the records may carry the same one as the marker (see `ending`).
+        txn.client_version if txn.epoch <= LAST_CLIENT_EPOCH else ENDS_WITHOUT_BUMP,
     )
 
 

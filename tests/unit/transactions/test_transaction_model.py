@@ -6,7 +6,8 @@ Invariants, by name:
 - replay equals live state: a coordinator that has only the log knows what its predecessor knew;
 - a decision never changes: what was to be committed is, what was to be aborted is;
 - markers fence: their epoch is not below any that their producer id was used with, and above it where ends raise it;
-- every question is answered: no operation leaves its caller waiting.
+- every question is answered: no operation leaves its caller waiting;
+- no client has the last epoch: it is left to the coordinator, which can always fence.
 """
 
 from dataclasses import replace
@@ -129,6 +130,10 @@ class TransactionModel(RuleBasedStateMachine):
     @invariant()
     def replay_equals_live_state(self) -> None:
         assert self.bench.replayed().transactions == self.bench.machine.transactions
+
+    @invariant()
+    def no_client_has_the_last_epoch(self) -> None:
+        assert all(identity.epoch <= LAST_CLIENT_EPOCH for identity in self.given)
 
     @invariant()
     def one_producer_is_active(self) -> None:

@@ -332,6 +332,49 @@ def test_an_end_that_uses_up_the_epochs_gives_a_new_id_once_the_markers_are_writ
     assert bench.end(client).error is not ErrorCode.NONE
 
 
+def at_epoch(epoch: int, state: TransactionState = S.ONGOING) -> tuple[Bench, Identity]:
+    bench, client = in_state(state, 2)
+    bench.put(replace(bench.txn(), epoch=epoch))
+    return bench, Identity(client.producer_id, epoch)
+
+
+def test_a_client_whose_last_epoch_was_fenced_goes_on_with_a_fresh_id() -> None:
+    bench, client = at_epoch(LAST_CLIENT_EPOCH)
+    bench.time_out()
+    bench.write_markers()
+    assert bench.end(client, commit=True).error is ErrorCode.INVALID_TXN_STATE
+    answer = bench.end(client, commit=False)
+    assert answer == (ErrorCode.NONE, (1001, 0))
+    bench.write_markers()
+    assert bench.end(client, commit=False) == answer, "a retry"
+    bench.fail_over()
+    assert bench.add(answer.identity, A0) is ErrorCode.NONE
+    assert bench.end(answer.identity).identity == (1001, 1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_client_that_was_handed_the_last_epoch_ends_its_transaction(commit: bool) -> None:
+    bench, client = at_epoch(LAST_CLIENT_EPOCH + 1)
+    assert bench.end(client, commit=commit) == (ErrorCode.NONE, (1001, 0))
+    message = bench.write_markers()
+    assert (message.identity, message.client_version) == (client, 0), "it is not above the epoch of the records"
+    assert bench.add(client, A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("fence", ["time-out", "new producer"])
+def test_a_transaction_with_the_last_epoch_is_fenced(fence: str) -> None:
+    bench, client = at_epoch(LAST_CLIENT_EPOCH + 1)
+    if fence == "time-out":
+        bench.time_out()
+    else:
+        assert bench.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.fail_over()
+    message = bench.write_markers()
+    assert (message.identity, message.client_version) == (client, 0)
+    assert bench.txn().state is S.COMPLETE_ABORT
+    assert bench.init().identity == (1001, 0)
+
+
 def test_a_mixed_cluster_ends_without_a_bump_whatever_the_client_can() -> None:
     bench = Bench(version=0)
     client = ready(bench)
