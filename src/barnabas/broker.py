@@ -90,6 +90,7 @@ from barnabas.server.settings import (
     buffer_bytes,
     connection_limits,
     connection_rate_limits,
+    control_listener_name,
     controller_settings,
     fetcher_settings,
     session_config,
@@ -501,7 +502,7 @@ class Broker:
             self.registrar,
             ControllerConfig(
                 settings=controller_settings(self.broker_id, config),
-                control_listener=config.inter_broker_listener_name,
+                control_listener=control_listener_name(config),
                 inter_broker_listener=config.inter_broker_listener_name,
                 request_timeout_ms=config.controller_socket_timeout_ms,
                 topic_defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),

@@ -84,23 +84,23 @@ def _validator(config: BrokerConfig, listener: Listener, parts: SaslParts) -> Va
     """Tokens must be signed with a key of the key set. Ones that nobody signed are taken only where the JAAS line says so."""
 
     def setting(name: str) -> Value:
-        return config.for_listener(listener.name, f"sasl.oauthbearer.{name}", OAUTHBEARER)
+        return config.for_listener(listener.name, name, OAUTHBEARER)
 
-    url = setting("jwks.endpoint.url")
+    url = setting("sasl.oauthbearer.jwks.endpoint.url")
     if isinstance(url, str) and url:
         source = parts.key_sets.of(
             KeySetSettings(
                 url,
-                refresh_ms=_whole(setting("jwks.endpoint.refresh.ms")),
-                backoff_ms=_whole(setting("jwks.endpoint.retry.backoff.ms")),
-                backoff_max_ms=_whole(setting("jwks.endpoint.retry.backoff.max.ms")),
+                refresh_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.refresh.ms")),
+                backoff_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms")),
+                backoff_max_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms")),
             )
         )
-        audiences, issuer = setting("expected.audience"), setting("expected.issuer")
+        audiences, issuer = setting("sasl.oauthbearer.expected.audience"), setting("sasl.oauthbearer.expected.issuer")
         rules = TokenRules(
-            scope_claim=str(setting("scope.claim.name")),
-            principal_claim=str(setting("sub.claim.name")),
-            clock_skew_ms=_whole(setting("clock.skew.seconds")) * 1000,
+            scope_claim=str(setting("sasl.oauthbearer.scope.claim.name")),
+            principal_claim=str(setting("sasl.oauthbearer.sub.claim.name")),
+            clock_skew_ms=_whole(setting("sasl.oauthbearer.clock.skew.seconds")) * 1000,
             audiences=audiences if isinstance(audiences, tuple) else (),
             issuer=issuer if isinstance(issuer, str) else None,
         )

@@ -6,14 +6,15 @@ from barnabas.api.sasl import SaslApi, SaslGate
 from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth.machine import SaslSession
 from barnabas.client.connection import Connection, open_connection
+from barnabas.client.errors import ConnectionLost
 from barnabas.client.security import ClientSecurity, authenticate
 from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.errors import ConfigError
 from barnabas.security.tls import certificate_principals, listener_context, setting_text
-from barnabas.server.links import open_plaintext
 from barnabas.server.listener import Endpoint
+from barnabas.server.settings import control_listener_name
 
 log = logging.getLogger(__name__)
 
@@ -68,42 +69,62 @@ def secured(config: BrokerConfig, listener: Listener, api: SaslApi, parts: SaslP
 
 
 class LinkSecurity:
-    """Opens connections to other brokers with what the inter-broker listener asks for. Owner: the event loop."""
+    """Opens connections to other brokers with the security that their listener asks for. Owner: the event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """:raises ConfigError: for settings that cannot work."""
-        self._security = _link_security(config)
+        self._securities = _link_securities(config)
+        self._setup_timeout_ms = config.socket_connection_setup_timeout_ms
+        self._setup_timeout_max_ms = config.socket_connection_setup_timeout_max_ms
+        #: Attempts to connect that failed since the last one that did not, by host and port.
+        self._failures: dict[tuple[str, int], int] = {}
 
     def reload(self, config: BrokerConfig) -> None:
         """Connections that are opened from now on show and trust what the settings and the files say now."""
         try:
-            self._security = _link_security(config)
+            self._securities = _link_securities(config)
         except ConfigError as error:
             log.error("connections to other brokers keep their certificate: %s", error)
 
     async def open(self, endpoint: BrokerEndpoint, client_id: str) -> Connection:
-        security = self._security
-        if security is None:
-            return await open_plaintext(endpoint, client_id)
+        security = self._securities.get(endpoint.listener)
 
         async def prove(connection: Connection) -> None:
-            await authenticate(connection, security, timeout_ms=_AUTHENTICATION_TIMEOUT_MS)
+            if security is not None:
+                await authenticate(connection, security, timeout_ms=_AUTHENTICATION_TIMEOUT_MS)
 
-        return await open_connection(
-            endpoint.host,
-            endpoint.port,
-            client_id=client_id,
-            ssl_context=security.tls,
-            authenticate=prove,
-            max_in_flight=64,
-        )
+        address = (endpoint.host, endpoint.port)
+        try:
+            connection = await open_connection(
+                *address,
+                client_id=client_id,
+                ssl_context=None if security is None else security.tls,
+                authenticate=prove,
+                connect_timeout_ms=self._connect_timeout_ms(self._failures.get(address, 0)),
+                max_in_flight=64,
+            )
+        except ConnectionLost:
+            self._failures[address] = self._failures.get(address, 0) + 1
+            raise
+        self._failures.pop(address, None)
+        return connection
+
+    def _connect_timeout_ms(self, failures: int) -> int:
+        """Doubles with each failure (KIP-601). Bounded first: 2 to the power of many failures is a large number."""
+        return max(self._setup_timeout_ms, min(self._setup_timeout_ms << min(failures, 30), self._setup_timeout_max_ms))
 
 
-def _link_security(config: BrokerConfig) -> ClientSecurity | None:
-    protocol = config.security_inter_broker_protocol
+def _link_securities(config: BrokerConfig) -> dict[str, ClientSecurity]:
+    """By listener, for those through which brokers reach each other. A listener in plain text has none."""
+    listeners = (config.inter_broker_listener_name, control_listener_name(config))
+    found = {listener: _link_security(config, listener) for listener in listeners}
+    return {listener: security for listener, security in found.items() if security is not None}
+
+
+def _link_security(config: BrokerConfig, listener: str) -> ClientSecurity | None:
+    protocol = config.listener_security_protocol_map[listener]
     if not protocol.uses_tls and not protocol.uses_sasl:
         return None
-    listener = config.inter_broker_listener_name
     mechanism = config.sasl_mechanism_inter_broker_protocol
     settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
     settings["sasl.mechanism"] = mechanism

@@ -79,7 +79,7 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
         raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {_ENDPOINT} for signed tokens")
     entry = parse_jaas(text)
     share = _share(settings)
-    url = settings.get(_ENDPOINT)
+    url = settings.get("sasl.oauthbearer.token.endpoint.url")
     if url is not None:
         check_url(_ENDPOINT, url)
         extensions = _prefixed(entry, _EXTENSION)

@@ -8,6 +8,8 @@ through its futures: those cost a condition variable and two more threads per an
 """
 
 import logging
+import socket
+import ssl
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -63,7 +65,27 @@ Fired = Callable[[str, Hashable], None]
 
 
 class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
+    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own.
+
+    It also wraps the socket with our TLS context: kazoo's own shows no certificate unless the key has a file of its own,
+    reads PEM files only, and takes neither versions nor a trust store's password.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> socket.socket:
+        plain: socket.socket = super().create_connection(address, timeout=timeout)
+        if self._tls is None:
+            return plain
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=hostname or address[0])
+        except BaseException:
+            plain.close()
+            raise
 
     def start(self) -> None:
         self._running = True
@@ -184,7 +206,7 @@ class KazooConnection:
         self._client = make_client(
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
-            handler=_InlineHandler(),
+            handler=_InlineHandler(config.tls),
             auth_data=list(config.auth) or None,
             connection_retry=KazooRetry(
                 max_tries=-1,
@@ -194,13 +216,6 @@ class KazooConnection:
                 sleep_func=SequentialThreadingHandler.sleep_func,
             ),
             logger=quiet,
-            use_ssl=config.tls,
-            certfile=config.tls_certificate,
-            keyfile=config.tls_key,
-            keyfile_password=config.tls_key_password,
-            ca=config.tls_authorities,
-            verify_certs=config.tls_verify,
-            check_hostname=config.tls_verify_hostname,
         )
         self._client.add_listener(self._state_changed)
 

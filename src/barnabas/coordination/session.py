@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Requests that are sent and not answered. kazoo wakes its thread with one byte a request through a socket pair, whose
-#: buffer has room for about 270: past that the loop would block.
-_IN_FLIGHT_MAX = 128
-
 #: Guarded writes that travel as one transaction, by number and by size; reads that travel as one request, by number.
 #: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
@@ -411,7 +407,7 @@ class ZooKeeperSession:
         """Sends what may be sent."""
         if not self._connected or self._connection is None:
             return
-        while self._waiting and len(self._in_flight) < _IN_FLIGHT_MAX:
+        while self._waiting and len(self._in_flight) < self._config.in_flight_max:
             work = heapq.heappop(self._waiting)
             if work.batch.done.done():
                 continue

@@ -1,8 +1,14 @@
 """How to reach ZooKeeper, under Kafka's names."""
 
+import ssl
 from dataclasses import dataclass, field
+from typing import Final
 
 from barnabas.core.errors import ConfigError
+
+#: kazoo wakes its thread with one byte a request through a socket pair, whose buffer has room for about 270: past that the
+#: loop would block.
+IN_FLIGHT_MAX: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +27,10 @@ class SessionConfig:
     secure_acls: bool = False
     #: Credentials: (scheme, value) such as ("digest", "user:password").
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: `zookeeper.ssl.client.enable`
-    tls: bool = False
-    #: PEM files: `zookeeper.ssl.keystore.location` (certificate and key), `zookeeper.ssl.truststore.location`.
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    tls_key_password: str | None = field(default=None, repr=False)
-    tls_authorities: str | None = None
-    tls_verify: bool = True
-    #: `zookeeper.ssl.endpoint.identification.algorithm` is HTTPS.
-    tls_verify_hostname: bool = True
+    #: `zookeeper.max.in.flight.requests`: requests that are sent and not answered.
+    in_flight_max: int = IN_FLIGHT_MAX
+    #: From the `zookeeper.ssl.*` settings; None where `zookeeper.ssl.client.enable` is false.
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
 
     @staticmethod
     def split(connect: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from barnabas.client.connection import Connection, open_connection
+from barnabas.client.connection import Connection
 from barnabas.client.errors import ConnectionLost
 from barnabas.coordination.znodes import Endpoint
 from barnabas.core.ids import BrokerId
@@ -19,17 +19,13 @@ R = TypeVar("R", bound=ApiMessage)
 Opener = Callable[[Endpoint, str], Awaitable[Connection]]
 
 
-async def open_plaintext(endpoint: Endpoint, client_id: str) -> Connection:
-    return await open_connection(endpoint.host, endpoint.port, client_id=client_id, max_in_flight=64)
-
-
 class BrokerLinks:
     def __init__(
         self,
         broker_id: BrokerId,
         *,
         endpoint_of: Callable[[BrokerId], Endpoint | None],
-        open_link: Opener = open_plaintext,
+        open_link: Opener,
     ) -> None:
         self._broker_id = broker_id
         self._endpoint_of = endpoint_of

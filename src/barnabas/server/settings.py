@@ -1,8 +1,12 @@
 """From a broker's settings to what its parts are made with. Pure."""
 
+import ssl
+
+from barnabas.auth.tls import TlsSettings, client_context
 from barnabas.controller.settings import ControllerSettings
-from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.session_config import IN_FLIGHT_MAX, SessionConfig
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.definition import Password
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import BrokerId
 from barnabas.replication.leader_endpoint import FetcherSettings
@@ -46,7 +50,6 @@ def session_config(config: BrokerConfig) -> SessionConfig:
             "zookeeper.set.acl=true, but ZooKeeper would not know who this broker is: set barnabas.zookeeper.digest to "
             "user:password, the same on every broker, or zookeeper.ssl.client.enable with zookeeper.ssl.keystore.location"
         )
-    key_password = config.zookeeper_ssl_keystore_password
     return SessionConfig(
         hosts=hosts,
         chroot=chroot,
@@ -54,26 +57,56 @@ def session_config(config: BrokerConfig) -> SessionConfig:
         connection_timeout_ms=config.zookeeper_connection_timeout_ms,
         secure_acls=config.zookeeper_set_acl,
         auth=(("digest", digest.value),) if digest is not None else (),
-        tls=config.zookeeper_ssl_client_enable,
-        tls_certificate=_pem_file(config, "keystore"),
-        tls_key_password=key_password.value if key_password is not None else None,
-        tls_authorities=_pem_file(config, "truststore"),
-        tls_verify_hostname=config.zookeeper_ssl_endpoint_identification_algorithm.lower() == "https",
+        in_flight_max=_zookeeper_in_flight_max(config),
+        tls=_zookeeper_context(config) if config.zookeeper_ssl_client_enable else None,
     )
 
 
-def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """kazoo reads PEM files only."""
-    location, kind = (config.values[f"zookeeper.ssl.{store}.{part}"] for part in ("location", "type"))
-    if not isinstance(location, str):
-        return None
-    named = kind if isinstance(kind, str) else "PEM" if location.lower().endswith(".pem") else "JKS"
-    if named.upper() != "PEM":
-        raise ConfigError(
-            f"zookeeper.ssl.{store}.type={named} is not supported, PEM is; turn the store into PEM with: "
-            f"openssl pkcs12 -in {location} -nodes -out {store}.pem"
+def _zookeeper_in_flight_max(config: BrokerConfig) -> int:
+    """Kafka's default of 10 makes a controller's takeover wait for many round trips: it counts where somebody has set it."""
+    is_set = "zookeeper.max.in.flight.requests" in config.originals
+    return min(config.zookeeper_max_in_flight_requests, IN_FLIGHT_MAX) if is_set else IN_FLIGHT_MAX
+
+
+def _zookeeper_context(config: BrokerConfig) -> ssl.SSLContext:
+    versions = config.zookeeper_ssl_enabled_protocols or (config.zookeeper_ssl_protocol,)
+    if versions == ("TLS",):
+        versions = ("TLSv1.2", "TLSv1.3")
+    password = _secret(config.zookeeper_ssl_keystore_password)
+    keystore, truststore = config.zookeeper_ssl_keystore_location, config.zookeeper_ssl_truststore_location
+    try:
+        return client_context(
+            TlsSettings(
+                keystore_type=config.zookeeper_ssl_keystore_type or _store_type(keystore),
+                keystore_location=keystore,
+                keystore_password=password,
+                # ZooKeeper has one password for the store and its key.
+                key_password=password,
+                truststore_type=config.zookeeper_ssl_truststore_type or _store_type(truststore),
+                truststore_location=truststore,
+                truststore_password=_secret(config.zookeeper_ssl_truststore_password),
+                protocol="TLS",
+                enabled_protocols=versions,
+                cipher_suites=config.zookeeper_ssl_cipher_suites or (),
+                endpoint_identification_algorithm=config.zookeeper_ssl_endpoint_identification_algorithm,
+            )
         )
-    return location
+    except ConfigError as error:
+        raise ConfigError(f"the zookeeper.ssl.* settings cannot be used: {error}") from error
+
+
+def _secret(password: Password | None) -> str | None:
+    return None if password is None else password.value
+
+
+def _store_type(location: str | None) -> str:
+    """By the file's ending, as ZooKeeper does. `JKS` takes PKCS12 files, too."""
+    return "PEM" if location is not None and location.lower().endswith(".pem") else "JKS"
+
+
+def control_listener_name(config: BrokerConfig) -> str:
+    """The listener of other brokers to which a controller here sends its requests."""
+    return config.control_plane_listener_name or config.inter_broker_listener_name
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:
@@ -87,10 +120,9 @@ def buffer_bytes(config: BrokerConfig, setting: str) -> int:
 
 
 def connection_rate_limits(config: BrokerConfig) -> RateLimits:
-    name = "max.connection.creation.rate"
     listeners: dict[str, int] = {}
     for listener in config.listeners:
-        rate = config.for_listener(listener.name, name)
+        rate = config.for_listener(listener.name, "max.connection.creation.rate")
         assert isinstance(rate, int)
         listeners[listener.name] = rate
     return RateLimits(

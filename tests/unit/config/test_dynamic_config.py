@@ -17,16 +17,16 @@ def dynamic(**settings: str) -> DynamicConfig:
 
 def test_own_value_wins_over_cluster_default_over_file_over_default() -> None:
     config = dynamic(log_segment_bytes="100")
-    assert DynamicConfig({"zookeeper.connect": "h:1"}).broker.log_segment_bytes == 1024**3
-    assert config.broker.log_segment_bytes == 100
+    assert DynamicConfig({"zookeeper.connect": "h:1"}).broker.values["log.segment.bytes"] == 1024**3
+    assert config.broker.values["log.segment.bytes"] == 100
     config.set_cluster_default({"log.segment.bytes": "200"})
-    assert config.broker.log_segment_bytes == 200
+    assert config.broker.values["log.segment.bytes"] == 200
     config.set_broker({"log.segment.bytes": "300"})
-    assert config.broker.log_segment_bytes == 300
+    assert config.broker.values["log.segment.bytes"] == 300
     config.set_cluster_default({})
-    assert config.broker.log_segment_bytes == 300
+    assert config.broker.values["log.segment.bytes"] == 300
     config.set_broker({})
-    assert config.broker.log_segment_bytes == 100
+    assert config.broker.values["log.segment.bytes"] == 100
 
 
 def test_dynamic_value_wins_over_a_finer_unit_in_the_file() -> None:
@@ -73,7 +73,7 @@ def test_subscriber_sees_the_new_settings_everywhere() -> None:
     seen: list[bool] = []
 
     def look(old: BrokerConfig, new: BrokerConfig) -> None:
-        seen.append(config.broker is new and config.log_config("t").segment_bytes == new.log_segment_bytes)
+        seen.append(config.broker is new and config.log_config("t").segment_bytes == new.values["log.segment.bytes"])
 
     config.subscribe(look)
     config.set_broker({"log.segment.bytes": "99"})
@@ -100,7 +100,7 @@ def test_topic_subscribers_are_told_of_their_own_and_of_the_brokers_changes() ->
 def test_bad_entries_in_the_store_are_ignored_and_the_others_count() -> None:
     config = dynamic()
     ignored = config.set_broker({"max.connections": "many", "broker.id": "7", "log.segment.bytes": "60"})
-    assert config.broker.log_segment_bytes == 60
+    assert config.broker.values["log.segment.bytes"] == 60
     assert config.broker.broker_id == 1
     assert ignored == (
         "max.connections is ignored: Invalid value many for configuration max.connections: Not a number of type INT",
@@ -121,7 +121,7 @@ def test_settings_in_the_store_that_do_not_fit_together_leave_things_as_they_are
     config = dynamic()
     config.set_broker({"log.segment.bytes": "60"})
     ignored = config.set_broker({"log.segment.bytes": "70", "advertised.listeners": "SSL://h:1"})
-    assert config.broker.log_segment_bytes == 60
+    assert config.broker.values["log.segment.bytes"] == 60
     assert config.own == {"log.segment.bytes": "60"}
     assert len(ignored) == 1
     assert "do not fit together" in ignored[0]

@@ -58,10 +58,6 @@ def test_log_config_answers_what_a_log_asks() -> None:
     assert config.is_compacted
     assert not config.is_deleted_by_retention
     assert config.stamps_append_time
-    assert config.effective_local_retention_ms == config.retention_ms
-    local = log_config(broker(), {"local.retention.ms": "1", "local.retention.bytes": "2"})
-    assert (local.effective_local_retention_ms, local.effective_local_retention_bytes) == (1, 2)
-    assert log_config(broker()).effective_local_retention_bytes == -1
 
 
 def test_values_keep_the_order_of_lists() -> None:

@@ -29,7 +29,9 @@ from barnabas.core.config.listeners import (
 from barnabas.core.config.settings import BrokerSettings
 from barnabas.core.errors import ConfigError
 
-_ATTRIBUTES: Final = tuple((each.attribute, each.name) for each in BROKER_SETTINGS.values() if each.is_effective)
+_ATTRIBUTES: Final = tuple(
+    (each.attribute, each.name) for each in BROKER_SETTINGS.values() if each.attribute in BrokerSettings.__annotations__
+)
 
 
 class BrokerConfig(BrokerSettings):
@@ -144,11 +146,9 @@ def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[
         else listeners
     )
     inter_broker_name, inter_broker_protocol = _inter_broker_listener(values, originals, protocols)
-    log_dirs = _log_dirs(values)
     control_plane = values["control.plane.listener.name"]
     retention_ms = resolve_units("retention.ms", values)
     connection_timeout_ms = values["zookeeper.connection.timeout.ms"]
-    movers = values["num.replica.alter.log.dirs.threads"]
     return {
         "listener_security_protocol_map": MappingProxyType(protocols),
         "listeners": listeners,
@@ -159,7 +159,7 @@ def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[
         "max_connections_per_ip_overrides": MappingProxyType(
             parse_connection_overrides(_text(values, "max.connections.per.ip.overrides"))
         ),
-        "log_dirs": log_dirs,
+        "log_dirs": _log_dirs(values),
         "log_roll_ms": resolve_units("segment.ms", values),
         "log_roll_jitter_ms": resolve_units("segment.jitter.ms", values),
         "log_flush_interval_ms": resolve_units("flush.ms", values),
@@ -167,7 +167,6 @@ def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[
         "zookeeper_connection_timeout_ms": (
             values["zookeeper.session.timeout.ms"] if connection_timeout_ms is None else connection_timeout_ms
         ),
-        "num_replica_alter_log_dirs_threads": len(log_dirs) if movers is None else movers,
         "delegation_token_secret_key": values["delegation.token.secret.key"] or values["delegation.token.master.key"],
         "super_users": frozenset(user.strip() for user in _text(values, "super.users").split(";") if user.strip()),
     }

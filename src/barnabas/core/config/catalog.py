@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from barnabas.core.config import log_config
 from barnabas.core.config.definition import Setting, UpdateMode
 from barnabas.core.config.definitions import (
     extra,
@@ -16,7 +17,6 @@ from barnabas.core.config.definitions import (
     sasl,
     server,
     ssl,
-    topics,
     transactions,
     zookeeper,
 )
@@ -32,7 +32,7 @@ FAMILIES: Final[Mapping[str, tuple[Setting, ...]]] = {
     "The broker": server.SETTINGS,
     "Network": network.SETTINGS,
     "ZooKeeper": zookeeper.SETTINGS,
-    "Log": log.SETTINGS,
+    "Log": log.SETTINGS + log_config.BROKER_DEFAULTS,
     "Replication": replication.SETTINGS,
     "Groups and offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
@@ -45,7 +45,7 @@ FAMILIES: Final[Mapping[str, tuple[Setting, ...]]] = {
 }
 
 BROKER_SETTINGS: Final = _by_name(*FAMILIES.values())
-TOPIC_SETTINGS: Final = _by_name(topics.SETTINGS)
+TOPIC_SETTINGS: Final = _by_name(log_config.TOPIC_SETTINGS)
 #: Broker settings that exist only dynamically.
 DYNAMIC_ONLY_SETTINGS: Final = _by_name(quotas.DYNAMIC_ONLY)
 CLIENT_QUOTA_SETTINGS: Final = _by_name(quotas.CLIENT_QUOTAS)

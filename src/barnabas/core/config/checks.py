@@ -83,10 +83,11 @@ def _check_log(config: "BrokerConfig") -> None:
         config.log_cleaner_dedupe_buffer_size // threads > MIB,
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
     )
+    shortest = _number(config, "log.cleaner.min.compaction.lag.ms")
+    longest = _number(config, "log.cleaner.max.compaction.lag.ms")
     require(
-        config.log_cleaner_min_compaction_lag_ms <= config.log_cleaner_max_compaction_lag_ms,
-        f"conflict topic config setting min.compaction.lag.ms ({config.log_cleaner_min_compaction_lag_ms}) > "
-        f"max.compaction.lag.ms ({config.log_cleaner_max_compaction_lag_ms})",
+        shortest <= longest,
+        f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
     )
 
 
@@ -163,8 +164,9 @@ def _check_security(config: "BrokerConfig") -> None:
 
 
 def _check_connections(config: "BrokerConfig") -> None:
+    queued_bytes_max = _number(config, "queued.max.request.bytes")
     require(
-        config.queued_max_request_bytes <= 0 or config.queued_max_request_bytes >= config.socket_request_max_bytes,
+        queued_bytes_max <= 0 or queued_bytes_max >= config.socket_request_max_bytes,
         "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
     )
     if config.max_connections_per_ip == 0:
@@ -182,7 +184,8 @@ def _check_connections(config: "BrokerConfig") -> None:
 
 
 def _check_groups(config: "BrokerConfig") -> None:
-    protocols = config.group_coordinator_rebalance_protocols
+    protocols = config.values["group.coordinator.rebalance.protocols"]
+    assert isinstance(protocols, tuple)
     require("classic" in protocols, "Disabling the 'classic' protocol is not supported.")
     require(
         0 <= config.offsets_topic_compression_codec <= _CODEC_MAX,
@@ -196,7 +199,7 @@ def _check_groups(config: "BrokerConfig") -> None:
         require(_number(config, heartbeat) < _number(config, session), f"{heartbeat} must be less than {session}")
     _check_within(config, "group.share", "record.lock.duration.ms")
     require(
-        -1 <= config.offsets_commit_required_acks <= config.offsets_topic_replication_factor,
+        -1 <= _number(config, "offsets.commit.required.acks") <= config.offsets_topic_replication_factor,
         "offsets.commit.required.acks must be greater or equal to -1 and less or equal to "
         "offsets.topic.replication.factor",
     )

@@ -1,8 +1,9 @@
-"""The settings that take effect, as typed attributes: what `BrokerConfig` has.
+"""The settings that code reads as typed attributes of `BrokerConfig`.
 
 An attribute is named by the setting in snake case. Where several settings stand for one thing, or text has a structure,
-the attribute holds what comes out of them, as its comment says. A setting without effect has no attribute here: it is
-read by nobody. Tests hold this list against the table of settings.
+the attribute holds the result, as its comment says. Settings that a listener may have of its own are read with
+`BrokerConfig.for_listener`, and the defaults of topics through `LogConfig`: they have no attribute here. A test finds an
+attribute, and a setting, that nobody reads.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,6 @@ class BrokerSettings:
     reserved_broker_max_id: int
     #: -1: to be generated.
     broker_id: int
-    #: One per log directory where it is not set.
-    num_replica_alter_log_dirs_threads: int
     background_threads: int
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
@@ -41,8 +40,6 @@ class BrokerSettings:
     #: By listener name in upper case.
     listener_security_protocol_map: Mapping[str, SecurityProtocol]
     control_plane_listener_name: str | None
-    socket_send_buffer_bytes: int
-    socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
     socket_listen_backlog_size: int
     max_connections_per_ip: int
@@ -52,7 +49,6 @@ class BrokerSettings:
     connections_max_idle_ms: int
     connection_failed_authentication_delay_ms: int
     queued_max_requests: int
-    queued_max_request_bytes: int
 
     # ZooKeeper.
     zookeeper_connect: str
@@ -75,42 +71,25 @@ class BrokerSettings:
 
     # Log.
     num_partitions: int
-    log_dir: str
     #: From log.dirs, or log.dir. Never empty.
     log_dirs: tuple[str, ...]
-    log_segment_bytes: int
     #: From log.roll.ms, or log.roll.hours.
     log_roll_ms: int
-    log_roll_hours: int
     #: From log.roll.jitter.ms, or log.roll.jitter.hours.
     log_roll_jitter_ms: int
-    log_roll_jitter_hours: int
     #: From log.retention.ms, .minutes or .hours; -1 for no limit.
     log_retention_ms: int
-    log_retention_minutes: int | None
-    log_retention_hours: int
-    log_retention_bytes: int
     log_retention_check_interval_ms: int
-    log_cleanup_policy: tuple[str, ...]
-    log_index_size_max_bytes: int
-    log_index_interval_bytes: int
-    log_flush_interval_messages: int
     log_segment_delete_delay_ms: int
     log_flush_scheduler_interval_ms: int
     #: From log.flush.interval.ms, or log.flush.scheduler.interval.ms.
     log_flush_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
-    log_preallocate: bool
     num_recovery_threads_per_data_dir: int
     auto_create_topics_enable: bool
     min_insync_replicas: int
-    log_message_timestamp_type: str
-    log_message_timestamp_difference_max_ms: int
-    log_message_timestamp_before_max_ms: int
-    log_message_timestamp_after_max_ms: int
     log_initial_task_delay_ms: int
-    message_max_bytes: int
     compression_type: str
     compression_gzip_level: int
     compression_lz4_level: int
@@ -121,18 +100,13 @@ class BrokerSettings:
     log_cleaner_io_buffer_size: int
     log_cleaner_io_buffer_load_factor: float
     log_cleaner_backoff_ms: int
-    log_cleaner_min_cleanable_ratio: float
     log_cleaner_enable: bool
-    log_cleaner_delete_retention_ms: int
-    log_cleaner_min_compaction_lag_ms: int
-    log_cleaner_max_compaction_lag_ms: int
 
     # Replication.
     controller_socket_timeout_ms: int
     default_replication_factor: int
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
-    replica_socket_receive_buffer_bytes: int
     replica_fetch_max_bytes: int
     replica_fetch_wait_max_ms: int
     replica_fetch_backoff_ms: int
@@ -155,9 +129,7 @@ class BrokerSettings:
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_size: int
-    group_coordinator_rebalance_protocols: tuple[str, ...]
     offset_metadata_max_bytes: int
-    offsets_load_buffer_size: int
     offsets_topic_replication_factor: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
@@ -165,34 +137,14 @@ class BrokerSettings:
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
     offsets_commit_timeout_ms: int
-    offsets_commit_required_acks: int
     group_consumer_session_timeout_ms: int
-    group_consumer_min_session_timeout_ms: int
-    group_consumer_max_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
-    group_consumer_min_heartbeat_interval_ms: int
-    group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_migration_policy: str
-    group_share_session_timeout_ms: int
-    group_share_min_session_timeout_ms: int
-    group_share_max_session_timeout_ms: int
-    group_share_heartbeat_interval_ms: int
-    group_share_min_heartbeat_interval_ms: int
-    group_share_max_heartbeat_interval_ms: int
-    group_share_max_size: int
-    group_share_enable: bool
-    group_share_delivery_count_limit: int
-    group_share_record_lock_duration_ms: int
-    group_share_min_record_lock_duration_ms: int
-    group_share_max_record_lock_duration_ms: int
-    group_share_max_groups: int
-    group_share_partition_max_record_locks: int
 
     # Transactions.
     transaction_state_log_min_isr: int
-    transaction_state_log_load_buffer_size: int
     transaction_state_log_replication_factor: int
     transaction_state_log_num_partitions: int
     transaction_state_log_segment_bytes: int
@@ -201,7 +153,6 @@ class BrokerSettings:
     producer_id_expiration_check_interval_ms: int
     transactional_id_expiration_ms: int
     transaction_max_timeout_ms: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_remove_expired_transaction_cleanup_interval_ms: int
 
     # Quotas.
@@ -215,50 +166,12 @@ class BrokerSettings:
     controller_quota_window_size_seconds: int
 
     # TLS.
-    ssl_client_auth: str
-    ssl_principal_mapping_rules: str
     ssl_allow_dn_changes: bool
     ssl_allow_san_changes: bool
-    ssl_protocol: str
-    ssl_enabled_protocols: tuple[str, ...]
-    ssl_keystore_type: str
-    ssl_keystore_location: str | None
-    ssl_keystore_password: Password | None
-    ssl_key_password: Password | None
-    ssl_keystore_key: Password | None
-    ssl_keystore_certificate_chain: Password | None
-    ssl_truststore_type: str
-    ssl_truststore_location: str | None
-    ssl_truststore_password: Password | None
-    ssl_truststore_certificates: Password | None
-    ssl_endpoint_identification_algorithm: str
-    ssl_cipher_suites: tuple[str, ...]
 
     # SASL, tokens and passwords.
-    connections_max_reauth_ms: int
     sasl_server_max_receive_size: int
     sasl_mechanism_inter_broker_protocol: str
-    sasl_enabled_mechanisms: tuple[str, ...]
-    sasl_jaas_config: Password | None
-    sasl_login_refresh_window_factor: float
-    sasl_login_refresh_window_jitter: float
-    sasl_login_refresh_min_period_seconds: int
-    sasl_login_refresh_buffer_seconds: int
-    sasl_login_connect_timeout_ms: int | None
-    sasl_login_read_timeout_ms: int | None
-    sasl_login_retry_backoff_max_ms: int
-    sasl_login_retry_backoff_ms: int
-    sasl_oauthbearer_scope_claim_name: str
-    sasl_oauthbearer_sub_claim_name: str
-    sasl_oauthbearer_token_endpoint_url: str | None
-    sasl_oauthbearer_jwks_endpoint_url: str | None
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: int
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int
-    sasl_oauthbearer_clock_skew_seconds: int
-    sasl_oauthbearer_expected_audience: tuple[str, ...] | None
-    sasl_oauthbearer_expected_issuer: str | None
-    delegation_token_master_key: Password | None
     #: Or the deprecated delegation.token.master.key.
     delegation_token_secret_key: Password | None
     delegation_token_max_lifetime_ms: int
@@ -270,9 +183,6 @@ class BrokerSettings:
     password_encoder_cipher_algorithm: str
     password_encoder_key_length: int
     password_encoder_iterations: int
-
-    # KRaft.
-    node_id: int
 
     # Authorizer, and barnabas's own.
     super_users: frozenset[str]

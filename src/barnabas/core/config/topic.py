@@ -6,10 +6,9 @@ from typing import Final
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import TOPIC_SETTINGS, UNIT_SYNONYMS
 from barnabas.core.config.definition import LONG_MAX, Value, attribute_name
-from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig, make_log_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
-_ATTRIBUTES: Final = {name: attribute_name(name) for name in TOPIC_SETTINGS}
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 
 
@@ -49,14 +48,7 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str] | None = None)
     overrides = overrides or {}
     values = topic_values(config, overrides)
     _fold_timestamp_difference(values)
-    policy = values.pop("cleanup.policy")
-    assert isinstance(policy, tuple)
-    # The table of settings gives each field its type; a test holds the two against each other.
-    return LogConfig(
-        **{_ATTRIBUTES[name]: value for name, value in values.items()},  # type: ignore[arg-type]
-        cleanup_policy=frozenset(policy),
-        overridden=frozenset(name for name in overrides if name in TOPIC_SETTINGS),
-    )
+    return make_log_config(values, frozenset(name for name in overrides if name in TOPIC_SETTINGS))
 
 
 def _fold_timestamp_difference(values: dict[str, Value]) -> None:

@@ -20,7 +20,8 @@ SETTINGS: Final = (
     Setting("replica.socket.timeout.ms", INT, 30_000, HIGH, None, READ_ONLY,
             "How long a follower waits for the answer to a fetch; at least replica.fetch.wait.max.ms."),
     Setting("replica.socket.receive.buffer.bytes", INT, 64 * KIB, HIGH, None, READ_ONLY,
-            "Socket receive buffer for fetches from a leader; -1 leaves it to the operating system."),
+            "Socket receive buffer for fetches from a leader; -1 leaves it to the operating system.",
+            no_effect=reasons.KERNEL_BUFFER),
     Setting("replica.fetch.max.bytes", INT, MIB, MEDIUM, at_least(0), READ_ONLY,
             "Bytes that a follower asks for per partition. A larger batch is still sent, alone, so that replication "
             "goes on."),

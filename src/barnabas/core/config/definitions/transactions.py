@@ -3,6 +3,7 @@
 from typing import Final
 
 from barnabas.core.config.definition import Setting
+from barnabas.core.config.definitions import reasons
 from barnabas.core.config.definitions.shorthand import BOOLEAN, CLUSTER_WIDE, HIGH, INT, LOW, READ_ONLY, SHORT
 from barnabas.core.config.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS
 from barnabas.core.config.validators import at_least
@@ -13,7 +14,8 @@ SETTINGS: Final = (
     Setting("transaction.state.log.min.isr", INT, 2, HIGH, at_least(1), READ_ONLY,
             "min.insync.replicas of __transaction_state."),
     Setting("transaction.state.log.load.buffer.size", INT, 5 * MIB, HIGH, at_least(1), READ_ONLY,
-            "Bytes that are read at a time when a coordinator loads transactions. A larger batch is still read."),
+            "Bytes that are read at a time when a coordinator loads transactions. A larger batch is still read.",
+            no_effect=reasons.LOAD),
     Setting("transaction.state.log.replication.factor", SHORT, 3, HIGH, at_least(1), READ_ONLY,
             "Replicas of __transaction_state. Its creation waits until there are as many brokers."),
     Setting("transaction.state.log.num.partitions", INT, 50, HIGH, at_least(1), READ_ONLY,
@@ -33,7 +35,8 @@ SETTINGS: Final = (
     Setting("transaction.max.timeout.ms", INT, 15 * MINUTE_MS, HIGH, at_least(1), READ_ONLY,
             "Longest transaction timeout that a client may ask for."),
     Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, LOW, at_least(1), READ_ONLY,
-            "How often transactions past their timeout are looked for and aborted."),
+            "How often transactions past their timeout are looked for and aborted.",
+            no_effect=reasons.TIMERS),
     Setting("transaction.remove.expired.transaction.cleanup.interval.ms", INT, HOUR_MS, LOW, at_least(1), READ_ONLY,
             "How often expired transactional ids are looked for and removed."),
 )
