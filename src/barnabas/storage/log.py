@@ -80,8 +80,6 @@ class Log(LogUpkeep):
             plan = self.producers.analyze(((placed, marker),), origin, verification_guard)
             if plan.duplicate is not None:
                 return self._duplicate(plan, header, size)
-            if header[11] > 0 and leader_epoch > 0 and origin is Origin.CLIENT:
-                self._check_not_ahead(header, now_ms)
         try:
             self._start_epoch(leader_epoch, first)
             _patch_offset(data, 0, first)
@@ -105,22 +103,6 @@ class Log(LogUpkeep):
             self._end - self._recovery_point >= config.flush_messages,
             checked.recompressed,
         )
-
-    def _check_not_ahead(self, header: BatchHeader, now_ms: int) -> None:
-        """A producer that nobody knows may begin at any sequence: its state may have expired, or gone with its records.
-
-        But where nothing can have gone, the batches before this one are missing. A new leader refused them a moment ago,
-        when it did not know of its election, and Kafka would put this one before them; librdkafka then takes them for
-        written. In epoch 0 it may be a producer that goes on with a topic of the same name, which was deleted.
-        """
-        if self.producers.entry(header.producer_id) is not None or self._log_start > 0 or self.producers.has_forgotten:
-            return
-        is_young = now_ms - self.segments.first.first_timestamp < self.producers.producer_id_expiration_ms
-        if self._end == 0 or is_young:
-            raise Refused(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {header.producer_id} begins in {self.partition} with sequence {header.base_sequence}",
-            )
 
     def _duplicate(self, plan: AppendPlan, header: BatchHeader, size: int) -> AppendInfo:
         before = plan.duplicate

@@ -135,6 +135,10 @@ class ProducerEntry:
         end = oldest.first_offset
         return BatchMetadata(last, Offset(end - 1), offset_delta=end, timestamp=-1)
 
+    def has_ended(self, batch: BatchMetadata) -> bool:
+        """Whether the transaction that wrote this batch has its marker."""
+        return self.txn_first_offset is None or batch.last_offset < self.txn_first_offset
+
     def set_epoch(self, producer_epoch: int) -> None:
         """A new epoch starts its sequences again."""
         if self.producer_epoch != producer_epoch:
@@ -237,7 +241,7 @@ class ProducerAppend:
         first_offset, last_offset = header.base_offset, header.last_offset
         self._check_epoch(header.producer_epoch, first_offset)
         if self.origin is AppendOrigin.CLIENT:
-            self._check_sequence(header.producer_epoch, header.base_sequence, first_offset)
+            self._check_sequence(header, first_offset)
         entry = self.updated
         if entry.txn_first_offset is not None and not header.is_transactional:
             raise Refused(
@@ -281,7 +285,8 @@ class ProducerAppend:
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
         self.warnings.append(message)
 
-    def _check_sequence(self, producer_epoch: int, first_sequence: int, offset: int) -> None:
+    def _check_sequence(self, header: BatchHeader, offset: int) -> None:
+        producer_epoch, first_sequence = header.producer_epoch, header.base_sequence
         verification = self._verification
         if verification is not None and first_sequence > verification.lowest_sequence:
             raise self._out_of_order(
@@ -306,6 +311,10 @@ class ProducerAppend:
             last_sequence = NO_SEQUENCE
         # A producer that is not known (its records were deleted, or it expired) may go on with any sequence.
         if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):
+            batches = self._current.batches
+            is_behind = not is_ahead(first_sequence, of=last_sequence)
+            if header.is_transactional and is_behind and batches and self._current.has_ended(batches[-1]):
+                raise repeats_ended_transaction(self._partition, header)
             raise self._out_of_order(
                 offset, f"{first_sequence} (incoming seq. number), {last_sequence} (current end sequence number)"
             )
@@ -331,6 +340,30 @@ class ProducerAppend:
 
 def in_sequence(last_sequence: int, next_sequence: int) -> bool:
     return next_sequence == last_sequence + 1 or (next_sequence == 0 and last_sequence == MAX_SEQUENCE)
+
+
+def is_ahead(sequence: int, *, of: int) -> bool:
+    """Sequences go round: what is less than half the way ahead is ahead."""
+    return 0 < (sequence - of) & MAX_SEQUENCE <= MAX_SEQUENCE // 2
+
+
+def repeats_ended_transaction(partition: TopicPartition, header: BatchHeader) -> Refused:
+    """For a transactional batch with a sequence that a transaction before the producer's last marker has used.
+
+    Nobody waits for such a retry: clients end a transaction when they have all answers. But librdkafka gives the sequences
+    of purged messages to the next transaction, though one that waited for a retry may have been written. Kafka takes the
+    new record for the old one and confirms it; it is in no transaction, and the commit leaves it out.
+
+    UNKNOWN_PRODUCER_ID makes each client abort and go on with a new epoch (KIP-360): librdkafka (abortable, requires a
+    bump), franz-go (recoverable) and Java, which must be told the log start with it. OUT_OF_ORDER_SEQUENCE_NUMBER and
+    INVALID_PRODUCER_EPOCH are fatal to librdkafka; after INVALID_TXN_STATE or TRANSACTION_ABORTABLE it aborts, but keeps its
+    epoch, and with it the sequences that the broker and it see differently.
+    """
+    return Refused(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        f"Producer {header.producer_id} repeats sequence {header.base_sequence} of a transaction that has ended "
+        f"in {partition}: abort, and raise the producer epoch",
+    )
 
 
 class AppendPlan(NamedTuple):
@@ -365,8 +398,6 @@ class ProducerStateManager:
         self._producers: dict[int, ProducerEntry] = {}
         #: Those that came from a snapshot, with one batch each.
         self._restored: set[int] = set()
-        #: Somebody was silent for so long that the state went, as far as this process knows.
-        self.has_forgotten = False
         self._verifications: dict[int, VerificationEntry] = {}
         #: first offset -> producer id, ascending: transactions begin in the order of the log.
         self._ongoing: dict[int, int] = {}
@@ -446,6 +477,8 @@ class ProducerStateManager:
                     if duplicate is None and producer_id in self._restored:
                         duplicate = entry.find_forgotten(header)
                     if duplicate is not None:
+                        if header.is_transactional and entry.has_ended(duplicate):
+                            raise repeats_ended_transaction(self.partition, header)
                         return AppendPlan([], [], duplicate)
             if origin is not AppendOrigin.REPLICATION and self.transaction_verification:
                 self._check_verified(header, verification_guard)
@@ -538,7 +571,6 @@ class ProducerStateManager:
         expired = [pid for pid, entry in self._producers.items() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
-            self.has_forgotten = True
             self._restored.discard(producer_id)
         for producer_id, verification in list(self._verifications.items()):
             if now_ms - verification.timestamp_ms >= self.producer_id_expiration_ms:
@@ -581,7 +613,6 @@ class ProducerStateManager:
         open_txns = []
         for entry in entries:
             if self.is_expired(entry, now_ms):
-                self.has_forgotten = True
                 continue
             self._producers[entry.producer_id] = entry
             self._restored.add(entry.producer_id)

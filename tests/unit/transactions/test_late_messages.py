@@ -139,6 +139,7 @@ class Network(RuleBasedStateMachine):
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 ErrorCode.INVALID_TXN_STATE,
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                ErrorCode.UNKNOWN_PRODUCER_ID,
             )
 
     # -- the coordinator

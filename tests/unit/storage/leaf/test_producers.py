@@ -278,7 +278,6 @@ def test_marker_of_a_new_epoch_ends_the_transaction_and_fences_its_producer(log:
 def test_sequences_go_on_after_a_marker_of_the_same_epoch(log: Log):
     log.produce(0, 2, txn=True)
     log.end_txn()
-    assert log.produce(0, 2, txn=True).duplicate is not None
     log.produce(2, 2, txn=True)
 
 
@@ -387,6 +386,53 @@ def test_lowest_sequence_that_waits_for_verification_goes_first():
     with refused_with(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
         log.append(log.data(5, txn=True), guard=entry.guard)
     log.append(log.data(2, txn=True), guard=entry.guard)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(("sequence", "count"), [(3, 2), (3, 1), (4, 1), (3, 5), (0, 3)])
+def test_sequence_of_an_ended_transaction_is_not_confirmed_as_a_duplicate(log: Log, commit, sequence, count):
+    """librdkafka gives purged messages' sequences to the next transaction, though they may have been written."""
+    log.produce(0, 3, txn=True)
+    log.produce(3, 2, txn=True)
+    assert log.produce(3, 2, txn=True).duplicate is not None, "within the transaction it is a retry"
+    log.end_txn(commit=commit)
+    with refused_with(ErrorCode.UNKNOWN_PRODUCER_ID):
+        log.produce(sequence, count, txn=True)
+    log.end_txn(commit=False)
+    log.produce(0, txn=True, epoch=1)
+
+
+def test_retry_within_a_transaction_is_still_a_duplicate_after_the_one_before_it(log: Log):
+    log.produce(0, txn=True)
+    log.end_txn()
+    log.produce(1, txn=True)
+    log.produce(2, txn=True)
+    for sequence in (1, 2):
+        assert log.produce(sequence, txn=True).duplicate is not None
+    with refused_with(ErrorCode.UNKNOWN_PRODUCER_ID):
+        log.produce(0, txn=True)
+    with refused_with(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        log.produce(4, txn=True)
+
+
+def test_gap_after_an_ended_transaction_is_out_of_order(log: Log):
+    log.produce(0, txn=True)
+    log.end_txn()
+    with refused_with(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        log.produce(2, txn=True)
+
+
+def test_sequence_of_an_ended_transaction_is_known_over_a_restart(log: Log):
+    for sequence in range(4):
+        log.produce(sequence, txn=True)
+    log.end_txn(commit=False)
+    entry = log.state.entry(1)
+    kept = ProducerEntry(1, producer_epoch=0, coordinator_epoch=0, last_timestamp=1_000, batches=[entry.batches[-1]])
+    log.state.load([kept], log.end, now_ms=1_000)
+    for sequence in (3, 2):
+        with refused_with(ErrorCode.UNKNOWN_PRODUCER_ID):
+            log.produce(sequence, txn=True)
+    log.produce(4, txn=True)
 
 
 def test_new_epoch_starts_its_verification_again():

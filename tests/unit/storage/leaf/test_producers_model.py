@@ -35,10 +35,10 @@ class Reference:
         if epoch == self.epoch:
             for _, first, size, offset in mine[-5:]:
                 if (first, size) == (sequence, count):
-                    return offset
+                    return ErrorCode.UNKNOWN_PRODUCER_ID if txn and self.has_ended(offset) else offset
             # From before a restart: nobody knows where, but it was written.
             if self.restored and 0 < len(mine) < 5 and sequence + count <= mine[0][1] < sequence + MODULUS // 2:
-                return -1
+                return ErrorCode.UNKNOWN_PRODUCER_ID if txn and self.has_ended(mine[0][3] - 1) else -1
         if epoch < self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if epoch > self.epoch or not mine:
@@ -46,10 +46,17 @@ class Reference:
         else:
             expected = (mine[-1][1] + mine[-1][2]) % MODULUS
         if sequence != expected:
+            is_behind = (sequence - expected) % MODULUS >= MODULUS // 2
+            if txn and epoch == self.epoch and mine and is_behind and self.has_ended(mine[-1][3]):
+                return ErrorCode.UNKNOWN_PRODUCER_ID
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if self.open_since is not None and not txn:
             return ErrorCode.INVALID_TXN_STATE
         return None
+
+    def has_ended(self, offset: int) -> bool:
+        """Whether what this producer wrote there is of no open transaction."""
+        return self.open_since is None or offset < self.open_since
 
 
 class ProducersModel(RuleBasedStateMachine):

@@ -334,24 +334,23 @@ def test_producers_are_remembered_over_a_restart(partition: Partition, clean: bo
     assert lead(partition, idempotent(30)).last_offset == 30
 
 
-def test_a_batch_does_not_overtake_those_that_a_new_leader_has_just_refused(partition: Partition) -> None:
-    assert refusal(partition, idempotent(5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    lead(partition, batch([b"someone else's"]))
-    assert refusal(partition, idempotent(5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert lead(partition, idempotent(0, *[b"value"] * 5)).first_offset == 1
-    assert lead(partition, idempotent(5)).first_offset == 6
-
-
-def test_an_unknown_producer_may_begin_anywhere_where_its_state_may_have_gone(partition: Partition) -> None:
-    assert lead(partition, idempotent(5), epoch=0).first_offset == 0, "the topic of that name may be a new one"
-    other = batch([b"value"], producer_id=43, producer_epoch=0, sequence=7)
-    a_day_later_ms = NOW_MS + 86_400_001
-    info = partition.log.append_as_leader(other, leader_epoch=1, now_ms=a_day_later_ms, origin=Origin.CLIENT)
-    assert info.first_offset == 1
-    partition.log.update_high_watermark(2)
-    partition.log.maybe_increment_log_start_offset(1)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_unknown_producer_may_begin_anywhere(partition: Partition, epoch: int) -> None:
+    """Its state may have gone with its records: by retention, by compaction, by expiry before a restart."""
+    assert lead(partition, idempotent(5), epoch=epoch).first_offset == 0
+    future = batch([b"value"], timestamp=NOW_MS + 10 * 86_400_000, producer_id=43, producer_epoch=0, sequence=7)
+    assert lead(partition, future, epoch=epoch).first_offset == 1
+    partition.reopen()
     third = batch([b"value"], producer_id=44, producer_epoch=0, sequence=9)
-    assert lead(partition, third).first_offset == 2
+    assert lead(partition, third, epoch=epoch).first_offset == 2
+
+
+def test_a_producer_of_which_compaction_left_nothing_may_go_on(partition: Partition) -> None:
+    """Recovery of a compacted log finds producers only where records of theirs are left."""
+    partition.log.append_as_follower(batch([b"kept"], base_offset=9, leader_epoch=1), now_ms=NOW_MS)
+    partition.crash()
+    assert partition.log.log_start_offset == 0
+    assert lead(partition, idempotent(6)).first_offset == 10
 
 
 def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(partition: Partition) -> None:
