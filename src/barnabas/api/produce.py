@@ -176,6 +176,7 @@ class ProduceApi:
             else:
                 refused.add(index)
                 answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
+                self._context.replicas.refused(entries[index].tp, entries[index].records, verdict.error)
         confirmed = [index for index in range(len(entries)) if index not in refused]
         appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
         self._append(call, request, [entries[index] for index in confirmed], appended.set_result)
@@ -212,6 +213,7 @@ class ProduceApi:
             return
         answer.error_code = outcome.error
         answer.error_message = outcome.message
+        answer.log_start_offset = outcome.log_start_offset
         for error in outcome.record_errors:
             answer.record_errors.append(
                 BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)

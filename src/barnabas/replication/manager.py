@@ -12,6 +12,7 @@ from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, Offset, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from barnabas.replication.early_batches import EarlyBatches
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
@@ -90,6 +91,7 @@ class ReplicaManager:
         self._is_throttled = is_throttled
         self._partitions: dict[TopicPartition, Partition] = {}
         self._counters: dict[str, TopicCounters] = {}
+        self._early = EarlyBatches(clock)
         #: Counts moves of log ends and high watermarks, of any partition.
         self._movements = 0
         self.produce_purgatory = Purgatory("Produce", timers)
@@ -185,6 +187,11 @@ class ReplicaManager:
                 partition = self.require(tp)
                 if topic_id is not None and partition.topic_id not in (None, topic_id):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} is of another topic of that name")
+                if self._early.refusals and origin is Origin.CLIENT:
+                    code = self._early.code_for(tp, records, partition.log)
+                    if code is not ErrorCode.NONE:
+                        outcome.error, outcome.message = code, "an earlier batch of this producer was refused"
+                        continue
                 info, hw_moved = partition.append_as_leader(
                     records,
                     required_acks=required_acks,
@@ -194,6 +201,8 @@ class ReplicaManager:
                 )
             except (Refused, Malformed, LogDirFault) as error:
                 self._note_refusal(tp, outcome, error)
+                if origin is Origin.CLIENT:
+                    self.refused(tp, records, outcome.error)
                 continue
             outcome.base_offset = info.first_offset
             outcome.log_append_time_ms = info.log_append_time_ms
@@ -290,6 +299,11 @@ class ReplicaManager:
         operation = DelayedProduce({0: (partition, end)}, lambda errors: on_done(errors.get(0, ErrorCode.NONE)))
         self.produce_purgatory.watch(operation, (partition,), timeout_ms=NEVER_MS)
 
+    def refused(self, tp: TopicPartition, records: memoryview | bytearray, code: ErrorCode) -> None:
+        """A client's batch was refused, here or before it came here: those that follow it may be early."""
+        partition = self._partitions.get(tp)
+        self._early.refused(tp, records, code, partition.log if partition is not None else None)
+
     def _note_refusal(self, tp: TopicPartition, outcome: AppendOutcome, error: Exception) -> None:
         if isinstance(error, Malformed):
             outcome.error, outcome.message = ErrorCode.CORRUPT_MESSAGE, str(error)
@@ -303,6 +317,10 @@ class ReplicaManager:
         if outcome.error not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             self.counters(tp.topic).failed_produce.add()
             log.debug("append to %s refused: %s", tp, error)
+            partition = self._partitions.get(tp)
+            if partition is not None and partition.log is not None:
+                # Clients look whether the log begins after what they wrote last: then they may have been forgotten.
+                outcome.log_start_offset = partition.log.log_start_offset
 
     def _flush_then(self, to_flush: list[tuple[AppendOutcome, Log]], then: Callable[[], None]) -> None:
         """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
@@ -578,6 +596,7 @@ class ReplicaManager:
 
     def tick(self, partitions: Iterable[Partition] | None = None) -> None:
         """Now and then: followers that lag leave the ISR."""
+        self._early.forget_old()
         now_ms = self._clock.now_ms()
         for partition in list(self._partitions.values() if partitions is None else partitions):
             hw_moved, proposal = partition.tick(now_ms)
