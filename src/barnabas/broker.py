@@ -266,7 +266,7 @@ class Broker:
         if self.config.broker_id >= 0:
             return BrokerId(self.config.broker_id)
         for directory in self.config.log_dirs:
-            meta = meta_properties.read(f"{directory}/{names.META_PROPERTIES}")
+            meta = meta_properties.read(f"{directory}/{names.META_PROPERTIES}", disk=self._platform.disk)
             if meta is not None and meta.broker_id is not None:
                 return BrokerId(meta.broker_id)
         if not self.config.broker_id_generation_enable:

@@ -12,11 +12,11 @@ from typing import Any
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.runtime.disk import Disk, ReadableBuffer
 from barnabas.runtime.faults import ApiFault, Faults
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.pipeline import ApiHandler, HandlerResult
-from barnabas.storage.disk import Disk, ReadableBuffer
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,10 @@ class FaultyDisk(Disk):
     def fsync(self, fd: int) -> None:
         self._faults.check_disk()
         super().fsync(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        self._faults.check_disk()
+        super().fdatasync(fd)
 
 
 Execute = Callable[[Call, Any], HandlerResult]

@@ -11,9 +11,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from barnabas.core.clock import Clock, SystemClock
+from barnabas.runtime.disk import Disk
 from barnabas.server.listener import Listen, listen
 from barnabas.storage.cleaner.process import ProcessWorker, Worker
-from barnabas.storage.disk import Disk
 from barnabas.storage.environment import LogEnvironment, thread_pool
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ does: mixing with the transport's own write buffer would corrupt the stream. TLS
 """
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
 
-from barnabas.server.ranges import BYTES, FileRange, Part, is_resident, load_into_page_cache, read_small, release
+from barnabas.server.ranges import BYTES, FileRange, Part, read_small, release
 
 #: How much of a range one `sendfile` call may move before others get their turn on the loop.
 SENDFILE_STEP_BYTES = 1024 * 1024
@@ -67,7 +66,7 @@ class SocketWriter:
         self._sock.setblocking(False)
         self._fd = self._sock.fileno()
         self._pool = pool
-        self._queue: deque[Part] = deque()
+        self._queue: deque[Part | _Progress] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
         self._waiting = False  #: for the socket to become writable
@@ -119,14 +118,14 @@ class SocketWriter:
         except OSError as error:
             self._fail(error)
 
-    def _send_range(self, head: FileRange) -> bool:
+    def _send_range(self, head: "FileRange | _Progress") -> bool:
         """True when the range has gone out whole."""
         if not isinstance(head, _Progress):
-            if not is_resident(head.fd, head.position, head.size_bytes):
+            if not head.is_resident(head.position, head.size_bytes):
                 self._load_then_send(head)
                 return False
             self._queue[0] = head = _Progress(head)
-        sent = os.sendfile(self._fd, head.fd, head.position, min(head.size_bytes, SENDFILE_STEP_BYTES))
+        sent = head.source.send_to(self._sock, head.position, min(head.size_bytes, SENDFILE_STEP_BYTES))
         if sent == 0:
             raise OSError("file shorter than the range that was to be sent")
         head.advance(sent)
@@ -141,7 +140,7 @@ class SocketWriter:
     def _load_then_send(self, head: FileRange) -> None:
         self._reading = True
         self._queue[0] = progress = _Progress(head)
-        future = self._loop.run_in_executor(self._pool, load_into_page_cache, head.fd, head.position, head.size_bytes)
+        future = self._loop.run_in_executor(self._pool, head.load, head.position, head.size_bytes)
         future.add_done_callback(partial(self._loaded, progress))
 
     def _loaded(self, progress: "_Progress", done: "asyncio.Future[None]") -> None:
@@ -210,7 +209,7 @@ class TransportWriter:
         self._loop = loop
         self._transport = transport
         self._pool = pool
-        self._queue: deque[Part] = deque()
+        self._queue: deque[Part | _Progress] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
         self._paused = False
@@ -247,11 +246,12 @@ class TransportWriter:
             progress = head if isinstance(head, _Progress) else _Progress(head)
             self._queue[0] = progress
             step = min(progress.size_bytes, READ_STEP_BYTES)
-            if is_resident(progress.fd, progress.position, step):
-                self._sent_step(progress, os.pread(progress.fd, step, progress.position))
+            if progress.source.is_resident(progress.position, step):
+                self._sent_step(progress, progress.source.read_at(progress.position, step))
             else:
                 self._reading = True
-                future = self._loop.run_in_executor(self._pool, os.pread, progress.fd, step, progress.position)
+                read_at = progress.source.read_at
+                future = self._loop.run_in_executor(self._pool, read_at, progress.position, step)
                 future.add_done_callback(partial(self._read, progress))
 
     def _sent_step(self, progress: "_Progress", data: bytes) -> None:
@@ -294,11 +294,10 @@ class TransportWriter:
 class _Progress:
     """A range that is being sent: what is left of it."""
 
-    __slots__ = ("_range", "fd", "position", "size_bytes")
+    __slots__ = ("position", "size_bytes", "source")
 
     def __init__(self, source: FileRange) -> None:
-        self._range = source
-        self.fd = source.fd
+        self.source = source
         self.position = source.position
         self.size_bytes = source.size_bytes
 
@@ -307,7 +306,7 @@ class _Progress:
         self.size_bytes -= sent_bytes
 
     def release(self) -> None:
-        self._range.release()
+        self.source.release()
 
 
 def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:

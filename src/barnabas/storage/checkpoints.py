@@ -1,19 +1,18 @@
 """The small text files beside the logs: offset and epoch checkpoints, partition.metadata, the clean-shutdown marker.
 
-Written atomically: a temporary file, fsync, rename, fsync of the directory. Read strictly: whatever is not as
+Written atomically (`Disk.replace_file`). Read strictly: whatever is not as
 Kafka writes it raises `CheckpointError`, which says the path and the line. I/O errors stay `OSError`: the caller
 knows the log directory that they take offline.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition, format_uuid, parse_uuid
-from barnabas.storage import names
+from barnabas.runtime.disk import REAL_DISK, Disk
 from barnabas.storage.epoch_cache import EpochEntry
 
 CHECKPOINT_VERSION: Final = 0
@@ -45,36 +44,9 @@ class PartitionMetadata(NamedTuple):
     topic_id: TopicId
 
 
-def fsync_dir(path: str) -> None:
-    """Make a rename or unlink in `path` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
-    """`path` holds either what it held or all of `data`, whenever the power goes."""
-    temporary = path + names.TMP_SUFFIX
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)  # noqa: PTH105
-    if sync:
-        fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
-
-
-def read_lines(path: str) -> list[str]:
+def read_lines(path: str, disk: Disk) -> list[str]:
     """The lines of a text file, ended as Java's readers take them; no line follows the last line end."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = disk.read_file(path)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -93,9 +65,9 @@ def _encode(version: int, lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in (str(version), str(len(lines)), *lines)).encode()
 
 
-def _read(path: str, entry: Callable[[int, list[str]], T]) -> list[T]:
+def _read(path: str, entry: Callable[[int, list[str]], T], disk: Disk) -> list[T]:
     """The entries of a checkpoint file. An empty file, or one with the version alone, holds none, as in Kafka."""
-    lines = read_lines(path)
+    lines = read_lines(path, disk)
     if not lines:
         return []
     version = parse_integer(path, 1, lines[0])
@@ -110,29 +82,31 @@ def _read(path: str, entry: Callable[[int, list[str]], T]) -> list[T]:
     return entries
 
 
-def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
+def write_offsets(
+    path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True, disk: Disk = REAL_DISK
+) -> None:
     """recovery-point, replication, log-start and cleaner offset checkpoints: `topic partition offset` lines."""
     lines = [f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()]
-    write_atomically(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
+    disk.replace_file(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
 
 
-def read_offsets(path: str) -> dict[TopicPartition, Offset]:
+def read_offsets(path: str, *, disk: Disk = REAL_DISK) -> dict[TopicPartition, Offset]:
     def entry(number: int, fields: list[str]) -> tuple[TopicPartition, Offset]:
         if len(fields) != 3:
             raise CheckpointError(path, number, "not of the form 'topic partition offset'")
         partition = TopicPartition(fields[0], parse_integer(path, number, fields[1], _INT32_MAX))
         return partition, Offset(parse_integer(path, number, fields[2]))
 
-    return dict(_read(path, entry))
+    return dict(_read(path, entry, disk))
 
 
-def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True) -> None:
+def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True, disk: Disk = REAL_DISK) -> None:
     """leader-epoch-checkpoint: `epoch startOffset` lines."""
     lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
-    write_atomically(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
+    disk.replace_file(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
 
 
-def read_epochs(path: str) -> list[EpochEntry]:
+def read_epochs(path: str, *, disk: Disk = REAL_DISK) -> list[EpochEntry]:
     def entry(number: int, fields: list[str]) -> EpochEntry:
         if len(fields) != 2:
             raise CheckpointError(path, number, "not of the form 'epoch startOffset'")
@@ -142,33 +116,16 @@ def read_epochs(path: str) -> list[EpochEntry]:
             raise CheckpointError(path, number, "an epoch and its start offset are not negative")
         return EpochEntry(LeaderEpoch(epoch), Offset(start))
 
-    return _read(path, entry)
+    return _read(path, entry, disk)
 
 
-class LeaderEpochCheckpoint:
-    """The file behind a `LeaderEpochCache`."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def write(self, entries: Sequence[EpochEntry]) -> None:
-        write_epochs(self.path, entries)
-
-    def read(self) -> list[EpochEntry]:
-        """No file, no entries: a new partition has none yet."""
-        try:
-            return read_epochs(self.path)
-        except FileNotFoundError:
-            return []
-
-
-def write_partition_metadata(path: str, topic_id: bytes, *, sync: bool = True) -> None:
+def write_partition_metadata(path: str, topic_id: bytes, *, sync: bool = True, disk: Disk = REAL_DISK) -> None:
     text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {format_uuid(topic_id)}"
-    write_atomically(path, text.encode(), sync=sync)
+    disk.replace_file(path, text.encode(), sync=sync)
 
 
-def read_partition_metadata(path: str) -> PartitionMetadata:
-    lines = read_lines(path)
+def read_partition_metadata(path: str, *, disk: Disk = REAL_DISK) -> PartitionMetadata:
+    lines = read_lines(path, disk)
     if len(lines) < 2:
         raise CheckpointError(path, len(lines), "a version and a topic_id are expected, a line each")
     version = parse_integer(path, 1, _field(path, 1, lines[0]), _INT32_MAX)
@@ -191,20 +148,19 @@ def _field(path: str, number: int, line: str) -> str:
     return value.strip()
 
 
-def write_clean_shutdown(path: str, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+def write_clean_shutdown(path: str, broker_epoch: int = NO_BROKER_EPOCH, *, disk: Disk = REAL_DISK) -> None:
     content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
-    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
+    disk.replace_file(path, json.dumps(content, separators=(",", ":")).encode())
 
 
-def read_clean_shutdown(path: str) -> int | None:
+def read_clean_shutdown(path: str, *, disk: Disk = REAL_DISK) -> int | None:
     """The broker epoch of the marker; None where there is no marker.
 
     A marker whose content cannot be read (older Kafka wrote an empty one) still marks a clean shutdown, with
     `NO_BROKER_EPOCH`: as in Kafka, being there is what counts.
     """
     try:
-        with open(path, "rb") as file:
-            content = json.loads(file.read())
+        content = json.loads(disk.read_file(path))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):

@@ -14,8 +14,8 @@ from typing import Protocol
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.errors import LogDirFault
 from barnabas.core.ids import TopicPartition
+from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import Timer, Timers
-from barnabas.storage.disk import Disk
 from barnabas.storage.file_handle import SegmentPool
 
 Work = Callable[[], None]

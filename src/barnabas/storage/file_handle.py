@@ -6,19 +6,22 @@ keep files open, so that thousands of partitions fit in the process's descriptor
 """
 
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.core.errors import BrokenInvariant
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk, WritableBuffer
+
+if TYPE_CHECKING:
+    import socket
 
 
 class OpenFile:
     """A descriptor and how many still need it. Closed when nobody does: the segment has let go, and no pin is left."""
 
-    __slots__ = ("_disk", "_let_go", "fd", "pins")
+    __slots__ = ("_let_go", "disk", "fd", "pins")
 
     def __init__(self, disk: Disk, fd: int) -> None:
-        self._disk = disk
+        self.disk = disk
         self.fd = fd
         self.pins = 0
         self._let_go = False
@@ -31,22 +34,22 @@ class OpenFile:
             raise BrokenInvariant(f"descriptor {self.fd} was released more often than pinned")
         self.pins -= 1
         if self.pins == 0 and self._let_go:
-            self._disk.close(self.fd)
+            self.disk.close(self.fd)
 
     def let_go(self) -> None:
         """The segment's own claim ends."""
         self._let_go = True
         if self.pins == 0:
-            self._disk.close(self.fd)
+            self.disk.close(self.fd)
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """`size_bytes` bytes: fewer only at the end of the file."""
-        data = self._disk.pread(self.fd, size_bytes, position)
+        data = self.disk.pread(self.fd, size_bytes, position)
         if len(data) == size_bytes or not data:
             return data
         parts = [data]
         got = len(data)
-        while got < size_bytes and (data := self._disk.pread(self.fd, size_bytes - got, position + got)):
+        while got < size_bytes and (data := self.disk.pread(self.fd, size_bytes - got, position + got)):
             parts.append(data)
             got += len(data)
         return b"".join(parts)
@@ -55,13 +58,12 @@ class OpenFile:
 class FileRange:
     """Bytes of a segment to send: `size_bytes` from `position` of the file. Release it once, when sent."""
 
-    __slots__ = ("_released", "fd", "handle", "position", "size_bytes")
+    __slots__ = ("_released", "handle", "position", "size_bytes")
 
     def __init__(self, handle: OpenFile, position: int, size_bytes: int) -> None:
         handle.pins += 1
+        #: Its descriptor stays open until `release`, whatever becomes of the segment.
         self.handle = handle
-        #: Stays open until `release`, whatever becomes of the segment.
-        self.fd = handle.fd
         self.position = position
         self.size_bytes = size_bytes
         self._released = False
@@ -76,8 +78,33 @@ class FileRange:
         """The bytes themselves, for TLS, for tools and for tests. Any thread, before `release`."""
         return self.handle.read(self.position, self.size_bytes)
 
+    # What follows takes its own place in the file: a sender has sent a part already.
+
+    def read_now(self, buffer: WritableBuffer) -> int:
+        """Its beginning, as far as that is in memory; `OSError` where that cannot be told."""
+        handle = self.handle
+        return handle.disk.read_now(handle.fd, buffer, self.position)
+
+    def is_resident(self, position: int, size_bytes: int) -> bool:
+        """Whether sending this will not wait for the disk."""
+        handle = self.handle
+        return handle.disk.is_resident(handle.fd, position, size_bytes)
+
+    def load(self, position: int, size_bytes: int) -> None:
+        """Make it resident. Any thread; blocks."""
+        self.handle.disk.load(self.handle.fd, position, size_bytes)
+
+    def read_at(self, position: int, size_bytes: int) -> bytes:
+        """Fewer bytes at the end of the file, and where a signal came. Any thread."""
+        return self.handle.disk.pread(self.handle.fd, size_bytes, position)
+
+    def send_to(self, sock: "socket.socket", position: int, size_bytes: int) -> int:
+        """The number of bytes that the socket took."""
+        handle = self.handle
+        return handle.disk.sendfile(sock, handle.fd, position, size_bytes)
+
     def __repr__(self) -> str:
-        return f"FileRange(fd={self.fd}, position={self.position}, size_bytes={self.size_bytes})"
+        return f"FileRange(fd={self.handle.fd}, position={self.position}, size_bytes={self.size_bytes})"
 
 
 class HoldsFiles(Protocol):

@@ -6,18 +6,18 @@ close, it is trimmed to its entries. After a crash the zero tail is still there,
 Opened lazily: an index that nobody asks costs neither a file descriptor nor a map. Python's mmap keeps a
 duplicate of the descriptor, so ours is closed at once.
 
-A store into a hole of a mapped file kills the process with SIGBUS when the disk is full. So blocks are reserved with
-`posix_fallocate` ahead of the entries, which raises `OSError` instead, and the log directory goes offline.
+A store into a hole of a mapped file kills the process with SIGBUS when the disk is full. So blocks are reserved
+(`Disk.reserve`) ahead of the entries, which raises `OSError` instead, and the log directory goes offline.
 
 I/O errors stay `OSError`: the owner knows the log directory. Owner: the segment; not thread-safe, but for `flush`.
 """
 
-import mmap
 import os
 from abc import ABC, abstractmethod
 from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, Malformed
+from barnabas.runtime.disk import REAL_DISK, Disk, FileMap
 
 #: Blocks are reserved this far ahead: 8,192 entries of the offset index, 32 MB of log at the default interval.
 RESERVE_BYTES: Final = 64 * 1024
@@ -41,12 +41,14 @@ class IndexFile(ABC):
         *,
         max_index_bytes: int = DEFAULT_MAX_INDEX_BYTES,
         read_only: bool = False,
+        disk: Disk = REAL_DISK,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
         self.max_index_bytes = max_index_bytes
         self._read_only = read_only
-        self._map: mmap.mmap | None = None
+        self._disk = disk
+        self._map: FileMap | None = None
         self._opened = False
         #: Length of the file. `entries * ENTRY_SIZE <= length_bytes`.
         self._length = 0
@@ -102,24 +104,24 @@ class IndexFile(ABC):
         of entries: a caller that makes it active again calls `resize`, one that recovers calls `reset`."""
         if self._opened:
             return
-        flags = os.O_RDONLY if self._read_only else os.O_RDWR
+        disk = self._disk
         try:
-            fd = os.open(self.path, flags | os.O_CLOEXEC)
+            fd = disk.open(self.path, read_only=self._read_only)
             created = False
         except FileNotFoundError:
             if self._read_only:
                 raise
-            fd = os.open(self.path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fd = disk.open(self.path, exclusive=True)
             created = True
         try:
             if created:
-                os.ftruncate(fd, self._round(self.max_index_bytes))
-            self._length = os.fstat(fd).st_size
+                disk.truncate(fd, self._round(self.max_index_bytes))
+            self._length = disk.length(fd)
             self._entries = 0 if created else self._length // self.ENTRY_SIZE
             self._reserved = self._entries * self.ENTRY_SIZE
             self._remap(fd)
         finally:
-            os.close(fd)
+            disk.close(fd)
         self._opened = True
         self._on_entries_changed()
 
@@ -148,14 +150,7 @@ class IndexFile(ABC):
     def flush(self) -> None:
         """Entries to disk. fsync writes pages that were dirtied through the map too, and, unlike msync from Python,
         lets other threads run meanwhile: the flusher's thread may call this."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return  # deleted by retention between the decision to flush and now
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._disk.fsync_path(self.path)
 
     def close(self) -> None:
         """Trim and unmap. May be opened again by the next look-up."""
@@ -170,8 +165,8 @@ class IndexFile(ABC):
 
     def rename_to(self, path: str) -> None:
         """Rename the file; the map stays valid."""
-        if self._opened or os.path.exists(self.path):  # noqa: PTH110
-            os.replace(self.path, path)  # noqa: PTH105
+        if self._opened or self._disk.exists(self.path):
+            self._disk.rename(self.path, path)
         self.path = path
 
     def update_parent_dir(self, directory: str) -> None:
@@ -180,11 +175,7 @@ class IndexFile(ABC):
 
     def delete_if_exists(self) -> bool:
         self.release()
-        try:
-            os.unlink(self.path)  # noqa: PTH108
-        except FileNotFoundError:
-            return False
-        return True
+        return self._disk.unlink(self.path)
 
     # -- truncation and checks
 
@@ -219,15 +210,16 @@ class IndexFile(ABC):
         """
         valid = entries * self.ENTRY_SIZE
         self._unmap()
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        disk = self._disk
+        fd = disk.open(self.path)
         try:
-            os.ftruncate(fd, valid)
+            disk.truncate(fd, valid)
             if length != valid:
-                os.ftruncate(fd, length)
+                disk.truncate(fd, length)
             self._length, self._entries, self._reserved = length, entries, valid
             self._remap(fd)
         finally:
-            os.close(fd)
+            disk.close(fd)
         self._on_entries_changed()
 
     def _reserve(self, end: int) -> None:
@@ -235,11 +227,12 @@ class IndexFile(ABC):
         if end > self._length:
             raise BrokenInvariant(f"{self.path}: entry past the end of the index ({end} > {self._length} bytes)")
         target = min(-(-end // RESERVE_BYTES) * RESERVE_BYTES, self._length)
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        disk = self._disk
+        fd = disk.open(self.path)
         try:
-            os.posix_fallocate(fd, self._reserved, target - self._reserved)
+            disk.reserve(fd, self._reserved, target - self._reserved)
         finally:
-            os.close(fd)
+            disk.close(fd)
         self._reserved = target
 
     def _relative(self, offset: int) -> int:
@@ -255,11 +248,10 @@ class IndexFile(ABC):
 
     def _remap(self, fd: int) -> None:
         # An empty file cannot be mapped, and needs not to be.
-        access = mmap.ACCESS_READ if self._read_only else mmap.ACCESS_WRITE
-        self._map = mmap.mmap(fd, self._length, access=access) if self._length else None
+        self._map = self._disk.map(fd, self._length, read_only=self._read_only) if self._length else None
 
     def _unmap(self) -> None:
         self._on_unmap()
         if self._map is not None:
-            self._map.close()
+            self._disk.unmap(self._map)
             self._map = None

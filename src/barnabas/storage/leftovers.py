@@ -8,8 +8,8 @@ import struct
 from typing import Final
 
 from barnabas.protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH
+from barnabas.runtime.disk import TMP_SUFFIX, Disk
 from barnabas.storage import names
-from barnabas.storage.disk import Disk
 from barnabas.storage.names import SegmentFile
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def settle_leftovers(directory: str, disk: Disk) -> None:
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
     for name in disk.listdir(directory):
-        if name.endswith((names.DELETED_SUFFIX, names.TMP_SUFFIX)):
+        if name.endswith((names.DELETED_SUFFIX, TMP_SUFFIX)):
             _unlink(disk, directory, name, "left by a deletion or a write that did not finish")
             continue
         parsed = names.parse_segment_file(name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.core.ids import Offset
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 from barnabas.storage.file_handle import OpenFile
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition, format_uuid
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names
 from barnabas.storage.checkpoints import write_epochs, write_partition_metadata
 from barnabas.storage.environment import LogEnvironment
@@ -33,9 +34,10 @@ class EpochFile:
     the recovery point moves past the records whose epochs it holds; recovery reads those of later records from the log.
     """
 
-    __slots__ = ("directory", "unsynced")
+    __slots__ = ("_disk", "directory", "unsynced")
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._disk = disk
         self.directory = directory
         #: The log's own list, in which this file appears once it was written.
         self.unsynced = UnsyncedFiles()
@@ -45,7 +47,7 @@ class EpochFile:
         return f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
 
     def write(self, entries: Sequence[EpochEntry]) -> None:
-        write_epochs(self.path, entries, sync=False)
+        write_epochs(self.path, entries, sync=False, disk=self._disk)
         self.unsynced.add(self.path)
 
 
@@ -237,7 +239,7 @@ class LogState:
             )
         path = f"{self.directory}/{names.PARTITION_METADATA}"
         try:
-            write_partition_metadata(path, topic_id, sync=False)
+            write_partition_metadata(path, topic_id, sync=False, disk=self._env.disk)
         except OSError as error:
             self._fault(error)
         self._unsynced.add(path)

@@ -10,7 +10,6 @@ A directory that fails goes offline with its logs, once, through `on_dir_failed`
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -93,7 +92,7 @@ class LogManager:
         config_of: Callable[[str], LogConfig],
         on_dir_failed: DirFailed,
     ) -> None:
-        self._dirs = [LogDir(path) for path in log_dirs]
+        self._dirs = [LogDir(path, disk=env.disk) for path in log_dirs]
         if len({log_dir.path for log_dir in self._dirs}) != len(self._dirs):
             raise ConfigError(f"log.dirs names a directory twice: {', '.join(log_dirs)}")
         self._env = env
@@ -383,7 +382,7 @@ class LogManager:
                 raise error
 
         def work() -> None:
-            self._env.threads.run(lambda: shutil.rmtree(path), done)
+            self._env.threads.run(lambda: self._env.disk.rmtree(path), done)
 
         self._env.timers.call_later(self.settings.segment_delete_delay_ms / 1000, work)
 

@@ -13,6 +13,7 @@ from typing import Final
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import Offset, TopicId, TopicPartition
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names
 from barnabas.storage.checkpoints import CheckpointError, read_partition_metadata
 from barnabas.storage.environment import LogEnvironment
@@ -148,7 +149,7 @@ class _DirLoader:
             log_start_offset=self._start_offsets.get(partition, 0),
             recovery_point=self._recovery_points.get(partition),
             clean=self._dir.had_clean_shutdown,
-            topic_id=_topic_id(directory),
+            topic_id=_topic_id(directory, self._env.disk),
             progress=progress,
         )
         log.update_high_watermark(self._found.high_watermarks.get(partition, 0))
@@ -170,10 +171,10 @@ class _DirLoader:
         return log
 
 
-def _topic_id(directory: str) -> TopicId | None:
+def _topic_id(directory: str, disk: Disk) -> TopicId | None:
     """None where it is not known, or cannot be read: the controller's next word assigns it."""
     try:
-        return read_partition_metadata(f"{directory}/{names.PARTITION_METADATA}").topic_id
+        return read_partition_metadata(f"{directory}/{names.PARTITION_METADATA}", disk=disk).topic_id
     except FileNotFoundError:
         return None
     except CheckpointError as error:

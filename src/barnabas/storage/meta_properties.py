@@ -12,7 +12,8 @@ from typing import Final
 from barnabas.core.config.properties import format_properties, parse
 from barnabas.core.errors import BarnabasError, ConfigError
 from barnabas.core.ids import BrokerId, format_uuid, parse_uuid
-from barnabas.storage.checkpoints import CheckpointError, parse_integer, write_atomically
+from barnabas.runtime.disk import REAL_DISK, Disk
+from barnabas.storage.checkpoints import CheckpointError, parse_integer
 
 _VERSION: Final = "version"
 _CLUSTER_ID: Final = "cluster.id"
@@ -35,11 +36,10 @@ class MetaProperties:
     version: int = 0
 
 
-def read(path: str) -> MetaProperties | None:
+def read(path: str, *, disk: Disk = REAL_DISK) -> MetaProperties | None:
     """None where there is no file: a new directory."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = disk.read_file(path)
     except FileNotFoundError:
         return None
     try:
@@ -63,9 +63,9 @@ def read(path: str) -> MetaProperties | None:
     return MetaProperties(None if broker_id is None else BrokerId(broker_id), cluster_id, directory_id, version or 0)
 
 
-def write(path: str, meta: MetaProperties, *, now_ms: int) -> None:
+def write(path: str, meta: MetaProperties, *, now_ms: int, disk: Disk = REAL_DISK) -> None:
     """Atomically; `now_ms` goes into the comment that Java's Properties.store writes."""
-    write_atomically(path, encode(meta, now_ms=now_ms))
+    disk.replace_file(path, encode(meta, now_ms=now_ms))
 
 
 def encode(meta: MetaProperties, *, now_ms: int) -> bytes:

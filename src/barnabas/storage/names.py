@@ -20,7 +20,6 @@ INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
-TMP_SUFFIX: Final = ".tmp"
 
 # Per partition.
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"

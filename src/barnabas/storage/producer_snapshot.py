@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import Offset
-from barnabas.storage.checkpoints import write_atomically
+from barnabas.runtime.disk import REAL_DISK, Disk
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
 
 VERSION: Final = 1
@@ -76,11 +76,10 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
     )
 
 
-def write(path: str, entries: Iterable[ProducerEntry], *, sync: bool = True) -> None:
+def write(path: str, entries: Iterable[ProducerEntry], *, sync: bool = True, disk: Disk = REAL_DISK) -> None:
     """Atomically, so that a crash leaves no half snapshot to be found corrupt."""
-    write_atomically(path, encode(entries), sync=sync)
+    disk.replace_file(path, encode(entries), sync=sync)
 
 
-def read(path: str) -> list[ProducerEntry]:
-    with open(path, "rb") as file:
-        return decode(file.read())
+def read(path: str, *, disk: Disk = REAL_DISK) -> list[ProducerEntry]:
+    return decode(disk.read_file(path))

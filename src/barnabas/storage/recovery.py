@@ -88,7 +88,7 @@ class _Loader:
         self._segments = SegmentList()
         self._snapshots = ProducerSnapshots(directory, env.disk)
         self._producers = self._new_producers()
-        self._epoch_file = EpochFile(directory)
+        self._epoch_file = EpochFile(directory, env.disk)
         self._epochs = LeaderEpochCache()
 
     def _new_producers(self) -> ProducerStateManager:
@@ -172,7 +172,7 @@ class _Loader:
     def _load_epochs(self) -> None:
         entries: list[EpochEntry] = []
         try:
-            entries = read_epochs(self._epoch_file.path)
+            entries = read_epochs(self._epoch_file.path, disk=self._disk)
         except FileNotFoundError:
             entries = []
         except CheckpointError as error:

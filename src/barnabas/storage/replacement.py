@@ -13,8 +13,8 @@ Owner: the event loop (renames only); recovery of each state is `recovery.settle
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names
-from barnabas.storage.disk import Disk
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import SegmentList
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH, BatchHeader
+from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage import names
-from barnabas.storage.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
 from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_file import RELATIVE_OFFSET_MAX, CorruptIndex
@@ -176,7 +176,7 @@ class Segment:
     def txn_index(self) -> TransactionIndex:
         if self._txn_index is None:
             path = f"{self.directory}/{names.txn_index_file(self.base_offset, self.transient)}"
-            self._txn_index = TransactionIndex(path, self.base_offset)
+            self._txn_index = TransactionIndex(path, self.base_offset, disk=self._disk)
         return self._txn_index
 
     def _open_indexes(self) -> None:
@@ -217,8 +217,9 @@ class Segment:
 
     def _make_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         _, index_path, time_path, _ = self.paths()
-        offset_index = OffsetIndex(index_path, self.base_offset, max_index_bytes=self.max_index_bytes)
-        time_index = TimeIndex(time_path, self.base_offset, max_index_bytes=self.max_index_bytes)
+        base, room, disk = self.base_offset, self.max_index_bytes, self._disk
+        offset_index = OffsetIndex(index_path, base, max_index_bytes=room, disk=disk)
+        time_index = TimeIndex(time_path, base, max_index_bytes=room, disk=disk)
         self._offset_index, self._time_index = offset_index, time_index
         return offset_index, time_index
 

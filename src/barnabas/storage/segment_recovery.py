@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import (
     MIN_BATCH_LENGTH,
     BatchHeader,
 )
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.storage.index_file import RELATIVE_OFFSET_MAX
 from barnabas.storage.log_types import Origin

@@ -6,8 +6,8 @@ Owner: the log; the loading thread while it is loaded.
 import logging
 from bisect import insort
 
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names, producer_snapshot
-from barnabas.storage.disk import Disk
 from barnabas.storage.producer_snapshot import CorruptSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
 
@@ -37,7 +37,7 @@ class ProducerSnapshots:
             return None
         offset = producers.map_end_offset
         path = self.path(offset)
-        producer_snapshot.write(path, producers.snapshot_entries(), sync=sync)
+        producer_snapshot.write(path, producers.snapshot_entries(), sync=sync, disk=self._disk)
         producers.on_snapshot_taken()
         if offset not in self.offsets:
             insort(self.offsets, offset)
@@ -77,7 +77,7 @@ class ProducerSnapshots:
         while self.offsets:
             offset = self.offsets[-1]
             try:
-                entries = producer_snapshot.read(self.path(offset))
+                entries = producer_snapshot.read(self.path(offset), disk=self._disk)
             except (CorruptSnapshot, FileNotFoundError) as error:
                 logger.warning("dropping producer snapshot %s: %s", self.path(offset), error)
                 self.remove(offset)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import BrokenInvariant
 from barnabas.core.ids import Offset, ProducerId
+from barnabas.runtime.disk import REAL_DISK, Disk, write_fully
 from barnabas.storage.index_file import CorruptIndex
 
 VERSION: Final = 0
@@ -40,8 +41,9 @@ def encode(txn: AbortedTxn) -> bytes:
 class TransactionIndex:
     """Last offsets strictly ascending. Reads the file when asked: aborted transactions are few, and asked for rarely."""
 
-    def __init__(self, path: str, base_offset: int) -> None:
+    def __init__(self, path: str, base_offset: int, *, disk: Disk = REAL_DISK) -> None:
         self.path = path
+        self._disk = disk
         self.base_offset = base_offset
         self._last_offset: int | None = None
         self._last_known = False
@@ -51,7 +53,7 @@ class TransactionIndex:
 
     @property
     def exists(self) -> bool:
-        return os.path.exists(self.path)  # noqa: PTH110
+        return self._disk.exists(self.path)
 
     def append(self, txn: AbortedTxn) -> None:
         last = self._last()
@@ -59,16 +61,13 @@ class TransactionIndex:
             raise BrokenInvariant(
                 f"{self.path}: aborted transaction at {txn.last_offset} is not above the last, {last}"
             )
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        disk = self._disk
+        fd = disk.open(self.path, create=True)
         try:
             # At a whole number of entries, so that a write that a full disk tore is written over.
-            end = os.fstat(fd).st_size // ENTRY_SIZE * ENTRY_SIZE
-            data = memoryview(encode(txn))
-            while data:
-                written = os.pwrite(fd, data, end)
-                data, end = data[written:], end + written
+            write_fully(disk, fd, encode(txn), disk.length(fd) // ENTRY_SIZE * ENTRY_SIZE)
         finally:
-            os.close(fd)
+            disk.close(fd)
         self._last_offset = txn.last_offset
 
     def entries(self) -> list[AbortedTxn]:
@@ -93,7 +92,7 @@ class TransactionIndex:
         last: int | None = None
         for number, txn in enumerate(self._iterate()):
             if txn.last_offset >= offset:
-                os.truncate(self.path, number * ENTRY_SIZE)
+                self._truncate(number * ENTRY_SIZE)
                 self._last_offset, self._last_known = last, True
                 return
             last = txn.last_offset
@@ -101,7 +100,7 @@ class TransactionIndex:
     def reset(self) -> None:
         """Drop every entry: where a rebuild starts."""
         if self.exists:
-            os.truncate(self.path, 0)
+            self._truncate(0)
         self._last_offset, self._last_known = None, True
 
     def sanity_check(self) -> None:
@@ -115,18 +114,11 @@ class TransactionIndex:
             if last is not None and txn.last_offset <= last:
                 raise CorruptIndex(f"{self.path}: {txn} does not end after the one before it, at {last}")
             last = txn.last_offset
-        if self.exists and os.path.getsize(self.path) % ENTRY_SIZE:  # noqa: PTH202
+        if self.exists and self._disk.size(self.path) % ENTRY_SIZE:
             raise CorruptIndex(f"{self.path}: the last entry is torn")
 
     def flush(self) -> None:
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._disk.fsync_path(self.path)
 
     def close(self) -> None:
         """No descriptor is held; forget what was cached, so that the next use reads the file again."""
@@ -134,7 +126,7 @@ class TransactionIndex:
 
     def rename_to(self, path: str) -> None:
         if self.exists:
-            os.replace(self.path, path)  # noqa: PTH105
+            self._disk.rename(self.path, path)
         self.path = path
 
     def update_parent_dir(self, directory: str) -> None:
@@ -142,11 +134,14 @@ class TransactionIndex:
 
     def delete_if_exists(self) -> bool:
         self._last_offset, self._last_known = None, True
+        return self._disk.unlink(self.path)
+
+    def _truncate(self, size_bytes: int) -> None:
+        fd = self._disk.open(self.path)
         try:
-            os.unlink(self.path)  # noqa: PTH108
-        except FileNotFoundError:
-            return False
-        return True
+            self._disk.truncate(fd, size_bytes)
+        finally:
+            self._disk.close(fd)
 
     def _last(self) -> int | None:
         if not self._last_known:
@@ -158,8 +153,7 @@ class TransactionIndex:
 
     def _iterate(self) -> Iterator[AbortedTxn]:
         try:
-            with open(self.path, "rb") as file:
-                data = file.read()
+            data = self._disk.read_file(self.path)
         except FileNotFoundError:
             return
         for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):

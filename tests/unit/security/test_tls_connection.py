@@ -15,7 +15,6 @@ from barnabas.core.errors import ConfigError
 from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.messages.heartbeat import HeartbeatResponse
 from barnabas.security.principal import Principal
-from barnabas.server import writer
 from barnabas.server.listener import Endpoint
 from tests.pki import Authority
 from tests.unit.server.harness import Harness, PinnedRange, eventually, fetch_response
@@ -86,7 +85,7 @@ def run_case(story: Callable[[], Awaitable[None]]) -> None:
 def test_ranges_arrive_whole_and_are_released(
     authority: Authority, tmp_path: Path, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "is_resident", lambda fd, position, size: resident)
+    monkeypatch.setattr(PinnedRange, "is_resident", lambda self, position, size: resident)
     files = Files(tmp_path)
 
     async def story() -> None:
@@ -129,7 +128,7 @@ def test_peer_that_does_not_read_holds_up_only_itself(authority: Authority, tmp_
 def test_disconnect_in_the_middle_releases_the_range(
     authority: Authority, tmp_path: Path, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "is_resident", lambda fd, position, size: resident)
+    monkeypatch.setattr(PinnedRange, "is_resident", lambda self, position, size: resident)
     files = Files(tmp_path)
 
     async def story() -> None:
@@ -148,7 +147,7 @@ def test_disconnect_in_the_middle_releases_the_range(
 def test_file_that_is_shorter_than_its_range_closes_the_connection(
     authority: Authority, tmp_path: Path, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "is_resident", lambda fd, position, size: resident)
+    monkeypatch.setattr(PinnedRange, "is_resident", lambda self, position, size: resident)
     files = Files(tmp_path, claimed=SIZE + 1)
 
     async def story() -> None:

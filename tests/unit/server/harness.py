@@ -1,7 +1,6 @@
 """A socket server with handlers that a test controls, and a raw client that speaks frames."""
 
 import asyncio
-import os
 import ssl
 import struct
 from collections.abc import Callable, Iterable
@@ -17,28 +16,29 @@ from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRespon
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.disk import REAL_DISK
 from barnabas.server.call import Call
 from barnabas.server.listener import ConnectionLimits, Endpoint, SocketServer
 from barnabas.server.pipeline import ApiHandler, Pipeline
+from barnabas.storage.file_handle import FileRange, OpenFile
 
 
 def heartbeat(group: str = "g") -> HeartbeatRequest:
     return HeartbeatRequest(group_id=group, generation_id=1, member_id="m")
 
 
-class PinnedRange:
+class PinnedRange(FileRange):
     """A file range that counts its releases."""
 
     def __init__(self, path: str, position: int, size_bytes: int) -> None:
-        self.fd = os.open(path, os.O_RDONLY)
-        self.position = position
-        self.size_bytes = size_bytes
+        handle = OpenFile(REAL_DISK, REAL_DISK.open(path, read_only=True))
+        super().__init__(handle, position, size_bytes)
+        handle.let_go()
         self.released = 0
 
     def release(self) -> None:
         self.released += 1
-        if self.released == 1:
-            os.close(self.fd)
+        super().release()
 
 
 def fetch_response(ranges: list[PinnedRange]) -> FetchResponse:

@@ -5,7 +5,6 @@ Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others e
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from barnabas.coordination.embedded.machine import Machine
 from barnabas.coordination.embedded.service import Service
 from barnabas.coordination.embedded.store import Store
 from barnabas.core.clock import Clock, SystemClock
+from barnabas.runtime.disk import REAL_DISK, Disk
 
 _log = logging.getLogger(__name__)
 
@@ -24,10 +24,6 @@ _log = logging.getLogger(__name__)
 _HELD_UP_S = 0.1
 #: What reading the requests that piled up may take.
 _CATCH_UP_S = 0.05
-
-
-def _no_sync(_fd: int) -> None:
-    """forceSync=no: the page cache is enough."""
 
 
 class EmbeddedZooKeeper:
@@ -47,6 +43,7 @@ class EmbeddedZooKeeper:
         config: ZooKeeperConfig | None = None,
         clock: Clock | None = None,
         make_log_thread: Callable[[Callable[[Job], None]], LogThread] = LogThread,
+        disk: Disk = REAL_DISK,
     ) -> None:
         self.host = host
         self.port = port
@@ -54,7 +51,10 @@ class EmbeddedZooKeeper:
         self._clock: Clock = clock or SystemClock()
         self._make_log_thread = make_log_thread
         self._store = Store(
-            Path(data_dir), tick_ms=self.config.tick_time_ms, snapshots_kept=self.config.snap_retain_count
+            Path(data_dir),
+            tick_ms=self.config.tick_time_ms,
+            snapshots_kept=self.config.snap_retain_count,
+            disk=disk,
         )
         self._service: Service | None = None
         self._server: asyncio.Server | None = None
@@ -103,7 +103,7 @@ class EmbeddedZooKeeper:
 
     def _compose(self, loop: asyncio.AbstractEventLoop, machine: Machine) -> Service:
         commit = GroupCommit(
-            self._store.writer(sync=os.fdatasync if self.config.force_sync else _no_sync),
+            self._store.writer(sync=self.config.force_sync),
             loop=loop,
             on_released=lambda: service.released(),
             on_failure=self._on_failure,

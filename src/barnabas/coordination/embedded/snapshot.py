@@ -5,7 +5,7 @@ from its zxid on makes it exact. Nodes created after it began are left out, sinc
 parent is always in the file before it.
 """
 
-import os
+import io
 import struct
 import zlib
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from barnabas.coordination.embedded.machine import Machine
 from barnabas.coordination.embedded.tree import Node, parent_of
 from barnabas.coordination.embedded.wire import Acl
 from barnabas.core.errors import Malformed
+from barnabas.runtime.disk import REAL_DISK, TMP_SUFFIX, Disk, DiskReader, write_fully
 
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKSN"
@@ -83,45 +84,52 @@ def slices(machine: Machine) -> Iterator[bytes]:
 class SnapshotWriter:
     """Writes `snapshot.<zxid>.tmp`, and gives it its name when it is complete and durable. Owner: one thread at a time."""
 
-    def __init__(self, folder: Path, zxid: int) -> None:
+    def __init__(self, folder: Path, zxid: int, *, disk: Disk = REAL_DISK) -> None:
+        self._disk = disk
         self._folder = folder
         self._path = folder / file_name(zxid)
-        self._tmp = folder / f"{file_name(zxid)}.tmp"
-        self._file: BinaryIO = self._tmp.open("wb")
+        self._tmp = f"{self._path}{TMP_SUFFIX}"
+        self._fd: int | None = disk.open(self._tmp, create=True, truncate=True)
+        self._at = 0
         self._checksum = 1
 
     def write(self, data: bytes) -> None:
         self._checksum = zlib.adler32(data, self._checksum)
-        self._file.write(data)
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        assert self._fd is not None, "neither finished nor abandoned"
+        write_fully(self._disk, self._fd, data, self._at)
+        self._at += len(data)
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._disk.close(fd)
 
     def finish(self, *, sync: bool = True) -> Path:
         """Seal: the checksum and once more the end mark, as ZooKeeper's readers want it."""
-        self._file.write(wire.LONG.pack(self._checksum) + _END)
-        self._file.flush()
+        self._append(wire.LONG.pack(self._checksum) + _END)
+        assert self._fd is not None
         if sync:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        self._tmp.replace(self._path)
-        if not sync:
-            return self._path
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            self._disk.fsync(self._fd)
+        self._close()
+        self._disk.rename(self._tmp, str(self._path))
+        if sync:
+            self._disk.fsync_dir(str(self._folder))
         return self._path
 
     def abandon(self) -> None:
-        self._file.close()
-        self._tmp.unlink(missing_ok=True)
+        self._close()
+        self._disk.unlink(self._tmp)
 
 
 class _Source:
     """Reads a snapshot file in order, within bounds, and sums it up."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
-        self._left = os.fstat(file.fileno()).st_size
+        self._left = size_bytes
         self.checksum = 1
 
     def take(self, count: int) -> bytes:
@@ -153,10 +161,10 @@ class _Source:
         return raw.decode("utf-8")
 
 
-def load(path: Path, zxid: int, machine: Machine) -> None:
+def load(path: Path, zxid: int, machine: Machine, *, disk: Disk = REAL_DISK) -> None:
     """Fill a new machine from a snapshot. Raises `Malformed` when the file is not whole; the machine is then of no use."""
-    with path.open("rb") as file:
-        source = _Source(file)
+    with io.BufferedReader(DiskReader(disk, str(path))) as file:
+        source = _Source(file, disk.size(str(path)))
         magic, version, _dbid = FILE_HEADER.unpack(source.take(FILE_HEADER.size))
         if (magic, version) != (MAGIC, VERSION):
             raise Malformed(f"snapshot: magic {magic!r}, version {version}")

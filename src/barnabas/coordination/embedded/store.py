@@ -3,17 +3,16 @@
 Recovery: the newest snapshot that is whole, then every logged transaction after it, in order and without a gap.
 """
 
-import fcntl
 import itertools
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from barnabas.coordination.embedded import snapshot, txnlog
 from barnabas.coordination.embedded.machine import Machine
 from barnabas.coordination.embedded.txnlog import LogReader, StoreFault
 from barnabas.core.errors import Malformed
+from barnabas.runtime.disk import REAL_DISK, TMP_SUFFIX, Disk, write_fully
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +22,8 @@ _SECRET_BYTES = 32
 class Store:
     """Owner: the event loop until the log thread takes the writer over."""
 
-    def __init__(self, data_dir: Path, *, tick_ms: int, snapshots_kept: int) -> None:
+    def __init__(self, data_dir: Path, *, tick_ms: int, snapshots_kept: int, disk: Disk = REAL_DISK) -> None:
+        self._disk = disk
         self._data_dir = data_dir
         self.folder = data_dir / "version-2"
         self._tick_ms = tick_ms
@@ -34,45 +34,43 @@ class Store:
 
     def open(self) -> None:
         """Take the directory for this process. Raises `StoreFault`, or OSError for a directory that can't be used."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._data_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._disk.makedirs(str(self.folder))
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
+            self._lock_fd = self._disk.lock(str(self._data_dir / ".lock"))
+        except BlockingIOError as error:
             raise StoreFault(f"{self._data_dir} is in use by another server") from error
-        self._lock_fd = fd
 
     def close(self) -> None:
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+            self._disk.close(self._lock_fd)
             self._lock_fd = -1
 
     def secret(self) -> bytes:
         """What session passwords are made from: it lives as long as the sessions do, on disk."""
-        path = self._data_dir / "session.secret"
-        if path.exists():
-            secret = path.read_bytes()
+        path = str(self._data_dir / "session.secret")
+        if self._disk.exists(path):
+            secret = self._disk.read_file(path)
             if len(secret) == _SECRET_BYTES:
                 return secret
             _log.warning("%s is damaged: clients that reconnect will get new sessions", path)
         secret = os.urandom(_SECRET_BYTES)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = self._disk.open(path, create=True, truncate=True, mode=0o600)
         try:
-            os.write(fd, secret)
-            os.fsync(fd)
+            write_fully(self._disk, fd, secret, 0)
+            self._disk.fsync(fd)
         finally:
-            os.close(fd)
+            self._disk.close(fd)
         return secret
 
     # ---- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self) -> Machine:
         """The machine as it was: all that was acknowledged, and nothing that was not logged."""
-        for leftover in self.folder.glob("*.tmp"):
-            leftover.unlink()
+        for name in self._disk.listdir(str(self.folder)):
+            if name.endswith(TMP_SUFFIX):
+                self._disk.unlink(str(self.folder / name))
         machine = self._load_snapshot()
-        logs = txnlog.sorted_files(self.folder, "log")
+        logs = self._files("log")
         self._check_reach(machine, logs)
         # Start in the last file that begins at or before what the snapshot lacks.
         first = max((i for i, (zxid, _) in enumerate(logs) if zxid <= machine.last_zxid + 1), default=0)
@@ -81,19 +79,19 @@ class Store:
         return machine
 
     def _load_snapshot(self) -> Machine:
-        snapshots = txnlog.sorted_files(self.folder, "snapshot")
+        snapshots = self._files("snapshot")
         for zxid, path in reversed(snapshots):
             machine = Machine(tick_ms=self._tick_ms)
             try:
-                snapshot.load(path, zxid, machine)
+                snapshot.load(path, zxid, machine, disk=self._disk)
             except Malformed as error:
                 _log.warning("%s can't be used: %s", path, error)
                 continue
             return machine
         machine = Machine(tick_ms=self._tick_ms)
-        if not snapshots and not txnlog.sorted_files(self.folder, "log"):
+        if not snapshots and not self._files("log"):
             # As ZooKeeper does: its own server refuses a directory with logs but without a snapshot.
-            writer = snapshot.SnapshotWriter(self.folder, 0)
+            writer = snapshot.SnapshotWriter(self.folder, 0, disk=self._disk)
             for piece in snapshot.slices(machine):
                 writer.write(piece)
             # If a crash takes it away, the log begins at 1 and says all there is to say.
@@ -102,7 +100,7 @@ class Store:
 
     def _check_reach(self, machine: Machine, logs: list[tuple[int, Path]]) -> None:
         if machine.last_zxid > 0 or not logs:
-            if not logs and machine.last_zxid == 0 and len(txnlog.sorted_files(self.folder, "snapshot")) > 1:
+            if not logs and machine.last_zxid == 0 and len(self._files("snapshot")) > 1:
                 raise StoreFault(f"no snapshot in {self.folder} can be read, and there is no log")
             return
         if logs[0][0] > 1:
@@ -112,7 +110,7 @@ class Store:
             )
 
     def _replay(self, path: Path, machine: Machine, *, is_last: bool) -> None:
-        reader = LogReader(path)
+        reader = LogReader(path, self._disk)
         records = 0
         for header, txn in reader:
             records += 1
@@ -129,32 +127,35 @@ class Store:
             if not is_last:
                 raise StoreFault(f"{path} is damaged at byte {reader.end.offset}, and later logs exist")
             _log.warning("%s: dropped a write that was cut short at byte %d", path, reader.end.offset)
-            txnlog.cut(path, reader.end.offset)
+            txnlog.cut(path, reader.end.offset, self._disk)
         if records == 0 and is_last:
             # Its name is the next zxid, which the next write will want.
-            path.unlink()
+            self._disk.unlink(str(path))
 
     # ---- snapshots ----------------------------------------------------------------------------------------------------
 
     def begin_snapshot(self, zxid: int) -> snapshot.SnapshotWriter:
-        return snapshot.SnapshotWriter(self.folder, zxid)
+        return snapshot.SnapshotWriter(self.folder, zxid, disk=self._disk)
 
-    def writer(self, *, sync: Callable[[int], None] = os.fdatasync) -> txnlog.LogWriter:
-        return txnlog.LogWriter(self.folder, sync=sync)
+    def writer(self, *, sync: bool = True) -> txnlog.LogWriter:
+        return txnlog.LogWriter(self.folder, disk=self._disk, sync=sync)
 
     def purge(self) -> None:
         """Keep the newest snapshots, and every log that the oldest of them needs."""
-        snapshots = txnlog.sorted_files(self.folder, "snapshot")
+        snapshots = self._files("snapshot")
         kept = snapshots[-self._snapshots_kept :]
         if not kept:
             return
         oldest_zxid = kept[0][0]
         for _zxid, path in snapshots[: -len(kept)]:
-            path.unlink(missing_ok=True)
-        logs = txnlog.sorted_files(self.folder, "log")
+            self._disk.unlink(str(path))
+        logs = self._files("log")
         for (_, path), (next_zxid, _) in itertools.pairwise(logs):
             if next_zxid <= oldest_zxid + 1:
-                path.unlink(missing_ok=True)
+                self._disk.unlink(str(path))
 
     def size_bytes(self, prefix: str) -> int:
-        return sum(path.stat().st_size for _, path in txnlog.sorted_files(self.folder, prefix))
+        return sum(self._disk.size(str(path)) for _, path in self._files(prefix))
+
+    def _files(self, prefix: str) -> list[tuple[int, Path]]:
+        return txnlog.sorted_files(self.folder, prefix, self._disk)

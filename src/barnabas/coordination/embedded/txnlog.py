@@ -5,16 +5,17 @@ growing the file), and a reader takes a zero length for the end. Reading: a bad 
 a crash cut short, and is dropped; one with a good record behind it is damage, and refused.
 """
 
-import os
+import io
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from barnabas.coordination.embedded import txns
 from barnabas.coordination.embedded.txns import Txn, TxnHeader
 from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.runtime.disk import REAL_DISK, Disk, DiskReader, write_fully
 
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKLG"
@@ -45,22 +46,14 @@ def zxid_of(name: str, prefix: str) -> int | None:
         return None
 
 
-def sorted_files(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+def sorted_files(folder: Path, prefix: str, disk: Disk = REAL_DISK) -> list[tuple[int, Path]]:
     """(zxid, path) of the files `prefix.<zxid>`, oldest first."""
     found = []
-    for path in folder.iterdir():
-        zxid = zxid_of(path.name, prefix)
+    for name in disk.listdir(str(folder)):
+        zxid = zxid_of(name, prefix)
         if zxid is not None:
-            found.append((zxid, path))
+            found.append((zxid, folder / name))
     return sorted(found)
-
-
-def fsync_dir(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def frame(payload: bytes) -> bytes:
@@ -73,8 +66,10 @@ class LogWriter:
     Invariant: bytes up to `_at` are records; from there to `_allocated` they are zeros.
     """
 
-    def __init__(self, folder: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
+    def __init__(self, folder: Path, *, disk: Disk = REAL_DISK, sync: bool = True) -> None:
+        """Without `sync` the page cache is enough (`forceSync=no`)."""
         self._folder = folder
+        self._disk = disk
         self._sync = sync
         self._fd = -1
         self._at = 0
@@ -86,14 +81,15 @@ class LogWriter:
         if opened:
             self._open(first_zxid)
         self._write(records)
-        self._sync(self._fd)
+        if self._sync:
+            self._disk.fdatasync(self._fd)
         if opened:
-            fsync_dir(self._folder)
+            self._disk.fsync_dir(str(self._folder))
 
     def _open(self, first_zxid: int) -> None:
         path = self._folder / file_name(first_zxid)
-        # Recovery has removed a file of this name that holds no record; anything else is a bug, and O_EXCL says so.
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        # Recovery has removed a file of this name that holds no record; anything else is a bug, and `exclusive` says so.
+        self._fd = self._disk.open(str(path), exclusive=True)
         self._at = self._allocated = 0
         self._write(FILE_HEADER.pack(MAGIC, VERSION, 0))
 
@@ -102,14 +98,9 @@ class LogWriter:
         if end > self._allocated:
             pad = min(max(self._allocated, _PAD_BYTES_MIN), _PAD_BYTES_MAX)
             target = end + pad
-            os.pwrite(self._fd, bytes(target - end), end)
+            self._disk.pwrite(self._fd, bytes(target - end), end)
             self._allocated = target
-        view = memoryview(data)
-        at = self._at
-        while view:
-            written = os.pwrite(self._fd, view, at)
-            view = view[written:]
-            at += written
+        write_fully(self._disk, self._fd, data, self._at)
         self._at = end
 
     def roll(self) -> None:
@@ -119,8 +110,10 @@ class LogWriter:
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.ftruncate(fd, self._at)
-            os.close(fd)
+            try:
+                self._disk.truncate(fd, self._at)
+            finally:
+                self._disk.close(fd)
 
 
 class LogEnd(NamedTuple):
@@ -133,13 +126,15 @@ class LogEnd(NamedTuple):
 class LogReader:
     """Reads one log file; after iteration `end` says how it ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = REAL_DISK) -> None:
         self._path = path
+        self._disk = disk
         self.end = LogEnd(0, torn=False)
 
     def __iter__(self) -> Iterator[tuple[TxnHeader, Txn]]:
-        with self._path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        disk = self._disk
+        with io.BufferedReader(DiskReader(disk, str(self._path))) as file:
+            size = disk.size(str(self._path))
             head = file.read(FILE_HEADER.size)
             if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head)[:2] != (MAGIC, VERSION):
                 # A crash right after the file was made leaves it short or all zero; anything else is not a log.
@@ -203,11 +198,11 @@ def _only_zeros(file: BinaryIO, at: int) -> bool:
     return True
 
 
-def cut(path: Path, offset: int) -> None:
+def cut(path: Path, offset: int, disk: Disk = REAL_DISK) -> None:
     """Drop what follows `offset`, durably."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = disk.open(str(path))
     try:
-        os.ftruncate(fd, offset)
-        os.fsync(fd)
+        disk.truncate(fd, offset)
+        disk.fsync(fd)
     finally:
-        os.close(fd)
+        disk.close(fd)

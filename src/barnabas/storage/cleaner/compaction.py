@@ -4,11 +4,11 @@ It only reads the segments it is given and writes `.cleaned` files beside them; 
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable
 
 from barnabas.core.config.log_config import LogConfig
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names
 from barnabas.storage.cleaner.dirty_map import DirtyMap
 from barnabas.storage.cleaner.grouping import GroupMember, group_segments
@@ -17,7 +17,6 @@ from barnabas.storage.cleaner.output import CleanedWriter
 from barnabas.storage.cleaner.retention import BatchFilter
 from barnabas.storage.cleaner.source import SegmentReader, Throttle
 from barnabas.storage.cleaner.transactions import TransactionTracker
-from barnabas.storage.disk import Disk
 from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 
 logger = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ class _Cleaning:
         job = self._job
         found: list[AbortedTxn] = []
         for base in (*(segment.base_offset for segment in job.segments), *job.later_segments):
-            index = TransactionIndex(f"{job.directory}/{names.txn_index_file(base)}", base)
+            index = TransactionIndex(f"{job.directory}/{names.txn_index_file(base)}", base, disk=self._disk)
             found.extend(txn for txn in index.entries() if txn.first_offset < job.end_offset)
         return found
 
@@ -156,7 +155,7 @@ class _Cleaning:
             for member in group:
                 with self._reader(member) as reader:
                     number = self._filter(member, reader, batches, dirty_map, number)
-                    modified_ns = os.stat(reader.path).st_mtime_ns  # noqa: PTH116
+                    modified_ns = self._disk.modified_ns(reader.path)
             self._stats.bytes_written += output.finish(transactions.retained, modified_ns=modified_ns)
         except Exception:
             output.discard()

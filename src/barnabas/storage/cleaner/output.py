@@ -1,10 +1,8 @@
 """Writing a `.cleaned` segment: batches through a buffer, indexes as they go. Owner: the worker."""
 
-import os
-
 from barnabas.core.config.log_config import LogConfig
+from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage.cleaner.source import Throttle
-from barnabas.storage.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage.replacement import create_cleaned, finish_cleaned
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -63,7 +61,7 @@ class CleanedWriter:
             segment.txn_index.append(txn)
         finish_cleaned(segment, self._disk)
         # Kafka does so too: where records have no timestamps, retention goes by the file's.
-        os.utime(segment.log_path, ns=(modified_ns, modified_ns))
+        self._disk.set_modified_ns(segment.log_path, modified_ns)
         return self._written
 
     def discard(self) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 
 unpack_header: Final = HEADER.unpack_from
 #: Anything less would spend its time in system calls.

@@ -10,12 +10,12 @@ from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, Record, end_txn_marker, iter_records
+from barnabas.runtime.disk import Disk
 from barnabas.storage.cleaner.compaction import clean_log
 from barnabas.storage.cleaner.job import CleanJob, Died, Finished, GroupCleaned, Report
 from barnabas.storage.cleaner.planning import clean_job, dirty_range
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.cleaner.worker import run_job
-from barnabas.storage.disk import Disk
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.replacement import open_cleaned

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.core.ids import TopicPartition, random_uuid
+from barnabas.runtime.disk import REAL_DISK
 from barnabas.storage import checkpoints
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.log_state import EpochFile
 
 BROKER = Path(__file__).parents[3] / "golden" / "kafka-3.9.1" / "broker-0"
 
@@ -153,7 +155,7 @@ def test_write_is_atomic_and_durable_step_by_step(tmp_path, monkeypatch):
     real_fsync, real_replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda fd: (steps.append("fsync"), real_fsync(fd)))
     monkeypatch.setattr(os, "replace", lambda a, b: (steps.append(path.read_bytes()), real_replace(a, b)))
-    checkpoints.write_atomically(str(path), b"new")
+    REAL_DISK.replace_file(str(path), b"new")
     assert steps == ["fsync", b"old", "fsync"]
     assert path.read_bytes() == b"new"
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
@@ -163,23 +165,22 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_bytes(b"old")
 
-    def no_space(fd: int, data: object) -> int:
+    def no_space(fd: int, data: object, position: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", no_space)
+    monkeypatch.setattr(os, "pwrite", no_space)
     with pytest.raises(OSError, match="No space left"):
-        checkpoints.write_atomically(str(path), b"new")
+        REAL_DISK.replace_file(str(path), b"new")
     assert path.read_bytes() == b"old"
 
 
 def test_epoch_cache_behind_its_file(tmp_path):
-    store = checkpoints.LeaderEpochCheckpoint(str(tmp_path / "leader-epoch-checkpoint"))
-    assert store.read() == []
-    cache = LeaderEpochCache(store.read(), store)
+    store = EpochFile(str(tmp_path), REAL_DISK)
+    cache = LeaderEpochCache(store=store)
     cache.assign(3, 100)
     cache.flush()
-    assert store.read() == [EpochEntry(3, 100)]
-    assert LeaderEpochCache(store.read(), store).entries == [(3, 100)]
+    assert checkpoints.read_epochs(store.path) == [EpochEntry(3, 100)]
+    assert store.unsynced.pending() == (1, [store.path])
 
 
 def test_topic_id_round_trips(tmp_path):

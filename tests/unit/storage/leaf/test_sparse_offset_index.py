@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from barnabas.core.errors import BrokenInvariant
 from barnabas.protocol.record_batch import iter_batches
-from barnabas.storage import index_file
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.offset_index import OffsetIndex, OffsetPosition
 
@@ -172,7 +171,7 @@ def test_disk_full_is_an_error_and_not_a_dead_process(index: OffsetIndex, monkey
     def no_space(fd: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_file.os, "posix_fallocate", no_space)
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(OSError, match="No space left"):
         index.append(105, 0)
     assert index.entries == 0

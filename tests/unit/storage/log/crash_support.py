@@ -8,8 +8,9 @@ also those of the small files that are not behind the `Disk`.
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from barnabas.storage.disk import Disk, ReadableBuffer
+from barnabas.runtime.disk import Disk, ReadableBuffer
 
 
 class Crash(BaseException):
@@ -80,8 +81,8 @@ class CrashingDisk(Disk):
         #: How much of the write that the crash interrupts reaches the file.
         self.torn_bytes = 0
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        fd = super().open(path, create=create)
+    def open(self, path: str, **how: Any) -> int:
+        fd = super().open(path, **how)
         self.paths[fd] = path
         return fd
 

@@ -10,8 +10,8 @@ from barnabas.core.errors import LogDirFault
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
+from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.disk import Disk
 from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads
 from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.log import Log

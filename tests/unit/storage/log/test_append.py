@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import (
     read_header,
 )
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
-from barnabas.storage.disk import Disk, ReadableBuffer
+from barnabas.runtime.disk import Disk, ReadableBuffer
 from barnabas.storage.log_append import UnexpectedAppendOffset, records_max
 from barnabas.storage.log_types import InvalidRecords, Origin
 

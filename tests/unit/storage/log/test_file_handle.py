@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.core.errors import BrokenInvariant
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
 
 

@@ -117,7 +117,7 @@ def test_a_range_stays_readable_after_its_segment_is_gone(partition: Partition) 
     partition.timers.advance_ms(100_000)
     assert not [name for name in partition.files() if name.startswith("0" * 20 + ".log")]
     assert [header.base_offset for _, header in iter_batches(result.ranges[0].read())] == expected
-    fd = result.ranges[0].fd
+    fd = result.ranges[0].handle.fd
     result.release()
     result.release()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -13,7 +13,7 @@ from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, content
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.protocol.records import end_txn_marker
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log

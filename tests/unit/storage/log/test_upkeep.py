@@ -9,7 +9,7 @@ from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, content
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
-from barnabas.storage.disk import Disk
+from barnabas.runtime.disk import Disk
 from barnabas.storage.environment import ManualThreads
 from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cleaned
 

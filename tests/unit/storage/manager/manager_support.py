@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records
+from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.disk import Disk
 from barnabas.storage.environment import LogEnvironment, ManualThreads
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager, ManagerSettings
@@ -31,9 +32,9 @@ class FailingDisk(Disk):
         if any(path.startswith(bad) for bad in self.bad):
             raise OSError(5, "Input/output error")
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, **how: Any) -> int:
         self._check(path)
-        fd = super().open(path, create=create)
+        fd = super().open(path, **how)
         self.paths[fd] = path
         return fd
 
