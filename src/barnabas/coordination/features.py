@@ -6,14 +6,16 @@ broker looks at all registrations. So a mixed cluster runs without them, and the
 left. Owner: the event loop.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Final
 
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Get, Operation
-from barnabas.coordination.session import ConnectionLost, NoNode, SessionExpired, ZooKeeperSession
+from barnabas.coordination.operations import Get, GetChildren, Operation
+from barnabas.coordination.session import SessionExpired, SessionState, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration
+from barnabas.core.errors import Malformed
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,8 @@ class ClusterFeatures:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._levels: dict[str, int] = {}
-        #: Rises with every change, so that clients can tell newer answers from older ones.
+        #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client hears of features from
+        #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
 
     @property
@@ -45,23 +48,48 @@ class ClusterFeatures:
 
     async def refresh(self) -> None:
         """Look at all registrations; called when brokers come and go."""
+        renewed = asyncio.Event()
+        unsubscribe = self._session.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
         try:
-            names = await self._session.children(paths.BROKER_IDS)
-            reads: list[Operation] = [Get(paths.broker_id(int(name))) for name in names]
-            results = (await self._session.batch(reads)).results
-        except (NoNode, ConnectionLost, SessionExpired) as error:
-            log.info("cannot look at the brokers' features: %s", error)
-            return
-        registrations = [
-            BrokerRegistration.decode(int(name), result.data)
-            for name, result in zip(names, results, strict=True)
-            if result.ok and result.data
-        ]
-        levels = common_levels([registration.features for registration in registrations])
-        if levels != self._levels:
-            log.info("features that every broker has: %s", levels or "none")
-            self._levels = levels
-            self.epoch += 1
+            while True:
+                renewed.clear()
+                try:
+                    if await self._look():
+                        return
+                except SessionExpired as error:
+                    log.info("the brokers' features wait for another ZooKeeper session: %s", error)
+                    await renewed.wait()
+        finally:
+            unsubscribe()
+
+    async def _look(self) -> bool:
+        """False: brokers came or went in between, look again."""
+        [listed] = (await self._session.batch([GetChildren(paths.BROKER_IDS)])).results
+        if listed.stat is None:
+            return True  # no broker was ever there
+        names = [name for name in listed.children if name.isdecimal()]
+        reads: list[Operation] = [Get(paths.broker_id(int(name))) for name in names]
+        results = (await self._session.batch(reads)).results
+        epoch = listed.stat.pzxid
+        announced: list[Mapping[str, tuple[int, int]]] = []
+        for name, result in zip(names, results, strict=True):
+            if result.stat is None or result.stat.czxid > epoch:
+                return False
+            announced.append(_announced(int(name), result.data))
+        if epoch > self.epoch:
+            levels = common_levels(announced)
+            if levels != self._levels:
+                log.info("features that every broker has: %s", levels or "none")
+            self._levels, self.epoch = levels, epoch
+        return True
+
+
+def _announced(broker_id: int, data: bytes | None) -> Mapping[str, tuple[int, int]]:
+    try:
+        return BrokerRegistration.decode(broker_id, data or b"").features
+    except Malformed as error:
+        log.warning("broker %d counts as one without features: %s", broker_id, error)
+        return {}
 
 
 def common_levels(announced: list[Mapping[str, tuple[int, int]]]) -> dict[str, int]:

@@ -267,7 +267,7 @@ class KazooConnection:
             case Exists(path, watch):
                 return requests.Exists(self._absolute(path), self._watcher("data", path, watch)), _existed
             case GetChildren(path, watch):
-                return requests.GetChildren(self._absolute(path), self._watcher("children", path, watch)), _listed
+                return requests.GetChildren2(self._absolute(path), self._watcher("children", path, watch)), _listed
             case Multi(operations):
                 return requests.Transaction([self._part(each) for each in operations]), self._committed
             case MultiRead(gets):
@@ -318,6 +318,7 @@ def _stat(stat: ZnodeStat) -> Stat:
         ephemeral_owner=stat.ephemeralOwner or 0,
         mtime_ms=stat.mtime,
         mzxid=stat.mzxid,
+        pzxid=stat.pzxid,
     )
 
 
@@ -334,8 +335,9 @@ def _existed(stat: Any) -> Result:
     return Result(ZkCode.NO_NODE) if stat is None else Result(ZkCode.OK, stat=_stat(stat))
 
 
-def _listed(children: Any) -> Result:
-    return Result(ZkCode.OK, children=tuple(sorted(children)))
+def _listed(value: Any) -> Result:
+    children, stat = value
+    return Result(ZkCode.OK, children=tuple(sorted(children)), stat=_stat(stat))
 
 
 def _was_set(stat: Any) -> Result:

@@ -40,13 +40,14 @@ class _Node:
     data: bytes | None
     czxid: int
     mzxid: int
+    pzxid: int
     owner: int = 0
     version: int = 0
     sequence: int = 0
     children: dict[str, None] = field(default_factory=dict)
 
     def stat(self) -> Stat:
-        return Stat(self.version, self.czxid, self.owner, mzxid=self.mzxid)
+        return Stat(self.version, self.czxid, self.owner, mzxid=self.mzxid, pzxid=self.pzxid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Executed:
 
 class MemoryZooKeeper:
     def __init__(self, persistent: Iterable[str] = paths.PERSISTENT) -> None:
-        self._nodes: dict[str, _Node] = {"/": _Node(None, 0, 0)}
+        self._nodes: dict[str, _Node] = {"/": _Node(None, 0, 0, 0)}
         self._zxid = 0
         self._sessions = 0
         self._live: set[int] = set()
@@ -141,7 +142,7 @@ class MemoryZooKeeper:
                 if node is None:
                     return Result(ZkCode.NO_NODE)
                 self._watch("children", path, session, watch)
-                return Result(ZkCode.OK, children=tuple(sorted(node.children)))
+                return Result(ZkCode.OK, children=tuple(sorted(node.children)), stat=node.stat())
             case Multi(operations):
                 return self._multi(session, operations)
             case Create() | SetData() | Delete():
@@ -150,7 +151,7 @@ class MemoryZooKeeper:
 
     def _multi(self, session: int, operations: tuple[Create | SetData | Delete | Check, ...]) -> Result:
         saved = {
-            path: (node.data, node.version, node.sequence, node.mzxid, dict(node.children))
+            path: (node.data, node.version, node.sequence, node.mzxid, node.pzxid, dict(node.children))
             for path, node in self._nodes.items()
         }
         nodes = dict(self._nodes)
@@ -162,15 +163,10 @@ class MemoryZooKeeper:
             if code is not ZkCode.OK:
                 # All is as it was; the others only say that they were rolled back.
                 self._nodes, self._watches, self._fired = nodes, watches, fired
-                for path, (data, version, sequence, mzxid, children) in saved.items():
+                for path, (data, version, sequence, mzxid, pzxid, children) in saved.items():
                     node = self._nodes[path]
-                    node.data, node.version, node.sequence, node.mzxid, node.children = (
-                        data,
-                        version,
-                        sequence,
-                        mzxid,
-                        children,
-                    )
+                    node.data, node.version, node.sequence = data, version, sequence
+                    node.mzxid, node.pzxid, node.children = mzxid, pzxid, children
                 parts = [Result(ZkCode.ROLLED_BACK)] * len(operations)
                 parts[index] = Result(code)
                 return Result(code, results=tuple(parts))
@@ -214,7 +210,8 @@ class MemoryZooKeeper:
         if operation.sequence:
             path = f"{path}{self._nodes[above].sequence:010d}"
         self._nodes[above].sequence += 1
-        self._nodes[path] = _Node(operation.data, self._zxid, self._zxid, owner=session if operation.ephemeral else 0)
+        self._nodes[above].pzxid = zxid = self._zxid
+        self._nodes[path] = _Node(operation.data, zxid, zxid, zxid, owner=session if operation.ephemeral else 0)
         self._nodes[above].children[path.rpartition("/")[2]] = None
         self._fire("data", path)
         self._fire("children", above)
@@ -224,6 +221,7 @@ class MemoryZooKeeper:
         path = operation.path
         del self._nodes[path]
         above = _parent(path)
+        self._nodes[above].pzxid = self._zxid
         del self._nodes[above].children[path.rpartition("/")[2]]
         self._fire("data", path)
         self._fire("children", path)

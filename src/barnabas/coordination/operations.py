@@ -40,6 +40,8 @@ class Stat:
     mtime_ms: int = 0
     #: The transaction that changed it last; 0 where nobody knows.
     mzxid: int = 0
+    #: The transaction that last made or deleted a child of it: the same for all who see the same children.
+    pzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Result:
     path: str = ""
     #: Get.
     data: bytes | None = None
-    #: Get, Exists, SetData.
+    #: Get, Exists, GetChildren, SetData.
     stat: Stat | None = None
     #: GetChildren, sorted.
     children: tuple[str, ...] = ()

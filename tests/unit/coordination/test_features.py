@@ -1,0 +1,82 @@
+"""Features of the cluster: every broker sees the same levels under the same epoch, and a later change has a higher one."""
+
+import asyncio
+
+from zookeeper_fixture import Ensemble, run, session, zookeeper
+
+from barnabas.coordination import paths
+from barnabas.coordination.features import ANNOUNCED, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+
+
+def registration(broker_id: int, *, is_ours: bool) -> bytes:
+    endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9000 + broker_id),)
+    return BrokerRegistration(id=broker_id, endpoints=endpoints, features=ANNOUNCED if is_ours else {}).encode()
+
+
+async def put(zk: ZooKeeperSession, broker_id: int, *, is_ours: bool) -> None:
+    await zk.create(paths.broker_id(broker_id), registration(broker_id, is_ours=is_ours), make_path=True)
+
+
+async def seen(features: ClusterFeatures) -> tuple[int, int]:
+    await features.refresh()
+    return features.epoch, features.level(TRANSACTION_VERSION)
+
+
+def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            old = ClusterFeatures(zk)
+            await put(zk, 1, is_ours=True)
+            history = [await seen(old)]
+            for is_ours in (True, False):
+                await put(zk, 2, is_ours=is_ours)
+                history.append(await seen(old))
+                assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
+                await zk.delete(paths.broker_id(2))
+                history.append(await seen(old))
+            assert [level for _, level in history] == [2, 2, 2, 0, 2]
+            epochs = [epoch for epoch, _ in history]
+            assert epochs == sorted(set(epochs))
+
+    run(story())
+
+
+def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features = ClusterFeatures(zk)
+            await put(zk, 1, is_ours=True)
+            await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
+            assert (await seen(features))[1] == 2
+            await zk.create(paths.broker_id(2), b"{")
+            assert (await seen(features))[1] == 0
+
+    run(story())
+
+
+def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
+    class Expiring:
+        """A session that ends with the first request."""
+
+        def __init__(self, zk: ZooKeeperSession, ensemble: Ensemble) -> None:
+            self._zk = zk
+            self._ensemble: Ensemble | None = ensemble
+            self.on_state = zk.on_state
+
+        async def batch(self, operations: object) -> object:
+            if self._ensemble is not None:
+                self._ensemble.expire_sessions()
+                self._ensemble = None
+                raise SessionExpired("expired with the request under way")
+            return await self._zk.batch(operations)  # type: ignore[arg-type]
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await put(zk, 1, is_ours=True)
+            features = ClusterFeatures(Expiring(zk, ensemble))  # type: ignore[arg-type]
+            async with asyncio.timeout(20):
+                assert (await seen(features))[1] == 2
+
+    run(story())
