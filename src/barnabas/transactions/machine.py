@@ -237,11 +237,14 @@ class TransactionMachine:
         commit: bool,
         client_version: int,
     ) -> Result[EndAnswer]:
-        """EndTxn: the answer comes when the decision is committed; the markers follow."""
+        """EndTxn: the answer comes when the decision is committed; the markers follow.
+
+        The version of the request alone says whether the epoch is raised: a client that asked for it starts its sequences
+        again, even where the cluster has stepped back since its transaction began.
+        """
         txn = self._transactions.get(transactional_id)
         if txn is None:
             return Result(response=EndAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-        client_version = min(client_version, self._transaction_version())
         try:
             decided = end(txn, identity, commit=commit, client_version=client_version, take_id=take_id, now_ms=now_ms)
         except Refused as refusal:
@@ -300,8 +303,8 @@ class TransactionMachine:
 
     def _record(self, txn: Transaction) -> KeyValue:
         version = records.value_version(self._transaction_version())
-        if txn.next_producer_id >= 0:
-            version = records.TAGGED_VALUE  # the other version has no room for it
+        if txn.next_producer_id >= 0 or txn.client_version != ENDS_WITHOUT_BUMP:
+            version = records.TAGGED_VALUE  # the other version has no room for these
         return records.encode_transaction(txn, version)
 
     def _write(self, txn: Transaction, response: R) -> Result[R]:

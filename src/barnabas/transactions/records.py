@@ -1,7 +1,8 @@
 """Records of `__transaction_state`, byte by byte Kafka's.
 
 Value version 0 is what Kafka 3.9 writes and reads; version 1 (`transaction.version` 1 and up) also has the fields of
-KIP-890 part 2 and KIP-939, as tags. A kept transaction or a used-up producer id can only be told in version 1.
+KIP-890 part 2 and KIP-939, as tags. A kept transaction, a used-up producer id and an end that raised the epoch can only be
+told in version 1, which 3.9 reads as well.
 """
 
 from typing import Final

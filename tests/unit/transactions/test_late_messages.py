@@ -157,6 +157,11 @@ class Network(RuleBasedStateMachine):
         if self.bench.timers and self.bench.txn().state is TransactionState.ONGOING:
             self.bench.time_out()
 
+    @rule(version=st.sampled_from([0, 2]))
+    def other_brokers_come_or_go(self, version: int) -> None:
+        """What the cluster has in common changes; the client goes on as it began."""
+        self.bench.version = version
+
     @rule()
     def fail_over(self) -> None:
         self.bench.fail_over()

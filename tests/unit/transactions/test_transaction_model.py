@@ -59,7 +59,7 @@ class TransactionModel(RuleBasedStateMachine):
     def init(self, number: int, lost: bool, keep: bool, two_phase: bool, again: bool) -> None:
         client = self.clients[number]
         expected = client.identity if again else None
-        two_phase = two_phase and self.version == 2
+        two_phase = two_phase and self.version == self.bench.version == 2
         answer = self.bench.init(expected, two_phase=two_phase, keep=keep and two_phase)
         if expected in self.fenced:
             assert answer.error is not ErrorCode.NONE or answer.identity in self.given, "a zombie came back"
@@ -118,6 +118,11 @@ class TransactionModel(RuleBasedStateMachine):
     @rule(delay_ms=st.integers(1, 70_000))
     def wait(self, delay_ms: int) -> None:
         self.bench.now_ms += delay_ms
+
+    @rule(version=st.sampled_from([0, 2]))
+    def other_brokers_come_or_go(self, version: int) -> None:
+        """The clients go on as they began."""
+        self.bench.version = version
 
     @rule()
     def fail_over(self) -> None:

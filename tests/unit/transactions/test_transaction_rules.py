@@ -375,12 +375,25 @@ def test_a_transaction_with_the_last_epoch_is_fenced(fence: str) -> None:
     assert bench.init().identity == (1001, 0)
 
 
-def test_a_mixed_cluster_ends_without_a_bump_whatever_the_client_can() -> None:
+def test_a_client_that_began_before_the_cluster_stepped_back_ends_with_a_raised_epoch() -> None:
+    bench, client = in_state(S.ONGOING, 2)
+    bench.version = 0
+    answer = bench.end(client, version=2)
+    assert answer == (ErrorCode.NONE, (client.producer_id, client.epoch + 1))
+    bench.fail_over()
+    message = bench.write_markers()
+    assert (message.identity, message.client_version) == (answer.identity, 2)
+    assert bench.end(client, version=2) == answer, "a retry"
+    assert bench.add(answer.identity, A0) is ErrorCode.NONE
+
+
+def test_a_mixed_cluster_writes_what_3_9_writes() -> None:
     bench = Bench(version=0)
     client = ready(bench)
     bench.add(client, A0)
-    assert bench.end(client, version=2).identity == client
-    assert all(value[:2] == b"\x00\x00" for _, value in bench.log if value is not None), "3.9 reads version 0"
+    assert bench.end(client, version=0).identity == client
+    bench.write_markers()
+    assert all(value[:2] == b"\x00\x00" for _, value in bench.log if value is not None)
 
 
 def test_the_next_transaction_of_a_bumping_client_goes_on_with_the_raised_epoch() -> None:
