@@ -20,7 +20,7 @@ import barnabas.spark
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.plugin import Kafka
 
-EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 NOON = datetime(2024, 5, 6, 12, 0)
 
 #: Minutes after noon, and the order: ann's second comes twice; bob's comes in another window; the last moves the time on.

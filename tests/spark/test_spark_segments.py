@@ -22,7 +22,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import write_offsets
 from barnabas.storage.txn_index import AbortedTxn, encode
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-3.9.1" / "broker-0"
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-3.9.1" / "broker-0"
 ALL = columns_of(SCHEMA_WITH_HEADERS)
 
 
