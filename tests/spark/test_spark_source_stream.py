@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.errors.exceptions.captured import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import barnabas.spark
@@ -204,3 +204,22 @@ def test_a_topic_that_is_not_there_ends_a_query_with_its_name(stream: Stream, ka
     missing = kafka.name("missing")
     with pytest.raises(StreamingQueryException, match=f"topic {missing} does not exist: UNKNOWN_TOPIC_OR_PARTITION"):
         stream.run(subscribe=missing, startingOffsets="earliest")
+
+
+def test_a_frame_that_outlives_its_batch_has_every_partition_though_spark_dropped_the_rows(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+):
+    """Spark drops rows that were read on the driver with the next batch: whoever comes later reads them by a task."""
+    barnabas.spark.register(spark)
+    topic = kafka.topic("kept", partitions=3)
+    for partition in range(3):
+        produce(kafka, topic, 10, partition=partition)
+    reader = spark.readStream.format("barnabas").option("kafka.bootstrap.servers", kafka.bootstrap)
+    frame = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="15").load()
+    kept: list[DataFrame] = []
+    writer = frame.writeStream.foreachBatch(lambda batch, _: kept.append(batch))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    rows = [[(row.partition, row.offset) for row in batch.collect()] for batch in kept]
+    assert [len(each) for each in rows] == [15, 15]
+    assert sorted(row for each in rows for row in each) == everything(10, 10, 10)

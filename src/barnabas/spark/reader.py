@@ -48,7 +48,7 @@ from barnabas.spark.worker_memory import keep_imports
 class RangePartition(InputPartition):
     """One task's work."""
 
-    range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
 
 def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -56,7 +56,8 @@ def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartit
         from barnabas.spark.fetching import read_range
 
         keep_imports()
-        yield from read_range(options, partition.range, columns)
+        for each in partition.ranges:
+            yield from read_range(options, each, columns)
 
 
 class BarnabasReader(DataSourceReader):
@@ -78,7 +79,7 @@ class BarnabasReader(DataSourceReader):
             min_partitions=self._options.min_partitions,
             max_records=self._options.records_per_task,
         )
-        return [RangePartition(each) for each in split]
+        return [RangePartition((each,)) for each in split]
 
     def _ranges(self, lookup: OffsetLookup) -> list[OffsetRange]:
         bounds, options = self._bounds, self._options
@@ -213,9 +214,10 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
         rows = self._driver_reads.read(split)
         if rows is None:
-            return [RangePartition(each) for each in split]
+            return [RangePartition((each,)) for each in split]
         HasRows.hold(self, rows)
-        return [RangePartition(split[0])]  # one task for all: Spark gives it the rows, not the range
+        # One task for all. Spark gives it the rows; a task that does not find them reads the ranges, all of them.
+        return [RangePartition(tuple(split))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
