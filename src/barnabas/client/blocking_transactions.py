@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.cluster import TRANSACTION
-from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded, UnsupportedVersion, check
+from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded, check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.add_partitions_to_txn import (
@@ -37,6 +37,8 @@ _ADD_PARTITIONS_VERSION_MAX: Final = 3
 _END_TXN_VERSION_MAX: Final = 4
 #: The first version that knows two-phase commit (KIP-939).
 _TWO_PHASE_VERSION: Final = 6
+#: The time-out of a prepared transaction: none.
+NO_TIMEOUT_MS: Final = 2**31 - 1
 #: A transaction that is being ended takes milliseconds: the first pause is as short.
 _FIRST_PAUSE_MS: Final = 5
 
@@ -83,7 +85,7 @@ class BlockingTransactions:
     def keep_all(self, transactional_ids: Sequence[str]) -> Mapping[str, Initialised | BrokerRefused]:
         """KIP-939: open transactions become prepared ones, which never time out, and their writers are fenced.
 
-        `UnsupportedVersion` where a broker is too old to know; where it is not allowed, each id has the refusal.
+        Each id has its own answer: of two coordinators one may know this, and the other refuse it or be too old for it.
         """
         requests = {
             name: InitProducerIdRequest(transactional_id=name, enable2_pc=True, keep_prepared_txn=True)
@@ -248,9 +250,10 @@ class BlockingTransactions:
             connection = self._client.connection(broker_id)
             version = connection.versions.pick(type(next(iter(requests.values()))))
             if version < version_min:
-                raise UnsupportedVersion(
-                    f"broker {broker_id} knows {response_type.__name__} up to version {version} only"
-                )
+                # An answer, and no error: other coordinators may have done their part already.
+                for name in requests:
+                    answers[name] = BrokerRefused(ErrorCode.UNSUPPORTED_VERSION, name)
+                return None
             version = version if version_max is None else min(version, version_max)
             under_way = {
                 name: connection.send(request, response_type, version=version) for name, request in requests.items()

@@ -45,6 +45,21 @@ class Key(NamedTuple):
         return json.dumps({"query": self.query, "record": self.record}).encode()
 
 
+class Participant(NamedTuple):
+    """A transaction with rows of a decided batch."""
+
+    #: Its transactional id, without the decision's prefix.
+    name: str
+    producer_id: int
+    epoch: int
+    #: A prepared transaction never times out (KIP-939). Of two coordinators, one may know this and the other not.
+    prepared: bool = False
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Batch `batch` is what its transactions hold, and nothing else."""
@@ -55,30 +70,31 @@ class Decision:
     run: str
     superseded: tuple[str, ...] = ()
     decided_at_ms: int
-    #: Whether the transactions are prepared ones, which never time out (KIP-939).
-    two_phase: bool = False
     #: How the transactional ids of this batch begin; keeps the record short.
     prefix: str = ""
-    transactions: tuple[tuple[str, int, int], ...] = ()
+    transactions: tuple[Participant, ...] = ()
 
     @property
-    def participants(self) -> dict[str, ProducerIdentity]:
-        return {self.prefix + name: ProducerIdentity(*identity) for name, *identity in self.transactions}
+    def participants(self) -> dict[str, Participant]:
+        return {self.prefix + each.name: each for each in self.transactions}
 
     def encode(self) -> bytes:
-        return json.dumps(
-            {
-                "version": VERSION,
-                "kind": self.kind,
-                "batch": self.batch,
-                "run": self.run,
-                "superseded": self.superseded,
-                "decidedAtMs": self.decided_at_ms,
-                "twoPhase": self.two_phase,
-                "prefix": self.prefix,
-                "transactions": self.transactions,
-            }
-        ).encode()
+        prepared = [each.name for each in self.transactions if each.prepared]
+        all_prepared = len(prepared) == len(self.transactions) > 0
+        known = {
+            "version": VERSION,
+            "kind": self.kind,
+            "batch": self.batch,
+            "run": self.run,
+            "superseded": self.superseded,
+            "decidedAtMs": self.decided_at_ms,
+            "twoPhase": all_prepared,
+            "prefix": self.prefix,
+            "transactions": [(each.name, *each.identity) for each in self.transactions],
+        }
+        if prepared and not all_prepared:
+            known["prepared"] = prepared
+        return json.dumps(known).encode()
 
 
 class Ended(NamedTuple):
@@ -175,15 +191,18 @@ def decode_key(data: bytes) -> Key:
 
 def decode_decision(data: bytes) -> Decision:
     known = _json(data, "decision")
+    prepared = frozenset(known.get("prepared", ()))
     return Decision(
         kind=known["kind"],
         batch=known["batch"],
         run=known["run"],
         superseded=tuple(known["superseded"]),
         decided_at_ms=known["decidedAtMs"],
-        two_phase=known["twoPhase"],
         prefix=known["prefix"],
-        transactions=tuple((name, producer_id, epoch) for name, producer_id, epoch in known["transactions"]),
+        transactions=tuple(
+            Participant(name, producer_id, epoch, prepared=known["twoPhase"] or name in prepared)
+            for name, producer_id, epoch in known["transactions"]
+        ),
     )
 
 
@@ -252,7 +271,7 @@ def is_written(state: QueryState, batch: int) -> bool:
 
 def voided(decision: Decision) -> Decision:
     """In its place when none of its transactions was committed: the batch is undecided again."""
-    return replace(decision, batch=decision.batch - 1, transactions=(), two_phase=False)
+    return replace(decision, batch=decision.batch - 1, transactions=())
 
 
 def forgotten(states: dict[str, QueryState], *, now_ms: int, retention_ms: int) -> list[Key]:

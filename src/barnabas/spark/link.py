@@ -47,8 +47,6 @@ class Link:
         self.transactions = BlockingTransactions(self.client)
         #: For produce requests alone, by broker.
         self.connections: dict[int, BlockingConnection] = {}
-        #: Whether the brokers keep prepared transactions (KIP-939); None until one was asked.
-        self.two_phase: bool | None = None
         self._read: dict[TopicPartition, _Read] = {}
 
     def close(self) -> None:

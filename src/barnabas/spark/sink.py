@@ -271,9 +271,10 @@ def _together(held: "list[pa.RecordBatch]") -> "list[pa.RecordBatch]":
 def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], reached: Callable[[str], None]) -> None:
     told = [message for message in messages if isinstance(message, Written)]
     written = _transactions(told)
-    if not options.exactly_once or not (written or any(message.skipped for message in told)):
+    skipped = sum(message.skipped for message in told)
+    if not options.exactly_once or not (written or skipped):
         return  # nothing was written that is not seen already
-    Driver(options, link_to(options.client), at=reached).commit(told[0].batch, written)
+    Driver(options, link_to(options.client), at=reached).commit(told[0].batch, written, skipped=skipped)
 
 
 def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:

@@ -13,16 +13,26 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.client.blocking_producer import BlockingProducer, ReadyBatch
-from barnabas.client.blocking_transactions import NO_IDENTITY, Initialised, ProducerIdentity
-from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion
+from barnabas.client.blocking_transactions import NO_IDENTITY, NO_TIMEOUT_MS, Initialised, ProducerIdentity
+from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_build import BatchBuilder
 from barnabas.spark import decision
-from barnabas.spark.decision import BATCH, AlreadyDecided, Decision, DecisionLog, Ended, Key, Superseded, Undecided
+from barnabas.spark.decision import (
+    BATCH,
+    AlreadyDecided,
+    Decision,
+    DecisionLog,
+    Ended,
+    Key,
+    Participant,
+    Superseded,
+    Undecided,
+)
 from barnabas.spark.link import Link
 from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
 
@@ -115,8 +125,11 @@ class Driver:
 
     # -- what writers call ----------------------------------------------------------------------------------------------
 
-    def commit(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
-        """Let what the tasks have written be seen, unless the batch was decided before."""
+    def commit(self, batch: BatchOf, written: Mapping[str, ProducerIdentity], *, skipped: int = 0) -> None:
+        """Let what the tasks have written be seen, unless the batch was decided before.
+
+        `skipped` tasks have written nothing because they found it decided.
+        """
         options = self._options
         self._link.forget_topics()
         self._link.make_decisions_topic(options.decisions_topic)
@@ -143,6 +156,13 @@ class Driver:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 if is_takeover:
                     self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *written})
+                if skipped:
+                    self._abort(written)
+                    raise BatchNotWritten(
+                        f"{batch} was not committed, and nothing of it is seen: {skipped} of its tasks found it decided, and "
+                        "that decision was void by the time it was to be carried out. Start the query again: the batch will be "
+                        "written again"
+                    )
                 decided = self._decide(batch, written, superseded, where, driver, identity)
                 self._finish(batch.query, decided, where, driver, identity)
                 if is_takeover:
@@ -185,18 +205,17 @@ class Driver:
         driver: str,
         identity: ProducerIdentity,
     ) -> Decision:
-        kept, two_phase = self._keep(batch, written)
+        kept = self._keep(batch, written)
         self._at(READY)
-        prefix = commonprefix(list(kept))  # noqa: RUF071  # characters are what it is for
+        prefix = commonprefix([each.name for each in kept])  # noqa: RUF071  # characters are what it is for
         decided = Decision(
             kind=batch.kind,
             batch=batch.batch,
             run=batch.run,
             superseded=superseded,
             decided_at_ms=self._now_ms(),
-            two_phase=two_phase,
             prefix=prefix,
-            transactions=tuple((name.removeprefix(prefix), *who) for name, who in sorted(kept.items())),
+            transactions=tuple(each._replace(name=each.name.removeprefix(prefix)) for each in sorted(kept)),
         )
         try:
             self._record_decision(batch.query, decided, where, driver, identity)
@@ -210,37 +229,48 @@ class Driver:
         self._at(DECIDED)
         return decided
 
-    def _keep(
-        self, batch: BatchOf, written: Mapping[str, ProducerIdentity]
-    ) -> tuple[Mapping[str, ProducerIdentity], bool]:
-        """The transactions, safe from timing out where the brokers can do that; each is known to be open."""
-        if self._link.two_phase is not False and written:
-            try:
-                kept = self._transactions.keep_all(list(written))
-            except UnsupportedVersion:
-                kept = None
-            refused = kept is None or any(
-                isinstance(answer, BrokerRefused) and answer.code in _NO_TWO_PHASE for answer in kept.values()
-            )
-            self._link.two_phase = not refused
-            if kept is not None and not refused:
-                gone = {name for name, who in written.items() if not _is_kept(kept[name], who)}
-                self._require_none_gone(batch, gone, written)
-                return {name: answer.identity for name, answer in kept.items() if isinstance(answer, Initialised)}, True
-        states = self._transactions.describe_all(list(written))
+    def _keep(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> list[Participant]:
+        """The transactions, each known to be open, and safe from timing out where its coordinator can do that.
+
+        Coordinators differ: two-phase commit is enabled one broker after the other. A prepared transaction has an identity of
+        its own from then on, which alone can end it.
+        """
+        answers = self._transactions.keep_all(list(written)) if written else {}
+        prepared = {
+            name: answer
+            for name, answer in answers.items()
+            if not (isinstance(answer, BrokerRefused) and answer.code in _NO_TWO_PHASE)
+        }
+        gone = {name for name, answer in prepared.items() if not _is_kept(answer, written[name])}
+        others = {name: who for name, who in written.items() if name not in prepared}
+        gone |= self._not_open(others)
+        self._require_none_gone(batch, gone, written)
+        kept = [Participant(name, *who) for name, who in others.items()]
+        for name, answer in prepared.items():
+            assert isinstance(answer, Initialised), "a refusal is gone"
+            kept.append(Participant(name, *answer.identity, prepared=True))
+        return kept
+
+    def _not_open(self, written: Mapping[str, ProducerIdentity]) -> set[str]:
+        """Those that cannot be ended with the identity that wrote them."""
+        states = self._transactions.describe_all(list(written)) if written else {}
         gone = set()
         for name, who in written.items():
             state = states[name]
-            is_open = not isinstance(state, BrokerRefused) and state.transaction_state == "Ongoing"
-            if not is_open or (state.producer_id, state.producer_epoch) != who:  # type: ignore[union-attr]
+            if (
+                isinstance(state, BrokerRefused)
+                or state.transaction_state != "Ongoing"
+                or (state.producer_id, state.producer_epoch) != who
+                # Prepared by a coordinator that lost its place before it could tell us the new identity.
+                or state.transaction_timeout_ms == NO_TIMEOUT_MS
+            ):
                 gone.add(name)
-        self._require_none_gone(batch, gone, written)
-        return written, False
+        return gone
 
     def _require_none_gone(self, batch: BatchOf, gone: set[str], written: Mapping[str, ProducerIdentity]) -> None:
         if not gone:
             return
-        self._abort({name: who for name, who in written.items() if name not in gone})
+        self._abort(written)
         raise BatchNotWritten(
             f"{batch} was not committed, and nothing of it is seen: {len(gone)} of its {len(written)} transactions were "
             f"aborted before all tasks had finished ({', '.join(sorted(gone)[:3])}). If they timed out, raise "
@@ -254,61 +284,58 @@ class Driver:
         self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
     ) -> None:
         """End every transaction of a decided batch. Asking again for one that has ended does no harm."""
-        lost = self._end(decided)
+        left = self._end(decided)
         self._at(ALL_ENDED)
-        if lost:
-            self._give_up(query, decided, lost, where, driver, identity)
+        if left:
+            self._give_up(query, decided, left, where, driver, identity)
         self._record_ended(query, decided, where)
 
-    def _end(self, decided: Decision) -> list[str]:
-        """The names of those that cannot be ended any more."""
+    def _end(self, decided: Decision) -> "_Left":
+        """Those that cannot be ended any more."""
         participants = list(decided.participants.items())
-        lost = []
+        left = _Left([], [])
         half = (len(participants) + 1) // 2
-        for part in (participants[:half], participants[half:]):
-            for name, refusal in self._transactions.end_all(dict(part), committed=True).items():
+        for part in (dict(participants[:half]), dict(participants[half:])):
+            identities = {name: each.identity for name, each in part.items()}
+            for name, refusal in self._transactions.end_all(identities, committed=True).items():
                 if refusal is None:
                     continue
                 if refusal.code not in _LOST:
                     raise refusal
+                if refusal.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                    left.lost.append(name)
+                elif not part[name].prepared:
+                    left.forgotten.append(name)
                 # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
-                if not (decided.two_phase and refusal.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING):
-                    lost.append(name)
             self._at(HALF_ENDED)
-        return lost
+        return left
 
     def _give_up(
         self,
         query: str,
         decided: Decision,
-        lost: list[str],
+        left: "_Left",
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
     ) -> None:
-        """The brokers timed transactions out between the decision and its end: never in silence."""
+        """The brokers aborted transactions between the decision and its end, or may have: never in silence."""
         total = len(decided.transactions)
-        what = (
-            f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970, but {len(lost)} of "
-            f"its {total} transactions were aborted by the brokers before they could be ended (they timed out while no driver "
-            f"ran): {', '.join(sorted(lost)[:5])}"
-        )
-        if len(lost) == total or self._options.on_lost == REWRITE:
+        when = f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970"
+        what = f"{when}. {left.told(total)}"
+        if len(left.lost) == total or self._options.on_lost == REWRITE:
             self._record_decision(query, decision.voided(decided), where, driver, identity)
-            seen = (
-                "Nothing of it is seen." if len(lost) == total else f"The rows of {total - len(lost)} tasks are seen."
-            )
+            # Waits for its markers: whoever reads the log from now on knows.
+            self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+            seen = "Nothing of it is seen." if len(left.lost) == total else "Rows of other tasks are seen."
             raise TransactionsLost(f"{what}. {seen} Start the query again: the whole batch will be written again")
         if self._options.on_lost == SKIP:
-            log.error(
-                "%s. Their rows are missing from the topics, and are skipped as onLostTransactions=skip says", what
-            )
+            log.error("%s. onLostTransactions=skip: rows that are missing from the topics are skipped", what)
             return
         raise TransactionsLost(
-            f"{what}. Their rows are missing from the topics, those of the other tasks are there. Start the query once with "
-            "onLostTransactions=rewrite to have the whole batch written again (rows that are there come twice), or with "
-            "onLostTransactions=skip to go on without the missing rows. Brokers with transaction.two.phase.commit.enable=true "
-            "do not lose prepared transactions"
+            f"{what}. Rows of other tasks are there. Start the query once with onLostTransactions=rewrite to have the whole "
+            "batch written again (rows that are there come twice), or with onLostTransactions=skip to go on without the rows "
+            "that are missing. Brokers with transaction.two.phase.commit.enable=true do not lose prepared transactions"
         )
 
     # -- records of the decision log ------------------------------------------------------------------------------------
@@ -369,19 +396,47 @@ class Driver:
             if query == own or unfinished is None or unfinished.kind != BATCH:
                 continue
             try:
-                lost = self._end(unfinished)
+                left = self._end(unfinished)
             except ClientError as error:
                 log.warning("batch write %s was decided but cannot be finished now: %s", query, error)
                 continue
-            if lost:
+            if left:
                 log.error(
-                    "batch write %s was decided, its driver died, and %d of its %d transactions timed out before they could "
-                    "be ended: their rows are missing from the topics",
-                    query, len(lost), len(unfinished.transactions),
-                )  # fmt: skip
+                    "batch write %s was decided, and its driver died. %s",
+                    query,
+                    left.told(len(unfinished.transactions)),
+                )
             self._record_ended(query, unfinished, where)
         old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)
         self._record(where, [(key, None) for key in old if key.query != own])
+
+
+class _Left(NamedTuple):
+    """Transactions of a decided batch that cannot be ended any more."""
+
+    #: Aborted by a broker: they timed out while no driver ran. Their rows are missing.
+    lost: list[str]
+    #: Their coordinator has forgotten them (`transactional.id.expiration.ms`): they were ended long ago, by a driver that
+    #: could not record it any more, or by a time-out. Nobody can tell which.
+    forgotten: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.forgotten)
+
+    def told(self, total: int) -> str:
+        said = []
+        if self.lost:
+            said.append(
+                f"{len(self.lost)} of its {total} transactions were aborted by the brokers before they could be ended (they "
+                f"timed out while no driver ran), and their rows are missing: {', '.join(sorted(self.lost)[:5])}"
+            )
+        if self.forgotten:
+            said.append(
+                f"{len(self.forgotten)} of its {total} transactions are forgotten by the brokers "
+                "(transactional.id.expiration.ms), and nobody can tell whether their rows are there: "
+                f"{', '.join(sorted(self.forgotten)[:5])}"
+            )
+        return ". ".join(said)
 
 
 def _is_kept(answer: Initialised | BrokerRefused, who: ProducerIdentity) -> bool:

@@ -10,9 +10,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from barnabas.client.blocking_transactions import BlockingTransactions
+from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.spark import sink
 from barnabas.spark.link import Link, link_to
 from barnabas.spark.sink import StreamWriter, Written, stream_writer
+from barnabas.testing import wait_until
 
 SCHEMA = StructType().add("value", "string")
 
@@ -107,8 +109,21 @@ class Query:
     def open_transactions(self) -> list[str]:
         return BlockingTransactions(self.link().client).ongoing(f"barnabas-spark/{self.name}/")
 
+    def being_ended(self) -> list[str]:
+        """Transactions that have ended, while their markers are still on the way to the partitions."""
+        client, found = self.link().client, []
+        client.refresh([])
+        for broker_id in client.image.brokers:
+            request = ListTransactionsRequest(state_filters=["PrepareCommit", "PrepareAbort"])
+            response = client.connection(broker_id).request(request, ListTransactionsResponse)
+            found += [
+                each.transactional_id for each in response.transaction_states if self.name in each.transactional_id
+            ]
+        return found
+
     def seen(self) -> list[str]:
-        """What a read_committed consumer sees, with nothing held back by an open transaction."""
+        """What a read_committed consumer sees, once all that was ended has its markers."""
+        wait_until(lambda: not self.being_ended(), timeout_s=30)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,

@@ -1,5 +1,7 @@
 """The decision log, pure: what its records mean, and what a driver may do."""
 
+import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,6 +22,7 @@ from barnabas.spark.decision import (
     Ended,
     Key,
     NotADecision,
+    Participant,
     QueryState,
     Superseded,
     Undecided,
@@ -33,7 +36,7 @@ FIRST = Decision(
     run="r1",
     decided_at_ms=1000,
     prefix="p/q/r1/0/",
-    transactions=(("0/0", 7, 1), ("1/2", 8, 0)),
+    transactions=(Participant("0/0", 7, 1), Participant("1/2", 8, 0)),
 )
 
 
@@ -105,8 +108,17 @@ def test_tombstones_forget() -> None:
 
 
 def test_a_decision_names_its_transactions_in_full() -> None:
-    assert FIRST.participants == {"p/q/r1/0/0/0": ProducerIdentity(7, 1), "p/q/r1/0/1/2": ProducerIdentity(8, 0)}
-    assert decision.decode_decision(FIRST.encode()) == FIRST
+    found = {name: each.identity for name, each in FIRST.participants.items()}
+    assert found == {"p/q/r1/0/0/0": ProducerIdentity(7, 1), "p/q/r1/0/1/2": ProducerIdentity(8, 0)}
+
+
+@pytest.mark.parametrize("prepared", list(itertools.product([False, True], repeat=2)))
+def test_a_decision_knows_which_of_its_transactions_are_prepared(prepared: tuple[bool, ...]) -> None:
+    both = zip(FIRST.transactions, prepared, strict=True)
+    decided = replace(FIRST, transactions=tuple(each._replace(prepared=is_so) for each, is_so in both))
+    assert decision.decode_decision(decided.encode()) == decided
+    # As earlier versions read it: where it is true, all are.
+    assert json.loads(decided.encode())["twoPhase"] == all(prepared)
 
 
 def test_records_of_a_newer_version_and_garbage_are_refused() -> None:

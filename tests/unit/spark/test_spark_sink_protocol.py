@@ -12,7 +12,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
-from barnabas.core.errors import ConfigError
+from barnabas.client.blocking_transactions import BlockingTransactions, Initialised
+from barnabas.client.errors import BrokerRefused
+from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
 from barnabas.spark.link import Link, close_links
 from barnabas.spark.sink import Written
@@ -25,13 +27,31 @@ from barnabas.spark.transactions import (
     DriverReplaced,
     TransactionsLost,
 )
+from barnabas.testing import wait_until
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.plugin import Kafka
+
+#: A cluster for tests has it: where it is off must be said.
+TWO_PHASE, TIMES_OUT = ({"transaction.two.phase.commit.enable": value} for value in ("true", "false"))
 
 
 @pytest.fixture(scope="module")
 def two_phase_cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1, config={"transaction.two.phase.commit.enable": "true"}) as cluster:
+    with Cluster(brokers=1, config=TWO_PHASE) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def plain_cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1, config=TIMES_OUT) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def mixed_cluster() -> Iterator[Cluster]:
+    """Two-phase commit is read-only: every cluster that enables it is this one for a while."""
+    spread = {"transaction.state.log.num.partitions": "16"}
+    with Cluster(brokers=2, config=spread, broker_config={1: TWO_PHASE, 2: TIMES_OUT}) as cluster:
         yield cluster
 
 
@@ -41,12 +61,10 @@ def links() -> Iterator[None]:
     close_links()
 
 
-@pytest.fixture(params=["times out", "prepared"])
-def cluster(request: pytest.FixtureRequest, kafka_shared_cluster: Cluster) -> Cluster:
-    if request.param == "times out":
-        return kafka_shared_cluster
-    prepared: Cluster = request.getfixturevalue("two_phase_cluster")
-    return prepared
+@pytest.fixture(params=["plain_cluster", "two_phase_cluster", "mixed_cluster"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
@@ -200,6 +218,20 @@ def test_a_decision_whose_transactions_are_all_gone_is_void(query: Query) -> Non
     assert query.seen() == all_of(0)
 
 
+def test_a_batch_is_not_decided_without_the_rows_of_tasks_that_took_it_for_decided(query: Query) -> None:
+    """They read a decision that another driver was just taking back."""
+    run = query.start()
+    messages = run.write_all(0)
+    assert messages[1] is not None
+    messages[1] = Written(messages[1].batch, skipped=True)
+    with pytest.raises(BatchNotWritten, match="1 of its tasks found it decided"):
+        run.writer().commit(messages, 0)
+    assert query.seen() == []
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+    assert query.open_transactions() == []
+
+
 def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     two_phase_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +247,85 @@ def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     assert state.transaction_timeout_ms == 60000  # type: ignore[union-attr]
     query.start().do(0)
     assert query.seen() == all_of(0)
+
+
+def timeouts_ms(query: Query) -> set[int]:
+    described = query.link().transactions.describe_all(query.open_transactions())
+    return {state.transaction_timeout_ms for state in described.values()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("point", [READY, DECIDED, HALF_ENDED, ALL_ENDED])
+def test_coordinators_that_differ_in_two_phase_commit_let_a_batch_be_seen_whole(
+    mixed_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
+    run, tasks = query.start(), 16
+    messages = run.write_all(0, tasks)
+    with pytest.raises(Died):
+        run.writer(dies_at=point).commit(messages, 0)
+    if point in (READY, DECIDED):
+        assert timeouts_ms(query) == {60000, 2**31 - 1}, "both kinds of coordinators have a part"
+    again = query.start()
+    again.writer().commit(again.write_all(0, tasks), 0)
+    again.do(1)
+    assert query.seen() == sorted(all_of(0, tasks=tasks) + all_of(1))
+    assert query.open_transactions() == []
+
+
+def test_a_transaction_prepared_by_a_coordinator_that_then_lost_its_place_is_written_again(
+    mixed_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new identity went with the answer: one that takes over without two-phase commit cannot tell it."""
+    query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
+    run = query.start()
+    messages = run.write_all(0, 16)
+    kept = query.link().transactions.keep_all([each.transactional_id for each in messages if each])
+    lost = [name for name, answer in kept.items() if isinstance(answer, Initialised)]
+    assert lost
+
+    def refused(transactions: BlockingTransactions, names: list[str]) -> dict[str, BrokerRefused]:
+        return {name: BrokerRefused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name) for name in names}
+
+    with monkeypatch.context() as during:
+        during.setattr(BlockingTransactions, "keep_all", refused)
+        with pytest.raises(BatchNotWritten, match=f"{len(lost)} of its 16 transactions"):
+            run.writer().commit(messages, 0)
+    assert query.open_transactions() == [], "a prepared one would hold readers back for ever"
+    again = query.start()
+    again.writer().commit(again.write_all(0, 16), 0)
+    assert query.seen() == all_of(0, tasks=16)
+
+
+def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken_for_lost(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TIMES_OUT | {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with Cluster(brokers=1, config=config) as cluster:
+        query = Query(cluster.bootstrap, monkeypatch, kafka.name("query"))
+        with pytest.raises(Died):
+            query.start().do(0, dies_at=ALL_ENDED)
+        assert query.seen() == all_of(0)
+        known = query.link().decisions("decisions", query.name)
+        assert known is not None
+        decided = known[1].of(query.name).decision
+        assert decided is not None
+
+        def all_forgotten() -> bool:
+            states = query.link().transactions.describe_all(list(decided.participants))
+            return all(isinstance(state, BrokerRefused) for state in states.values())
+
+        wait_until(all_forgotten, timeout_s=30)
+        for _ in range(2):
+            with pytest.raises(
+                TransactionsLost, match=r"3 of its 3 transactions are forgotten.*onLostTransactions=skip"
+            ):
+                query.start().do(0)
+        query.start(onLostTransactions="skip").do(0)
+        query.start().do(1)
+        assert query.seen() == all_of(0, 1)
 
 
 def test_aborted_batches_leave_nothing(query: Query) -> None:
