@@ -22,7 +22,7 @@ from tests.pki import Authority
 from typer.testing import CliRunner
 
 from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
-from barnabas.auth.oauth import OAUTH_MODULE
+from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
 from barnabas.core.config.properties import format_properties

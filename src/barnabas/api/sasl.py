@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
+from barnabas.auth.exchange import SaslFailed
 from barnabas.auth.machine import IllegalState, NotAdmitted, RequestKind, SaslSession
-from barnabas.auth.mechanism import SaslFailed
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.protocol.messages.base import ApiMessage

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from barnabas.api.entity_settings import WriteConfig
-from barnabas.auth.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
+from barnabas.auth.mechanisms.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.core.errors import ErrorCode, Refused

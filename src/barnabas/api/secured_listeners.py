@@ -5,6 +5,7 @@ import logging
 from barnabas.api.sasl import SaslApi, SaslGate
 from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth.machine import SaslSession
+from barnabas.auth.registry import login_settings
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost
 from barnabas.client.security import ClientSecurity, authenticate
@@ -34,17 +35,6 @@ _LINK_SETTINGS = (
     "ssl.enabled.protocols",
     "ssl.cipher.suites",
     "ssl.endpoint.identification.algorithm",
-)
-#: Of these a mechanism may have its own.
-_LOGIN_SETTINGS = (
-    "sasl.jaas.config",
-    "sasl.oauthbearer.token.endpoint.url",
-    "sasl.login.refresh.window.factor",
-    "sasl.login.refresh.window.jitter",
-    "sasl.login.connect.timeout.ms",
-    "sasl.login.read.timeout.ms",
-    "sasl.login.retry.backoff.ms",
-    "sasl.login.retry.backoff.max.ms",
 )
 #: How long a broker waits for each answer while it authenticates to another.
 _AUTHENTICATION_TIMEOUT_MS = 10_000
@@ -128,5 +118,5 @@ def _link_security(config: BrokerConfig, listener: str) -> ClientSecurity | None
     mechanism = config.sasl_mechanism_inter_broker_protocol
     settings = {name: setting_text(config, listener, name) for name in _LINK_SETTINGS}
     settings["sasl.mechanism"] = mechanism
-    settings |= {name: setting_text(config, listener, name, mechanism) for name in _LOGIN_SETTINGS}
+    settings |= {name: setting_text(config, listener, name, mechanism) for name in login_settings()}
     return ClientSecurity.of(protocol.name, {name: text for name, text in settings.items() if text is not None})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from barnabas.auth.mechanism import SaslFailed, ServerExchange
+from barnabas.auth.exchange import SaslFailed, ServerExchange
 
 #: Kafka does not take a second authentication within this time for a re-authentication.
 REAUTHENTICATION_MIN_MS: Final = 1_000

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 
-from barnabas.auth.scram import BY_NAME, ScramCredential
+from barnabas.auth.mechanisms.scram import BY_NAME, ScramCredential
 from barnabas.cli._command import UsageError
 from barnabas.client.admin.configs import ScramUpsert
 from barnabas.coordination import paths

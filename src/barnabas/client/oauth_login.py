@@ -15,7 +15,8 @@ from urllib.parse import quote_plus
 
 from barnabas.auth.jaas import JaasEntry, parse_jaas
 from barnabas.auth.jwt import InvalidToken, Json, encode_unsecured, parse_jwt
-from barnabas.auth.oauth import OAuthClient, check_extensions
+from barnabas.auth.mechanisms.oauthbearer import MECHANISM, OAuthClient, check_extensions
+from barnabas.auth.registry import Login, client_side
 from barnabas.auth.tls import TlsSettings, client_context
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.web import WebFailed, check_url, load
@@ -70,6 +71,23 @@ def _end_s(token: str) -> float:
     except InvalidToken:
         return 0.0  # opaque to us, so it is used once; the broker may know it
     return float(end) if isinstance(end, int | float) else 0.0
+
+
+@client_side(
+    MECHANISM,
+    settings=(
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.login.retry.backoff.max.ms",
+    ),
+)
+def _client(settings: Mapping[str, str]) -> Login:
+    tokens = token_source(settings)
+    return Login(tokens.exchange, tokens)
 
 
 def token_source(settings: Mapping[str, str]) -> TokenSource:

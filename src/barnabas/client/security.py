@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from barnabas.auth.client import exchange_factory
-from barnabas.auth.mechanism import ClientExchange, SaslFailed
-from barnabas.auth.oauth import MECHANISM as OAUTHBEARER
+from barnabas.auth.exchange import ClientExchange, SaslFailed
+from barnabas.auth.registry import Tokens, login_of
 from barnabas.auth.tls import TlsSettings, client_context
+from barnabas.client import oauth_login as oauth_login  # registers OAUTHBEARER
 from barnabas.client.connection import Connection
 from barnabas.client.errors import AuthenticationFailed
-from barnabas.client.oauth_login import TokenSource, token_source
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -29,8 +28,8 @@ class ClientSecurity:
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
     begin: Callable[[], ClientExchange] | None = None
-    #: Where OAUTHBEARER's tokens come from.
-    tokens: TokenSource | None = None
+    #: Where a mechanism with tokens gets them.
+    tokens: Tokens | None = None
 
     @staticmethod
     def of(security_protocol: str, settings: Mapping[str, str]) -> "ClientSecurity":
@@ -40,11 +39,8 @@ class ClientSecurity:
             tls = client_context(TlsSettings.read(settings.get))
         if security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
             return ClientSecurity(tls=tls)
-        if settings.get("sasl.mechanism") == OAUTHBEARER:
-            tokens = token_source(settings)
-            return ClientSecurity(tls=tls, mechanism=OAUTHBEARER, begin=tokens.exchange, tokens=tokens)
-        mechanism, begin = exchange_factory(settings)
-        return ClientSecurity(tls=tls, mechanism=mechanism, begin=begin)
+        mechanism, login = login_of(settings)
+        return ClientSecurity(tls=tls, mechanism=mechanism, begin=login.begin, tokens=login.tokens)
 
     def exchange(self, address: str) -> "SaslConversation | None":
         """The conversation to hold on a fresh connection; None where there is no SASL. It may wait for a token."""

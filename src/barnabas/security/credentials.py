@@ -7,7 +7,7 @@ every broker by the notification of changed settings.
 import logging
 from collections.abc import Mapping
 
-from barnabas.auth.scram import BY_NAME, ScramCredential, ScramMechanism
+from barnabas.auth.mechanisms.scram import BY_NAME, ScramCredential, ScramMechanism
 
 log = logging.getLogger(__name__)
 

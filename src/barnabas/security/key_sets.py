@@ -6,10 +6,10 @@ Owner: the event loop; documents are loaded on a thread.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from barnabas.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
+from barnabas.auth.registry import KeySetSettings
 from barnabas.client.web import WebFailed, check_url, load
 from barnabas.core.errors import ConfigError
 
@@ -17,14 +17,6 @@ log = logging.getLogger(__name__)
 
 #: A token with an unknown key asks for a new key set at once, but not more often than this: strangers send tokens, too.
 EXPEDITE_MIN_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class KeySetSettings:
-    url: str
-    refresh_ms: int
-    backoff_ms: int
-    backoff_max_ms: int
 
 
 class KeySetSource:

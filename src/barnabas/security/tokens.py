@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from barnabas.auth.scram import ITERATIONS_MIN, ScramCredential, ScramMechanism, TokenCredential
+from barnabas.auth.mechanisms.scram import ITERATIONS_MIN, ScramCredential, ScramMechanism, TokenCredential
 from barnabas.coordination.znodes_security import DelegationTokenInfo
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.security.principal import Principal

@@ -18,7 +18,7 @@ from tests.oauth_provider import SigningKey, key_set
 
 from barnabas.auth.authority import LocalAuthority
 from barnabas.auth.jaas import SCRAM_MODULE
-from barnabas.auth.oauth import OAUTH_MODULE
+from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config

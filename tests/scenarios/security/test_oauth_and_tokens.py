@@ -21,7 +21,7 @@ from secured import PLAIN_MODULE, SCRAM_MODULE, bootstrap_of, kafka_python_comes
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 from typer.testing import CliRunner
 
-from barnabas.auth.oauth import OAUTH_MODULE
+from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.admin.tokens import DelegationToken, create_token, describe_tokens

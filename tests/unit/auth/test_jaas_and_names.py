@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.auth.client import exchange_factory
 from barnabas.auth.distinguished_name import format_subject, principal_mapper
 from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from barnabas.auth.registry import login_of
 from barnabas.core.errors import ConfigError
 
 
@@ -42,18 +42,16 @@ def test_line_that_cannot_be_read_is_refused_without_its_secret(text: str) -> No
 
 def test_missing_option_is_named() -> None:
     with pytest.raises(ConfigError, match="needs password"):
-        exchange_factory(
-            {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f'{SCRAM_MODULE} required username="u";'}
-        )
+        login_of({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f'{SCRAM_MODULE} required username="u";'})
 
 
 def test_client_exchange_of_each_mechanism() -> None:
     line = f'{SCRAM_MODULE} required username="u" password="p";'
     for mechanism, first in (("PLAIN", b"\0u\0p"), ("SCRAM-SHA-256", b"n,,n=u,r="), ("SCRAM-SHA-512", b"n,,n=u,r=")):
-        name, begin = exchange_factory({"sasl.mechanism": mechanism, "sasl.jaas.config": line})
-        assert name == mechanism and begin().first().startswith(first)
-    _, begin = exchange_factory({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line})
-    assert begin().first() != begin().first()  # a nonce is used once
+        name, login = login_of({"sasl.mechanism": mechanism, "sasl.jaas.config": line})
+        assert name == mechanism and login.begin().first().startswith(first)
+    _, login = login_of({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line})
+    assert login.begin().first() != login.begin().first()  # a nonce is used once
 
 
 def test_subject_is_written_as_java_writes_it() -> None:

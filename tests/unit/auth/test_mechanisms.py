@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.auth.mechanism import SaslFailed
-from barnabas.auth.plain import PlainClient, PlainServer
-from barnabas.auth.scram import ScramClient, ScramCredential, ScramMechanism, ScramServer
+from barnabas.auth.exchange import SaslFailed
+from barnabas.auth.mechanisms.plain import PlainClient, PlainServer
+from barnabas.auth.mechanisms.scram import ScramClient, ScramCredential, ScramMechanism, ScramServer
 
 USERS = {"alice": "secret", "bob": "pä,=ss"}
 SALT = b"0123456789abcdef"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, b64, key_set, serving
 
+from barnabas.auth.exchange import SaslFailed
 from barnabas.auth.jwt import InvalidToken, KeySet, UnknownKey, encode_unsecured, parse_jwt
-from barnabas.auth.mechanism import SaslFailed
-from barnabas.auth.oauth import (
+from barnabas.auth.mechanisms.oauthbearer import (
     OAUTH_MODULE,
     BearerToken,
     InsufficientScope,
@@ -23,10 +23,11 @@ from barnabas.auth.oauth import (
     signed_validator,
     unsecured_validator,
 )
+from barnabas.auth.registry import KeySetSettings
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.oauth_login import TokenSource, token_source
 from barnabas.core.errors import ConfigError
-from barnabas.security.key_sets import KeySets, KeySetSettings
+from barnabas.security.key_sets import KeySets
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 NOW_MS = 1_700_000_000_000

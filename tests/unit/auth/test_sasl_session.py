@@ -2,9 +2,9 @@
 
 import pytest
 
+from barnabas.auth.exchange import SaslFailed
 from barnabas.auth.machine import IllegalState, Mechanism, NotAdmitted, RequestKind, SaslSession, State
-from barnabas.auth.mechanism import SaslFailed
-from barnabas.auth.plain import PlainServer
+from barnabas.auth.mechanisms.plain import PlainServer
 
 GOOD = b"\0alice\0secret"
 

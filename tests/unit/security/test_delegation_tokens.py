@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from barnabas.auth.mechanism import SaslFailed
-from barnabas.auth.scram import ScramClient, ScramMechanism, ScramServer
+from barnabas.auth.exchange import SaslFailed
+from barnabas.auth.mechanisms.scram import ScramClient, ScramMechanism, ScramServer
 from barnabas.coordination import paths
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.security.principal import Principal

@@ -12,7 +12,7 @@ import uvloop
 
 from barnabas.api import sasl
 from barnabas.auth.machine import Mechanism, SaslSession
-from barnabas.auth.plain import PlainServer
+from barnabas.auth.mechanisms.plain import PlainServer
 from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.codec import decode

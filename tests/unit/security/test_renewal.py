@@ -8,7 +8,7 @@ import uvloop
 
 from barnabas.api import sasl
 from barnabas.auth.machine import Mechanism, SaslSession
-from barnabas.auth.plain import PlainServer
+from barnabas.auth.mechanisms.plain import PlainServer
 from barnabas.client import security
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost

@@ -1,13 +1,19 @@
 """From a listener's settings to the mechanisms that it offers, and what is said of settings that cannot work."""
 
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
+from barnabas.auth import registry
 from barnabas.auth.jaas import PLAIN_MODULE
-from barnabas.auth.oauth import OAUTH_MODULE
+from barnabas.auth.machine import Mechanism
+from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from barnabas.auth.mechanisms.plain import PlainClient, PlainServer
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.catalog import BROKER_SETTINGS
 from barnabas.core.errors import ConfigError
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.key_sets import KeySets
@@ -16,6 +22,10 @@ from tests.oauth_provider import SigningKey, key_set
 
 
 def offered(settings: dict[str, str]) -> list[str]:
+    return list(mechanisms(settings))
+
+
+def mechanisms(settings: dict[str, str]) -> dict[str, Mechanism]:
     config = BrokerConfig.parse(
         {
             "zookeeper.connect": "localhost",
@@ -27,7 +37,7 @@ def offered(settings: dict[str, str]) -> list[str]:
     parts = SaslParts(
         scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(lambda: 0.0), now_ms=lambda: 0
     )
-    return list(mechanisms_of(config, config.listeners[1], parts))
+    return mechanisms_of(config, config.listeners[1], parts)
 
 
 def test_mechanisms_in_the_order_of_the_settings(tmp_path: Path) -> None:
@@ -47,7 +57,10 @@ def test_mechanisms_in_the_order_of_the_settings(tmp_path: Path) -> None:
     [
         ({}, r"GSSAPI \(Kerberos\) is not supported, and it is Kafka's default; set sasl\.enabled\.mechanisms"),
         ({"sasl.enabled.mechanisms": ""}, "empty"),
-        ({"sasl.enabled.mechanisms": "DIGEST-MD5"}, "DIGEST-MD5 is not supported; use PLAIN, SCRAM-SHA-256"),
+        (
+            {"sasl.enabled.mechanisms": "DIGEST-MD5"},
+            "DIGEST-MD5 is not supported; use OAUTHBEARER, PLAIN, SCRAM-SHA-256",
+        ),
         ({"sasl.enabled.mechanisms": "PLAIN"}, r"listener\.name\.client\.plain\.sasl\.jaas\.config"),
         ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, r"oauthbearer\.sasl\.jaas\.config"),
         (
@@ -71,4 +84,36 @@ def test_listener_that_could_let_nobody_in_is_refused_with_what_to_do(settings: 
 def test_unsecured_tokens_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     line = f'{OAUTH_MODULE} required unsecuredValidatorRequiredScope="kafka";'
     assert offered({"sasl.enabled.mechanisms": "OAUTHBEARER", "oauthbearer.sasl.jaas.config": line}) == ["OAUTHBEARER"]
-    assert "anybody may say to be anybody" in caplog.text
+    assert "every client can claim to be any user" in caplog.text
+
+
+def test_mechanism_that_registers_itself_is_offered_and_can_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a new mechanism needs is its own module: nothing else names it."""
+    for registered in ("_servers", "_clients", "_login_settings"):
+        monkeypatch.setattr(registry, registered, dict(getattr(registry, registered)))
+
+    @registry.server_side("TRUSTING")
+    def server(sasl: registry.ListenerSasl) -> Callable[[], PlainServer]:
+        return lambda: PlainServer({sasl.jaas().require("only"): "open sesame"})
+
+    @registry.client_side("TRUSTING", settings=("sasl.login.read.timeout.ms",))
+    def client(settings: Mapping[str, str]) -> registry.Login:
+        return registry.Login(lambda: PlainClient(settings["user"], "open sesame"))
+
+    line = f'{PLAIN_MODULE} required only="alice";'
+    settings = {"sasl.enabled.mechanisms": "TRUSTING", "trusting.sasl.jaas.config": line}
+    [mechanism] = mechanisms(settings).values()
+    name, login = registry.login_of({"sasl.mechanism": "TRUSTING", "user": "alice"})
+    exchange = mechanism.begin()
+    exchange.evaluate(login.begin().first())
+    assert (name, exchange.user) == ("TRUSTING", "alice")
+    assert "sasl.login.read.timeout.ms" in registry.login_settings()
+
+
+def test_every_mechanism_has_both_sides_and_is_documented() -> None:
+    importlib.import_module("barnabas.client.security")
+    documented = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    for name in registry.mechanism_names():
+        assert name in registry._clients
+        assert name in documented
+        assert name in BROKER_SETTINGS["sasl.enabled.mechanisms"].documentation

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.auth.exchange import SaslFailed
 from barnabas.auth.jwt import InvalidToken, Json, Jwt, parse_jwt
-from barnabas.auth.mechanism import SaslFailed
+from barnabas.auth.registry import KeySetSettings, ListenerSasl, server_side
+from barnabas.core.config.definition import Value
 from barnabas.core.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 MECHANISM: Final = "OAUTHBEARER"
+_UNSECURED: Final = "unsecuredValidator"
 OAUTH_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 _SEPARATOR: Final = "\x01"
@@ -225,3 +228,54 @@ def check_extensions(extensions: Mapping[str, str]) -> None:
             raise ConfigError(f"sasl.jaas.config: {name} cannot be the name of a SASL extension: letters, and not auth")
         if not _EXTENSION_VALUE.fullmatch(value):
             raise ConfigError(f"sasl.jaas.config: the SASL extension {name} has a character that cannot travel")
+
+
+# -- registration: the client side is in `client.oauth_login`, which loads tokens from the web ------------------------
+
+
+@server_side(MECHANISM)
+def _server(sasl: ListenerSasl) -> Callable[[], OAuthServer]:
+    validate = _validator(sasl)
+    return lambda: OAuthServer(validate)
+
+
+def _validator(sasl: ListenerSasl) -> Validator:
+    """Tokens must be signed with a key of the key set. Unsigned ones are accepted only where the JAAS line says so."""
+    setting = sasl.setting
+    url = setting("sasl.oauthbearer.jwks.endpoint.url")
+    if isinstance(url, str) and url:
+        verify = sasl.key_set(
+            KeySetSettings(
+                url,
+                refresh_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.refresh.ms")),
+                backoff_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms")),
+                backoff_max_ms=_whole(setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms")),
+            )
+        )
+        audiences = setting("sasl.oauthbearer.expected.audience")
+        issuer = setting("sasl.oauthbearer.expected.issuer")
+        rules = TokenRules(
+            scope_claim=str(setting("sasl.oauthbearer.scope.claim.name")),
+            principal_claim=str(setting("sasl.oauthbearer.sub.claim.name")),
+            clock_skew_ms=_whole(setting("sasl.oauthbearer.clock.skew.seconds")) * 1000,
+            audiences=audiences if isinstance(audiences, tuple) else (),
+            issuer=issuer if isinstance(issuer, str) else None,
+        )
+        return signed_validator(verify, rules, sasl.now_ms)
+    options = sasl.jaas().options
+    if not any(name.startswith(_UNSECURED) for name in options):
+        raise ConfigError(
+            f"OAUTHBEARER on listener {sasl.listener} needs sasl.oauthbearer.jwks.endpoint.url; unsigned tokens are "
+            f'accepted only where sasl.jaas.config says so, with an option such as {_UNSECURED}AllowableClockSkewMs="0"'
+        )
+    log.warning(
+        "OAUTHBEARER on listener %s accepts unsigned tokens: every client can claim to be any user. Set "
+        "sasl.oauthbearer.jwks.endpoint.url outside of tests",
+        sasl.listener,
+    )
+    return unsecured_validator(options, sasl.now_ms)
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int)
+    return value

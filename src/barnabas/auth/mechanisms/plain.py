@@ -1,11 +1,13 @@
 """SASL PLAIN (RFC 4616): name and password in the clear. Only for listeners with TLS, or for a trusted network."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from barnabas.auth.mechanism import SaslFailed
+from barnabas.auth.exchange import SaslFailed
+from barnabas.auth.registry import ListenerSasl, Login, client_side, server_side, user_and_password
 
-MECHANISM = "PLAIN"
+MECHANISM: Final = "PLAIN"
 
 
 class PlainServer:
@@ -51,3 +53,15 @@ class PlainClient:
     def respond(self, challenge: bytes) -> bytes | None:
         self.is_complete = True
         return None
+
+
+@server_side(MECHANISM)
+def _server(sasl: ListenerSasl) -> Callable[[], PlainServer]:
+    passwords = sasl.jaas().users
+    return lambda: PlainServer(passwords)
+
+
+@client_side(MECHANISM)
+def _client(settings: Mapping[str, str]) -> Login:
+    entry = user_and_password(settings)
+    return Login(lambda: PlainClient(entry.require("username"), entry.require("password")))

@@ -8,15 +8,20 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from barnabas.auth.mechanism import SaslFailed
+from barnabas.auth.exchange import SaslFailed
+from barnabas.auth.registry import ListenerSasl, Login, client_side, server_side, user_and_password
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
+#: Random bytes of a nonce. In base64url they are printable and without a comma.
+_SERVER_NONCE_BYTES: Final = 24
+_CLIENT_NONCE_BYTES: Final = 18
 
 _SASL_NAME: Final = r"(?:[^\x00=,]|=2C|=3D)+"
 _PRINTABLE: Final = r"[\x21-\x2B\x2D-\x7E]+"
@@ -264,3 +269,36 @@ def _encode_name(name: str) -> str:
 
 def _decode_name(text: str) -> str:
     return text.replace("=2C", ",").replace("=3D", "=")
+
+
+# -- registration -----------------------------------------------------------------------------------------------------
+
+
+def _register(mechanism: ScramMechanism) -> None:
+    @server_side(mechanism.sasl_name)
+    def server(sasl: ListenerSasl) -> Callable[[], ScramServer]:
+        return lambda: ScramServer(
+            mechanism,
+            lambda user: sasl.scram_credential(mechanism, user),
+            nonce=secrets.token_urlsafe(_SERVER_NONCE_BYTES),
+            token_of=lambda token_id: sasl.delegation_token(mechanism, token_id),
+        )
+
+    @client_side(mechanism.sasl_name)
+    def client(settings: Mapping[str, str]) -> Login:
+        entry = user_and_password(settings)
+        # A delegation token: its id is the user, its HMAC the password.
+        by_token = entry.options.get("tokenauth", "").lower() == "true"
+        return Login(
+            lambda: ScramClient(
+                mechanism,
+                entry.require("username"),
+                entry.require("password"),
+                nonce=secrets.token_urlsafe(_CLIENT_NONCE_BYTES),
+                delegation_token=by_token,
+            )
+        )
+
+
+for _mechanism in ScramMechanism:
+    _register(_mechanism)
