@@ -51,7 +51,8 @@ def test_cluster_keeps_its_promises(first):
     assert not report["failures"], describe(report)
     seeds = report["seeds"]
     assert report["acknowledged"] > 20 * seeds, "hardly anything was acknowledged: the run proves nothing"
-    assert report["excused"] < seeds, "most partitions were excused: the run proves nothing"
+    # Of two partitions a seed; 4 to 13 of fifty seeds' hundred are usual.
+    assert report["excused"] < seeds / 3, "many partitions were excused: the run proves little"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -10,6 +10,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.client.blocking import BlockingConnection
+from barnabas.client.config import client_config
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
 FAST_GROUPS = {
     "group.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
@@ -44,6 +48,19 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60, what: str =
 def create(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    wait_until(
+        lambda: all(_leaders(address, topic) == partitions for address in bootstrap.split(",")),
+        what=f"every broker to know {topic}",
+    )
+
+
+def _leaders(address: str, topic: str) -> int:
+    """How many partitions with a leader a broker knows of: a client may ask any of them."""
+    host, _, port = address.rpartition(":")
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with BlockingConnection(host, int(port), client_config(address)) as connection:
+        [found] = connection.request(request, MetadataResponse).topics
+    return sum(partition.leader_id > 0 for partition in found.partitions)
 
 
 def produce(bootstrap: str, topic: str, values: Iterable[int], partitions: int) -> None:

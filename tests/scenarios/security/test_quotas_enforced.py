@@ -27,6 +27,8 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRespons
 RATE = 200_000
 #: The first windows may be spent at once, as with Kafka.
 WARM_UP_S = 2.5
+#: A wait that cannot be mistaken for a slow machine.
+THROTTLE_MS_SEEN = 200
 
 
 @pytest.fixture(scope="module")
@@ -320,8 +322,10 @@ def test_broker_that_is_connected_to_too_fast_accepts_later(quota_cluster: Local
         waits_s = sorted(asyncio.run(story()))
     finally:
         set_rate(None)
-    # Four at once, the others as the rate has it: a quarter of a second each, a window at most.
-    assert waits_s[0] < 0.5 and 0.5 < waits_s[-1] < 8
+    # Four at once, the others as the rate has it, a quarter of a second each: the last of eight after two seconds, and after
+    # one more where a window had been spent. Nobody is early, however busy the machine.
+    assert waits_s[4] > 0.2 and waits_s[7] > 0.9 and waits_s[-1] > 1.9
+    assert waits_s[0] < 0.5 and waits_s[-1] < 4.5
 
 
 # -- time of requests -------------------------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quo
         modest = client_config(quota_cluster.bootstrap, client_id="modest")
         async with Cluster(greedy) as busy, Cluster(modest) as other:
             throttle_ms, began_s = 0, time.monotonic()
-            while not throttle_ms and time.monotonic() < began_s + 20:
+            while throttle_ms < THROTTLE_MS_SEEN and time.monotonic() < began_s + 30:
                 throttle_ms = await asked(busy)
             throttled_s = time.monotonic()
             await asked(other)
@@ -347,7 +351,7 @@ def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quo
         return (await cluster.ask_any(MetadataRequest(topics=[]), MetadataResponse)).throttle_time_ms
 
     throttle_ms, waited_s, other_s = asyncio.run(story())
-    assert 0 < throttle_ms <= 1_000
+    assert THROTTLE_MS_SEEN <= throttle_ms <= 1_000
     assert waited_s >= throttle_ms / 1000 - 0.05
-    assert other_s < waited_s or throttle_ms < 50
+    assert other_s < waited_s
     alter(quota_cluster, {"client-id": "greedy"}, request_percentage=None)

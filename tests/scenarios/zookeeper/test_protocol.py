@@ -158,13 +158,18 @@ def test_four_letter_words(server: ZooKeeperProcess, raw: RawClient, word: str) 
     assert WORDS[word] in four_letter_word(server.port, word.encode())
 
 
-def test_mntr_has_what_monitoring_looks_for(server: ZooKeeperProcess) -> None:
-    values = dict(line.split("\t") for line in four_letter_word(server.port, b"mntr").splitlines())
-    for name in (
-        "zk_znode_count",
-        "zk_watch_count",
-        "zk_ephemerals_count",
-        "zk_outstanding_requests",
-        "zk_avg_latency",
-    ):
-        assert float(values[name]) >= 0
+def test_mntr_has_what_monitoring_looks_for(server: ZooKeeperProcess, raw: RawClient) -> None:
+    def counts() -> dict[str, float]:
+        values = dict(line.split("\t") for line in four_letter_word(server.port, b"mntr").splitlines())
+        return {name: float(values[name]) for name in ("zk_znode_count", "zk_watch_count", "zk_ephemerals_count")} | {
+            "outstanding": float(values["zk_outstanding_requests"]),
+            "latency": float(values["zk_avg_latency"]),
+        }
+
+    before = counts()
+    assert raw.call(Op.CREATE, create("/counted", flags=1)).err == 0
+    raw.call(Op.EXISTS, watched("/not-there-to-be-counted", True))
+    after = counts()
+    for name in ("zk_znode_count", "zk_watch_count", "zk_ephemerals_count"):
+        assert after[name] == before[name] + 1, name
+    assert after["outstanding"] == 0 and 0 <= after["latency"] < 10_000

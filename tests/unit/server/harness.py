@@ -17,6 +17,7 @@ from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.versions import api_named
 from barnabas.runtime.disk import REAL_DISK
+from barnabas.security.connection_rates import ConnectionRates
 from barnabas.server.call import Call
 from barnabas.server.listener import ConnectionLimits, Endpoint, SocketServer
 from barnabas.server.pipeline import ApiHandler, Pipeline
@@ -55,6 +56,7 @@ class Harness:
         handlers: dict[str, Callable[[Call, Any], Any]] | None = None,
         *,
         limits: ConnectionLimits | None = None,
+        rates: ConnectionRates | None = None,
         request_bytes_max: int = 1_000_000,
         queued_requests_max: int = 500,
         held_apis: Iterable[int] = (),
@@ -66,6 +68,7 @@ class Harness:
         self._more = more
         self._handlers = {"Heartbeat": lambda call, request: HeartbeatResponse(), **(handlers or {})}
         self._limits = limits or ConnectionLimits()
+        self._rates = rates
         self._request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
         self._held_apis = held_apis
@@ -96,7 +99,9 @@ class Harness:
             queued_requests_max=self._queued_requests_max,
             held_apis=self._held_apis,
         )
-        self.server = SocketServer(loop, self.pipeline, self.pool, self.registry, limits=self._limits, spawn=spawn)
+        self.server = SocketServer(
+            loop, self.pipeline, self.pool, self.registry, limits=self._limits, rates=self._rates, spawn=spawn
+        )
         self.port = self.server.bind(self._endpoint)
         self.server.start_accepting()
         return self

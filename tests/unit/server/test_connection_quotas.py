@@ -8,7 +8,7 @@ from barnabas.security.quotas import Quota
 from barnabas.server import quota_metrics
 from barnabas.server.addresses import address_of
 from barnabas.server.quota_metrics import QuotaMetrics
-from tests.unit.server.harness import Harness
+from tests.unit.server.harness import Harness, eventually
 from tests.unit.server.test_connection import on_loop
 
 
@@ -21,18 +21,26 @@ def rates(**limits: int) -> ConnectionRates:
     return made
 
 
+def rejected(server: Harness) -> float:
+    [family] = [each for each in server.registry.families() if each.name == "kafka_server_connections_rejected"]
+    [counter] = family.series.values()
+    return counter.value  # type: ignore[union-attr]
+
+
 @on_loop
 async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
     loop = asyncio.get_running_loop()
-    async with Harness() as server:
-        server.server._rates = rates(broker=20)
+    async with Harness(rates=rates(broker=20)) as server:
         began_s = loop.time()
         clients = [await server.client() for _ in range(6)]
         for number, client in enumerate(clients):
             await client.heartbeat(number)
         # Two at once, the others at twenty a second.
         assert loop.time() - began_s > 0.1
-        assert len(server.server.connections) == 6 and not server.server._held and not server.server._paused
+        assert len(server.server.connections) == 6
+        clients.append(await server.client())
+        await clients[-1].heartbeat(6)  # whoever comes later is served, too
+        assert rejected(server) == 0
         for client in clients:
             await client.close()
 
@@ -40,8 +48,7 @@ async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
 @on_loop
 async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_as_rejected() -> None:
     loop = asyncio.get_running_loop()
-    async with Harness() as server:
-        server.server._rates = rates(address=10)
+    async with Harness(rates=rates(address=10)) as server:
         first = await server.client()
         await first.heartbeat(1)
         second = await server.client()
@@ -49,25 +56,22 @@ async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_
         assert await second.is_closed()
         assert loop.time() - began_s > 0.02
         await first.heartbeat(2)
-        assert server.server._rejected.value == 1
+        assert rejected(server) == 1
         await first.close()
         await second.close()
 
 
 @on_loop
 async def test_server_that_stops_closes_what_it_holds() -> None:
-    async with Harness() as server:
-        slow = rates(address=1)
-        slow._window_ms = 60_000
-        server.server._rates = slow
-        slow._addresses["127.0.0.1"] = slow._new()
-        slow._addresses["127.0.0.1"].record(1_000, int(asyncio.get_running_loop().time() * 1000))
+    slow = ConnectionRates(windows=2, window_ms=60_000)
+    slow.address_changed("127.0.0.1", {"connection_creation_rate": "1"})
+    while not slow.came_from("127.0.0.1", "PLAINTEXT", int(asyncio.get_running_loop().time() * 1000)):
+        continue  # the address has spent its windows: the next is held for a minute
+    async with Harness(rates=slow) as server:
         client = await server.client()
-        async with asyncio.timeout(10):
-            while not server.server._held:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: rejected(server) == 1)
         server.server.stop_accepting()
-        assert await client.is_closed() and not server.server._held
+        assert await client.is_closed()
         await client.close()
 
 

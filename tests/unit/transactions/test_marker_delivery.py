@@ -6,6 +6,7 @@ from typing import Any
 
 from txn_harness import A0, A1, B0
 
+from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.write_txn_markers import (
@@ -15,6 +16,7 @@ from barnabas.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.runtime.timers import ManualTimers
 from barnabas.transactions import markers as markers_module
 from barnabas.transactions.machine import SendMarkers
 from barnabas.transactions.markers import MarkerSender
@@ -39,15 +41,20 @@ class World:
         self.refusals: list[ErrorCode] = []
         self.bugs: list[BaseException] = []
 
+        self.clock = ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.tasks: list[asyncio.Task[None]] = []
+
         def spawn(work: Coroutine[Any, Any, None], name: str) -> object:
-            return tasks.create_task(work, name=name)
+            self.tasks.append(tasks.create_task(work, name=name))
+            return self.tasks[-1]
 
         self.sender = MarkerSender(
             self,
             coordinator_epoch=self.epochs.get,
             send=self.send,
             complete=self.complete,
-            timers=asyncio.get_running_loop(),
+            timers=self.timers,
             spawn=spawn,
             on_bug=self.bugs.append,
         )
@@ -85,10 +92,19 @@ class World:
     def decide(self, *partitions: TopicPartition, transactional_id: str = "t") -> None:
         self.sender.start(COORDINATOR, SendMarkers(transactional_id, PRODUCER, True, partitions, 2))
 
+    async def all_sent(self) -> None:
+        """Every request that is under way has been answered."""
+        while pending := [task for task in self.tasks if not task.done()]:
+            await asyncio.wait(pending, timeout=10)
+        assert self.bugs == []
+
     async def settled(self) -> None:
+        """Every marker is written, with as many retries as it takes."""
         async with asyncio.timeout(10):
             while len(self.sender):
-                await asyncio.sleep(0.001)
+                await self.all_sent()
+                self.timers.advance_ms(markers_module.RETRY_BACKOFF_MS)
+                await asyncio.sleep(0)
         assert self.bugs == []
 
 
@@ -98,10 +114,6 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
             await scenario(World(tasks))
 
     asyncio.run(main())
-
-
-def quick(monkeypatch: Any) -> None:
-    monkeypatch.setattr(markers_module, "RETRY_BACKOFF_MS", 1)
 
 
 def test_one_request_for_each_leader_then_the_completion() -> None:
@@ -144,9 +156,7 @@ def test_a_transaction_without_partitions_is_complete_at_once() -> None:
     run(scenario)
 
 
-def test_a_marker_follows_the_leader(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_marker_follows_the_leader() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         world.gate.clear()
@@ -163,9 +173,7 @@ def test_a_marker_follows_the_leader(monkeypatch: Any) -> None:
     run(scenario)
 
 
-def test_a_leader_that_does_not_answer_is_asked_again(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_leader_that_does_not_answer_is_asked_again() -> None:
     async def scenario(world: World) -> None:
         world.lost = 3
         world.decide(A0)
@@ -190,9 +198,7 @@ def test_a_partition_without_a_leader_waits_for_one() -> None:
     run(scenario)
 
 
-def test_a_deleted_partition_needs_no_marker(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_deleted_partition_needs_no_marker() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         world.gate.clear()
@@ -206,9 +212,7 @@ def test_a_deleted_partition_needs_no_marker(monkeypatch: Any) -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothing(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothing() -> None:
     async def scenario(world: World) -> None:
         world.gate.clear()
         world.decide(A0)
@@ -217,16 +221,16 @@ def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothin
         world.epochs.clear()
         world.sender.forget(COORDINATOR)
         world.gate.set()
-        await asyncio.sleep(0.02)
+        await world.all_sent()
+        world.timers.advance_ms(60_000)
+        await world.all_sent()
         assert len(world.sent) == 1
         assert world.completed == []
 
     run(scenario)
 
 
-def test_a_newer_coordinator_has_been_there(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_newer_coordinator_has_been_there() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         world.decide(A0)
@@ -236,9 +240,7 @@ def test_a_newer_coordinator_has_been_there(monkeypatch: Any) -> None:
     run(scenario)
 
 
-def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         world.gate.clear()
@@ -253,9 +255,7 @@ def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one(mon
     run(scenario)
 
 
-def test_a_completion_that_cannot_be_written_is_tried_again(monkeypatch: Any) -> None:
-    quick(monkeypatch)
-
+def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
     async def scenario(world: World) -> None:
         world.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
         world.decide(A0)

@@ -147,6 +147,12 @@ class World:
         return answer.identity
 
 
+async def turns(count: int = 100) -> None:
+    """All that can happen has happened: nothing here waits for the clock or for another thread."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
@@ -245,7 +251,7 @@ def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
         again = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
         fenced = asyncio.ensure_future(world.coordinator.add_partitions("t", Identity(1000, 9), [A0]))
         verify = asyncio.ensure_future(world.coordinator.verify_partitions("t", client, [A0]))
-        await asyncio.sleep(0.01)
+        await turns()
         assert not (add.done() or again.done() or fenced.done() or verify.done())
         world.log.settle()
         assert await add is ErrorCode.NONE
@@ -281,7 +287,8 @@ def test_markers_wait_for_the_decision_to_be_committed() -> None:
         await world.coordinator.add_partitions("t", client, [A0])
         world.log.commits = False
         end = asyncio.ensure_future(world.coordinator.end("t", client, commit=True, client_version=2))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(world.log.uncommitted) == 1)
+        await turns()
         assert world.markers == []
         world.log.commits = True
         world.log.settle()
@@ -302,7 +309,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last_instead_of_being
             asyncio.ensure_future(world.coordinator.add_partitions("t", answer.identity, [A0])),
             asyncio.ensure_future(world.coordinator.add_partitions("t", answer.identity, [A0])),
         ]
-        await asyncio.sleep(0.01)
+        await turns()
         assert not any(each.done() for each in waiting)
         world.markers_gate.set()
         assert await asyncio.gather(*waiting) == [ErrorCode.NONE, ErrorCode.NONE]
@@ -322,7 +329,8 @@ def test_a_wait_for_markers_is_bounded_and_ends_with_the_coordinator(monkeypatch
         assert refused is ErrorCode.CONCURRENT_TRANSACTIONS
         monkeypatch.setattr("barnabas.transactions.coordinator.COMPLETION_WAIT_MAX_MS", 60_000)
         waiting = asyncio.ensure_future(world.coordinator.init_producer_id(InitRequest("t", 60_000)))
-        await asyncio.sleep(0.01)
+        await turns()
+        assert not waiting.done()
         world.coordinator.resigned(world.coordinator.partition_for("t"))
         with pytest.raises(Refused) as refusal:
             await waiting
@@ -380,7 +388,7 @@ def test_a_completion_that_the_log_refuses_is_written_later(monkeypatch: pytest.
         await until(lambda: len(world.markers) == 1)
         world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
         world.markers_gate.set()
-        await asyncio.sleep(0.01)
+        await until(lambda: world.log.refused >= 2)
         assert len(world.coordinator.markers) == 1
         world.log.refusal = None
         await until(lambda: len(world.coordinator.markers) == 0)
@@ -398,7 +406,8 @@ def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPa
         machine = world.coordinator.machines[world.coordinator.partition_for("t")]
         monkeypatch.setattr(machine, "timer_fired", _later(machine.timer_fired))
         world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-        await asyncio.sleep(0.02)
+        await until(lambda: world.log.refused >= 2)
+        assert world.markers == []
         world.log.refusal = None
         await until(lambda: len(world.markers) == 1)
         assert not world.markers[0].markers[0].transaction_result

@@ -150,6 +150,8 @@ class MemoryLog:
         self.commits = commits
         self.records: dict[int, list[KeyValue]] = {}
         self.refusal: ErrorCode | None = None
+        #: How many appends met with it.
+        self.refused = 0
         self.uncommitted: list[Callable[[ErrorCode], None]] = []
 
     def append(
@@ -162,6 +164,7 @@ class MemoryLog:
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
         if self.refusal is not None:
+            self.refused += 1
             raise Refused(self.refusal)
         log = self.records.setdefault(partition, [])
         first = len(log)
