@@ -71,6 +71,7 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition
 from barnabas.replication.read_replica import RACK_AWARE_SELECTOR, read_candidates, select_by_rack
 from barnabas.replication.throttle import ReplicationThrottles
+from barnabas.runtime import descriptors
 from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.security.acl import AclAuthorizer
@@ -100,6 +101,7 @@ from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.gauges import add_gauges
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.manager import LogManager, ManagerSettings
 
 log = logging.getLogger(__name__)
@@ -291,6 +293,7 @@ class Broker:
             clock=self._clock,
             timers=self._loop,
             threads=self._threads,
+            pool=SegmentPool(descriptors.open_segments_max()),
             random=self._platform.random,
             make_pool=self._platform.make_pool,
             producer_id_expiration_ms=config.producer_id_expiration_ms,

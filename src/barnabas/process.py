@@ -17,6 +17,7 @@ from barnabas.core.config.properties import load as load_properties
 from barnabas.core.errors import BarnabasError
 from barnabas.protocol import codec
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.descriptors import raise_limit
 from barnabas.runtime.parent import die_with_parent
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def run_broker(properties: Mapping[str, str], *, control_path: str | None = None
     import uvloop
 
     die_with_parent()
+    raise_limit()
     exit_code = 0
     try:
         uvloop.run(_run_until_signal(properties, control_path))

@@ -125,9 +125,12 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()  # type: ignore[attr-defined]
             return
         if transport.get_extra_info("ssl_object") is None:
-            self._writer = SocketWriter(
-                self._loop, sock, self._pool, on_drained=self._drained, on_error=self._write_failed
-            )
+            try:
+                self._writer = SocketWriter(
+                    self._loop, sock, self._pool, on_drained=self._drained, on_error=self._write_failed
+                )
+            except OSError as error:  # no descriptor is left
+                self._write_failed(error)
         else:
             self._writer = TransportWriter(
                 self._loop, self._transport, self._pool, on_drained=self._drained, on_error=self._write_failed

@@ -1,9 +1,10 @@
 """Listeners: accept connections within the limits, close idle ones, stop in order.
 
 Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
-`max.connections.per.ip` it closes the newcomer. Rates (KIP-612) are `security.connection_rates`: over the broker's or the
-listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's, it is held and
-then closed.
+`max.connections.per.ip` it closes the newcomer. Where they are not set, connections may take the descriptors that are not
+kept for files and other brokers, and one address half of those. Rates (KIP-612) are `security.connection_rates`: over the
+broker's or the listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's,
+it is held and then closed.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from barnabas.auth.distinguished_name import Subject
 from barnabas.auth.tls import alert_of
 from barnabas.core.errors import ConfigError
 from barnabas.metrics.registry import Histogram, Registry
+from barnabas.runtime import descriptors
 from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.principal import Principal
 from barnabas.server.call import Gate
@@ -34,6 +36,12 @@ log = logging.getLogger(__name__)
 ACCEPT_BURST = 64
 #: Connections of addresses that are too fast, held before they are closed; more are closed at once.
 HELD_MAX = 1_000
+#: Kafka's default of `max.connections` and `max.connections.per.ip`.
+NO_LIMIT = 2**31 - 1
+#: Not more often than this is it said that there is no descriptor left.
+DESCRIPTOR_WARNING_S = 10.0
+#: The wait before accepting again when there is no descriptor left; a connection that closes ends it.
+NO_DESCRIPTOR_WAIT_S = 1.0
 #: How long a peer may take to say who it is, in TLS and in SASL.
 AUTHENTICATION_TIMEOUT_S = 30.0
 
@@ -54,13 +62,22 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    max_connections: int = 2**31 - 1
-    max_connections_per_ip: int = 2**31 - 1
+    max_connections: int = NO_LIMIT
+    max_connections_per_ip: int = NO_LIMIT
     per_ip_overrides: Mapping[str, int] | None = None
     idle_ms_max: int = 600_000
+    #: The listener of the brokers, where it is not the clients' as well: it may use more descriptors.
+    broker_listener: str | None = None
 
     def for_ip(self, host: str) -> int:
-        return (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
+        """Nobody has set a limit: one address may still not take everybody's place."""
+        limit = (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
+        if limit != NO_LIMIT or self.max_connections != NO_LIMIT:
+            return limit
+        return descriptors.for_connections() // descriptors.PER_CONNECTION // 2
+
+    def descriptors_for(self, listener_name: str) -> int:
+        return descriptors.for_brokers() if listener_name == self.broker_listener else descriptors.for_connections()
 
 
 class Listen(Protocol):
@@ -124,6 +141,7 @@ class SocketServer:
         self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._told_of_descriptors_s = float("-inf")
         self._rejected = registry.counter("kafka_server_connections_rejected", "Connections closed at the door.")
         registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
         registry.gauge(
@@ -182,10 +200,15 @@ class SocketServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors: the backlog waits, and so do we, until a connection closes.
-                log.error("cannot accept on %s: %s", endpoint.name, error)
-                self._pause_accepting()
-                self._loop.call_later(1.0, self._resume_accepting)
+                self._out_of_descriptors(f"cannot accept on {endpoint.name}: {error}")
+                return
+            if peer.fileno() >= (most := self.limits.descriptors_for(endpoint.name)):
+                peer.close()
+                self._rejected.add()
+                self._out_of_descriptors(
+                    f"closing a connection on {endpoint.name}: {most} descriptors are taken, the rest of {descriptors.limit()} "
+                    f"is kept for files and brokers; raise the limit of open files, or set max.connections"
+                )
                 return
             now_ms = int(self._loop.time() * 1000)
             wait_ms = self._rates.accepted(endpoint.name, now_ms)
@@ -196,6 +219,15 @@ class SocketServer:
                 self._hold(peer, wait_ms, partial(self._go_on, sock, peer, address[0], endpoint))
                 return
             self._admit(peer, address[0], endpoint)
+
+    def _out_of_descriptors(self, why: str) -> None:
+        """The backlog waits, and so do we, until a connection closes."""
+        now_s = self._loop.time()
+        if now_s - self._told_of_descriptors_s > DESCRIPTOR_WARNING_S:
+            self._told_of_descriptors_s = now_s
+            log.error("%s", why)
+        self._pause_accepting()
+        self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume_accepting)
 
     def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         """A listener's time is up: the connection that waited comes first, then the backlog."""
@@ -251,9 +283,11 @@ class SocketServer:
             if taken:
                 self._forget(taken.pop())
 
-        # The loop closes its socket before we hear why; with another one on the connection the peer can still be told.
-        line = peer.dup() if endpoint.tls is not None else None
+        line: socket.socket | None = None
         try:
+            if endpoint.tls is not None:
+                # The loop closes its socket before we hear why; with another one on the connection the peer can be told.
+                line = peer.dup()
             await self._loop.connect_accepted_socket(
                 lambda: Connection(
                     self._loop,
@@ -275,6 +309,10 @@ class SocketServer:
             if line is not None and (alert := alert_of(error)):
                 with contextlib.suppress(OSError):
                     line.send(alert)
+            peer.close()
+            leave()
+        except Exception:
+            log.exception("connection on %s met a bug", endpoint.name)
             peer.close()
             leave()
         finally:

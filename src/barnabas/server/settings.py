@@ -138,4 +138,5 @@ def connection_limits(config: BrokerConfig) -> ConnectionLimits:
         max_connections_per_ip=config.max_connections_per_ip,
         per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms_max=config.connections_max_idle_ms,
+        broker_listener=config.inter_broker_listener_name if len(config.listeners) > 1 else None,
     )

@@ -6,6 +6,7 @@ An `OSError` becomes a `LogDirFault`: the environment hears of it first, then th
 Three layers of one object: `log_state` (what it is), `log_upkeep` (segments come and go), and here: append and read.
 """
 
+import errno
 import logging
 import struct
 from typing import NoReturn
@@ -13,6 +14,7 @@ from typing import NoReturn
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.core.ids import Offset
 from barnabas.protocol.record_batch import LEADER_EPOCH_AT, BatchHeader
+from barnabas.runtime import descriptors
 from barnabas.storage import log_read
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.log_append import check_leader_batch, follower_batches
@@ -88,7 +90,7 @@ class Log(LogUpkeep):
             if plan is not None:
                 self._apply(plan)
         except OSError as error:
-            self._fault(error)
+            self._append_failed(error, first)
         except Exception as error:
             self._half_written(error)
         self.producers.map_end_offset = Offset(last + 1)
@@ -151,7 +153,7 @@ class Log(LogUpkeep):
             )
             self._apply(plan)
         except OSError as error:
-            self._fault(error)
+            self._append_failed(error, first)
         except Exception as error:
             self._half_written(error)
         self.producers.map_end_offset = Offset(last + 1)
@@ -165,6 +167,12 @@ class Log(LogUpkeep):
             False,
             self._end - self._recovery_point >= self.config.flush_messages,
         )
+
+    def _append_failed(self, error: OSError, first: int) -> NoReturn:
+        """For want of a descriptor the next append may succeed, unless this one was half done: then the log must be closed."""
+        if descriptors.are_exhausted(error) and self._end > first:
+            error = OSError(errno.EIO, f"an append was written, but what follows from it was not: {error.strerror}")
+        self._fault(error)
 
     def _half_written(self, error: Exception) -> NoReturn:
         """An append is done whole or not at all: after a bug in the middle of one nobody knows what the log holds."""

@@ -44,10 +44,11 @@ class LogUpkeep(LogState):
         if new_base == active.base_offset:
             # An empty active segment whose index is too small for one entry: nothing to roll, only to make room.
             return active
-        active.become_inactive()
         # Recovery reads the epochs of whole segments, but need not begin with this one.
         self.epochs.flush()
+        # Files first: where none can be opened, the log goes on with the segment that it has.
         segment = self._new_segment(new_base, now_ms)
+        active.become_inactive()
         self.segments.add(segment)
         # At the start of a segment, so that recovery of it can begin there.
         self.producers.update_map_end_offset(new_base)

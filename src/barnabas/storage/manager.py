@@ -19,6 +19,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.runtime import descriptors
 from barnabas.storage import meta_properties, names
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
@@ -437,6 +438,9 @@ class LogManager:
         """An I/O error: the directory goes offline with its logs. Tells once; later faults of the same are echoes."""
         log_dir = next((d for d in self.live_dirs if d.path == fault.log_dir), None)
         if log_dir is None:
+            return
+        if descriptors.are_exhausted(fault.cause):
+            logger.error("%s is not at fault: %s; raise the limit of open files", fault.log_dir, fault.cause.strerror)
             return
         gone = self.logs_in(log_dir)
         self._set_offline(log_dir, fault.cause)

@@ -23,7 +23,11 @@ def cluster():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 20_000)), hard))  # the broker inherits it
     # With Kafka's default backlog of 50 the kernel drops connections that come faster than a busy machine accepts them.
-    config = {"auto.create.topics.enable": "false", "socket.listen.backlog.size": "1000"}
+    config = {
+        "auto.create.topics.enable": "false",
+        "socket.listen.backlog.size": "1000",
+        "max.connections.per.ip": "10000",
+    }
     with LocalCluster(brokers=1, config=config) as one:
         yield one
 

@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from barnabas.metrics.registry import Registry
 from barnabas.security.connection_rates import UNLIMITED, ConnectionRates, RateLimits
 from barnabas.security.quotas import Quota
 from barnabas.server import quota_metrics
 from barnabas.server.addresses import address_of
+from barnabas.server.listener import ConnectionLimits
 from barnabas.server.quota_metrics import QuotaMetrics
 from tests.unit.server.harness import Harness, eventually
 from tests.unit.server.test_connection import on_loop
@@ -95,3 +98,13 @@ def test_series_of_users_and_clients_are_bounded_and_the_oldest_goes() -> None:
         len(users) == quota_metrics.ENTITIES_MAX and "u0" not in users and f"u{quota_metrics.ENTITIES_MAX + 9}" in users
     )
     assert all(metric.value == 10 for metric in family.series.values())  # type: ignore[union-attr]
+
+
+def test_one_address_gets_half_of_the_connections_where_nobody_set_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.runtime.descriptors.limit", lambda: 1024)
+    assert ConnectionLimits().for_ip("10.0.0.1") == 192  # of 384, at two descriptors each; 256 are kept for files
+    assert ConnectionLimits(max_connections=100).for_ip("10.0.0.1") >= 100
+    assert ConnectionLimits(max_connections_per_ip=500).for_ip("10.0.0.1") == 500
+    assert ConnectionLimits(per_ip_overrides={"10.0.0.1": 7}).for_ip("10.0.0.1") == 7
+    limits = ConnectionLimits(broker_listener="BROKERS")
+    assert (limits.descriptors_for("CLIENTS"), limits.descriptors_for("BROKERS")) == (768, 896)

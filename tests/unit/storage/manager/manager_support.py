@@ -22,10 +22,11 @@ CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, segment_index_b
 class FailingDisk(Disk):
     """Fails every write, creation, rename and sync under the folders it is told of."""
 
-    __slots__ = ("bad", "paths")
+    __slots__ = ("bad", "has_descriptors", "paths")
 
     def __init__(self) -> None:
         self.bad: set[str] = set()
+        self.has_descriptors = True
         self.paths: dict[int, str] = {}
 
     def _check(self, path: str) -> None:
@@ -34,6 +35,8 @@ class FailingDisk(Disk):
 
     def open(self, path: str, **how: Any) -> int:
         self._check(path)
+        if not self.has_descriptors:
+            raise OSError(24, "Too many open files")
         fd = super().open(path, **how)
         self.paths[fd] = path
         return fd

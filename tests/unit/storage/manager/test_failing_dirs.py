@@ -136,3 +136,21 @@ def test_a_failed_shutdown_of_one_directory_leaves_the_other_clean(tmp_path: Pat
         assert log is not None
         assert values(log) == [b"first"]
     again.manager.shutdown()
+
+
+def test_want_of_descriptors_is_no_fault_of_the_disk_and_the_next_append_goes_on(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a")
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"first", b"x" * 1500)
+    broker.disk.has_descriptors = False
+    with pytest.raises(LogDirFault):
+        append(log, b"y" * 1500)  # does not fit: needs the files of a new segment
+    append(log, b"small")
+    broker.disk.has_descriptors = True
+    append(log, b"z" * 1500)
+    assert broker.failed == [] and not broker.manager.has_offline_dirs()
+    assert values(log) == [b"first", b"x" * 1500, b"small", b"z" * 1500]
+    broker.manager.shutdown()
+    again = Broker(tmp_path / "a")
+    reopened = again.manager.get(tp("t"))
+    assert reopened is not None and values(reopened) == [b"first", b"x" * 1500, b"small", b"z" * 1500]

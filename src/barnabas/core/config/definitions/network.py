@@ -43,7 +43,8 @@ SETTINGS: Final = (
             "Connections that may wait to be accepted."),
     Setting("max.connections.per.ip", INT, INT_MAX, MEDIUM, at_least(0), CLUSTER_WIDE,
             "Connections from one address at the same time; 0 is allowed where max.connections.per.ip.overrides "
-            "says who may connect."),
+            "says who may connect. Where neither this nor max.connections is set, one address gets half of what "
+            "the limit of open files allows."),
     Setting("max.connections.per.ip.overrides", STRING, "", MEDIUM, None, CLUSTER_WIDE,
             "Other limits for single hosts or addresses, as host:number pairs."),
     Setting("max.connections", INT, INT_MAX, MEDIUM, at_least(0), CLUSTER_WIDE,

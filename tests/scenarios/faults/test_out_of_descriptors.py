@@ -1,0 +1,73 @@
+"""Strangers who open connections until there is no descriptor left, against a real broker with room for 1024."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hostile_peer import Victim, ask
+
+from barnabas.auth.authority import LocalAuthority
+from barnabas.cli.local_cluster import LocalCluster
+from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+
+DESCRIPTORS = 1024
+#: The start of a TLS record that never comes whole.
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder: Path = tmp_path_factory.mktemp("pki")
+    authority = LocalAuthority.create("test")
+    (folder / "broker.pem").write_text(authority.issue("broker", ["127.0.0.1"]))
+    config = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,TLS://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TLS:SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+        "socket.listen.backlog.size": "2000",
+        "log.flush.offset.checkpoint.interval.ms": "100",
+        # Nobody's share of the descriptors is what is tried here.
+        "max.connections.per.ip": "100000",
+    }
+    with LocalCluster(brokers=1, config=config) as one:
+        psutil.Process(one.pid(1)).rlimit(psutil.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        yield one
+
+
+@pytest.fixture
+def victim(cluster: LocalCluster, topic: str) -> Iterator[Victim]:
+    attacked = Victim(cluster, topic)
+    yield attacked
+    for peer in attacked.peers:
+        peer.close()
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "TLS"])
+def test_strangers_take_no_descriptor_that_files_need(victim: Victim, listener: str):
+    port = int(victim.cluster.listener_address(1, listener).rpartition(":")[2])
+    friend = victim.connect()  # whoever is connected is served
+    for _ in range(DESCRIPTORS * 2):
+        peer = socket.create_connection(("127.0.0.1", port), timeout=10)
+        victim.peers.append(peer)
+        if listener == "TLS":
+            with contextlib.suppress(ConnectionError):
+                peer.sendall(HALF_HELLO)
+    victim.write()
+    broker = psutil.Process(victim.cluster.pid(1))
+    victim.admin.wait(lambda: broker.num_fds() > DESCRIPTORS * 0.7, "the strangers to come to the limit")
+    # New partitions need files, and the flood is still there.
+    other = f"{victim.topic}-b"
+    new = CreatableTopic(name=other, num_partitions=20, replication_factor=1)
+    answer = ask(friend, CreateTopicsRequest(topics=[new], timeout_ms=10_000), 5)
+    assert isinstance(answer, CreateTopicsResponse) and answer.topics[0].error_code == 0
+    logs = victim.cluster.log_dir(1)
+    victim.admin.wait(lambda: len(list(logs.glob(f"{other}-*/*.log"))) == 20, "the files of 20 partitions")
+    assert not victim.logged("goes offline")
+    for peer in victim.peers:
+        peer.close()
+    victim.peers.clear()
+    victim.admin.wait(lambda: victim.admin.partitions(other), "a new client to be served")
