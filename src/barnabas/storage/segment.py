@@ -180,7 +180,15 @@ class Segment:
         return self._txn_index
 
     def _open_indexes(self) -> None:
-        """Open both indexes; rebuild them where one is missing or cannot be right."""
+        """Open both indexes, checked, or neither."""
+        try:
+            self._open_and_check_indexes()
+        except OSError:
+            self._offset_index = self._time_index = None
+            raise
+
+    def _open_and_check_indexes(self) -> None:
+        """Rebuilds them where one is missing or cannot be right."""
         missing = [path for path in self.paths()[1:3] if not self._disk.exists(path)]
         offset_index, time_index = self._make_indexes()
         if not self.is_active and self.pool is not None:
@@ -366,6 +374,9 @@ class Segment:
         opened = self._file
         if opened is None:
             opened = self.file
+        entry_due = self._since_index_entry > self.index_interval_bytes
+        if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
+            self._open_indexes()  # not after the write: it may fail for want of a descriptor
         write_fully(self._disk, opened.fd, data, position)
         self.size_bytes = position + size
         if position == 0:
@@ -375,7 +386,7 @@ class Segment:
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = offset_of_max
-        if self._since_index_entry > self.index_interval_bytes:
+        if entry_due:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
             self._index_full = self.offset_index.is_full or self.time_index.is_full

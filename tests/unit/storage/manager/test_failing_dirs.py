@@ -145,9 +145,8 @@ def test_want_of_descriptors_is_no_fault_of_the_disk_and_the_next_append_goes_on
     broker.disk.has_descriptors = False
     with pytest.raises(LogDirFault):
         append(log, b"y" * 1500)  # does not fit: needs the files of a new segment
-    append(log, b"small")
     broker.disk.has_descriptors = True
-    append(log, b"z" * 1500)
+    append(log, b"small", b"z" * 1500)
     assert broker.failed == [] and not broker.manager.has_offline_dirs()
     assert values(log) == [b"first", b"x" * 1500, b"small", b"z" * 1500]
     broker.manager.shutdown()
