@@ -63,14 +63,14 @@ class SigningKey:
         return lambda data: prime.sign(data, scheme, digest)
 
     def token(self, *, header: dict[str, Any] | None = None, **claims: Any) -> str:
-        """Good for a minute unless the claims say otherwise; None leaves a claim out."""
+        """Good for a minute unless the claims say otherwise; None leaves a claim, or a part of the header, out."""
         now = int(time.time())
         said = {"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 60, "sub": "alice", **claims}
         parts = [
-            b64(json.dumps(part).encode())
+            b64(json.dumps({name: value for name, value in part.items() if value is not None}).encode())
             for part in (
                 {"alg": self.algorithm, "kid": self.id, **(header or {})},
-                {name: value for name, value in said.items() if value is not None},
+                said,
             )
         ]
         signed = ".".join(parts)

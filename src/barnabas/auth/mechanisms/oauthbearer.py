@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ MECHANISM: Final = "OAUTHBEARER"
 _UNSECURED: Final = "unsecuredValidator"
 OAUTH_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
+#: Exact in a float.
+_TIME_S_MAX: Final = 2.0**53
 _SEPARATOR: Final = "\x01"
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _KEY: Final = r"[A-Za-z]+"
@@ -107,7 +108,8 @@ def _time_ms(claims: Mapping[str, Json], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # Not so far off that it cannot be counted in milliseconds: 1e308 is a number, too.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _TIME_S_MAX:
         raise InvalidToken(f"the token's claim {name} is no time")
     return int(value * 1000)
 
@@ -142,7 +144,7 @@ def unsecured_validator(options: Mapping[str, str], now_ms: Callable[[], int]) -
 
     def validate(text: str) -> BearerToken:
         token = parse_jwt(text)
-        if token.header.get("alg") != "none" or token.signature:
+        if token.header.get("alg") != "none" or token.is_signed:
             raise InvalidToken("a signed token where unsecured ones are taken: who signed it could not be checked")
         return rules.check(token.claims, now_ms=now_ms())
 
