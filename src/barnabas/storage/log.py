@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.core.ids import Offset
-from barnabas.protocol.record_batch import LEADER_EPOCH_AT, BatchHeader
+from barnabas.protocol.record_batch import HEADER_SIZE, LEADER_EPOCH_AT, BatchHeader, read_header
 from barnabas.runtime import descriptors
 from barnabas.storage import log_read
 from barnabas.storage.epoch_cache import EpochEnd
@@ -126,6 +126,8 @@ class Log(LogUpkeep):
         """
         if self._closed:
             raise self._storage_error()
+        if self._end == self._log_start:
+            self._begin_with(records)
         batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
         size, count = 0, 0
         max_timestamp, offset_of_max = -1, -1
@@ -179,6 +181,15 @@ class Log(LogUpkeep):
         if isinstance(error, BarnabasError):
             raise error
         raise BrokenInvariant(f"{self.partition}: an append failed half-way: {error!r}") from error
+
+    def _begin_with(self, records: bytes | bytearray | memoryview) -> None:
+        """DeleteRecords may leave a log start inside a batch. A copy that begins there gets the whole batch: it is empty, so
+        it begins with the batch, too, and hides what is deleted."""
+        if len(records) < HEADER_SIZE:
+            return
+        header, start = read_header(records), self._log_start
+        if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+            self.truncate_fully_and_start_at(header.base_offset, log_start_offset=start)
 
     def _check_fits_segment(self, size: int) -> None:
         if size > self.config.segment_bytes:

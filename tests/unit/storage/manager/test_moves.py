@@ -9,6 +9,7 @@ from tests.unit.storage.manager.manager_support import Broker, append, tp, value
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch
 from barnabas.metrics.registry import Registry
+from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
@@ -75,6 +76,30 @@ def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path: Path
         assert mover.partition.local_log.log_dir == mover.b
         assert mover.partition.local_log.log_start_offset == 1
         assert values(mover.partition.local_log) == [b"kept"]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_path: Path) -> None:
+    """DeleteRecords cuts between any two records; a copy begins with the whole batch."""
+
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        log = mover.partition.local_log
+        builder = BatchBuilder()
+        for value in (b"deleted", b"kept", b"kept too"):
+            builder.append(b"key", value, timestamp=0)
+        log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=0)
+        append(log, b"next batch")
+        log.update_high_watermark(4)
+        log.maybe_increment_log_start_offset(1, "DeleteRecords")
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        await mover.done()
+        moved = mover.partition.local_log
+        assert moved.log_dir == mover.b
+        assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 4, 4)
+        assert values(moved) == [b"deleted", b"kept", b"kept too", b"next batch"]  # what consumers skip
         mover.broker.manager.shutdown()
 
     asyncio.run(run())
