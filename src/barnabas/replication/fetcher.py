@@ -24,6 +24,7 @@ from barnabas.replication.fetcher_machine import (
     AskOffsets,
     Effect,
     FetcherMachine,
+    FetchState,
     GiveUp,
     Idle,
     LocalLog,
@@ -52,7 +53,9 @@ class FollowerPartition(LocalLog, Protocol):
         """
         ...
 
-    def truncate_to(self, offset: Offset) -> None: ...
+    async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
+        """Cut the log. That may take a while: `is_wanted` is asked right before the cut, which is left out if it says no."""
+        ...
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None: ...
 
@@ -193,7 +196,7 @@ class ReplicaFetcher:
                     case SendFetch():
                         await self._fetch(step)
                     case Truncate(effects):
-                        self._carry_out(effects)
+                        await self._carry_out(effects)
                     case AskEpochEnds() | AskOffsets():
                         await self._ask(step)
                     case Idle(until_ms):
@@ -244,7 +247,7 @@ class ReplicaFetcher:
             partitions=answer.partitions,
             now_ms=self._now_ms(),
         )
-        self._carry_out(effects)
+        await self._carry_out(effects)
 
     async def _ask(self, step: AskEpochEnds | AskOffsets) -> None:
         effects: list[Effect]
@@ -258,7 +261,7 @@ class ReplicaFetcher:
         except _WIRE_FAILURES as error:
             self._wire_failed("ask", error)
             return
-        self._carry_out(effects)
+        await self._carry_out(effects)
 
     def _wire_failed(self, doing: str, error: Exception) -> None:
         self._endpoint.close()
@@ -280,49 +283,76 @@ class ReplicaFetcher:
 
     # --- effects ---------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    async def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Truncations come last, for they may take a while, in which everything else may change."""
+        truncations: list[TruncateTo] = []
         fenced = 0
         for effect in effects:
-            replica = self._partitions.get(effect.partition)
-            if replica is None:
+            if isinstance(effect, TruncateTo):
+                truncations.append(effect)
                 continue
             if isinstance(effect, GiveUp) and effect.is_fenced:
                 fenced += 1
-            try:
-                self._apply(effect, replica)
-            except (Malformed, Refused) as error:
-                # Bytes that broke on the way, or a leader in the middle of a truncation: the next fetch mends it.
-                _log.warning("%s: %s: %s; will fetch again", self.name, effect.partition, error)
-                self._machine.failed(effect.partition, is_retriable=True, reason=str(error), now_ms=self._now_ms())
-            except LogDirFault as fault:
-                self._give_up(
-                    self._machine.failed(effect.partition, is_retriable=False, reason=str(fault), now_ms=self._now_ms())
-                )
+            replica = self._partitions.get(effect.partition)
+            if replica is not None:
+                try:
+                    self._apply(effect, replica)
+                except (Malformed, Refused, LogDirFault) as error:
+                    self._effect_failed(effect, error)
         if fenced:
             _log.info(
                 "%s: the leader epochs of %d partitions are over; waiting for the controller to tell the next",
                 self.name,
                 fenced,
             )
+        states = [self._machine.state(effect.partition) for effect in truncations]
+        for effect, state in zip(truncations, states, strict=True):
+            if state is not None:
+                await self._truncate(effect, state)
 
-    def _apply(self, effect: Effect, replica: FollowerPartition) -> None:
+    def _apply(self, effect: Append | TruncateFully | GiveUp, replica: FollowerPartition) -> None:
         match effect:
             case Append(partition, records, leader_high_watermark, leader_log_start):
                 replica.append_follower(records, leader_high_watermark, leader_log_start)
                 if self._throttle is not None and records:
                     self._throttle.record(partition, len(records))
                 self._machine.appended(effect)
-            case TruncateTo(partition, offset):
-                if offset < replica.high_watermark:
-                    _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
-                # Also where there is nothing to cut: an epoch that this replica began as leader, without a record, goes.
-                replica.truncate_to(offset)
-                self._machine.truncated(effect)
             case TruncateFully(_, offset):
                 replica.truncate_fully_and_start_at(offset)
                 self._machine.truncated(effect)
             case GiveUp():
                 self._give_up(effect)
+
+    async def _truncate(self, effect: TruncateTo, state: FetchState) -> None:
+        """Unless the partition has been taken away meanwhile, or is followed in another epoch: this broker may lead it."""
+        partition, offset = effect.partition, effect.offset
+
+        def is_wanted() -> bool:
+            return partition in self._partitions and self._machine.state(partition) is state
+
+        if not is_wanted():
+            return
+        replica = self._partitions[partition]
+        if offset < replica.high_watermark:
+            _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
+        try:
+            # Also where there is nothing to cut: an epoch that this replica began as leader, without a record, goes.
+            await replica.truncate_to(offset, is_wanted=is_wanted)
+        except (Malformed, Refused, LogDirFault) as error:
+            if is_wanted():
+                self._effect_failed(effect, error)
+            return
+        if is_wanted():
+            self._machine.truncated(effect)
+
+    def _effect_failed(self, effect: Effect, error: Exception) -> None:
+        is_disk = isinstance(error, LogDirFault)
+        if not is_disk:
+            # Bytes that broke on the way, or a leader in the middle of a truncation: the next fetch mends it.
+            _log.warning("%s: %s: %s; will fetch again", self.name, effect.partition, error)
+        self._give_up(
+            self._machine.failed(effect.partition, is_retriable=not is_disk, reason=str(error), now_ms=self._now_ms())
+        )
 
     def _give_up(self, effect: GiveUp | None) -> None:
         if effect is not None:

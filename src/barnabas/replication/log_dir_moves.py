@@ -13,7 +13,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition
+from barnabas.replication.partition import Partition, truncate_log
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.storage.log import Log
 
@@ -97,10 +97,14 @@ class LogDirMoves:
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
-                if self._align(partition.log, future):
+                excess_from = self._excess_from(partition.log, future)
+                if excess_from is not None:
+                    # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
+                    await truncate_log(future, excess_from)
+                elif future.log_end_offset == partition.log.log_end_offset:
                     self._swap(partition)
                     return
-                if not await self._is_held_back():
+                elif not await self._is_held_back():
                     await self._copy_chunk(partition.log, future)
         except (Refused, LogDirFault) as error:
             log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
@@ -121,17 +125,20 @@ class LogDirMoves:
         return partition.log is not None and self._logs.get_future(partition.tp) is future and not future.is_closed
 
     @staticmethod
-    def _align(current: Log, future: Log) -> bool:
-        """Make the future log a prefix of the current one; True when it has everything."""
+    def _excess_from(current: Log, future: Log) -> int | None:
+        """From where on the future log has what the current one has not; None where it is a beginning of it."""
         if future.log_end_offset < current.log_start_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
-        elif future.log_end_offset > current.log_end_offset:
-            future.truncate_to(current.log_end_offset)
-        elif future.latest_epoch is not None:
-            end = current.end_offset_for_epoch(future.latest_epoch)
-            if end.epoch != future.latest_epoch or end.end_offset < future.log_end_offset:
-                future.truncate_to(max(end.end_offset, 0))
-        return future.log_end_offset == current.log_end_offset
+        if future.log_end_offset > current.log_end_offset:
+            return current.log_end_offset
+        epoch = future.latest_epoch
+        if epoch is None:
+            return None
+        known = current.end_offset_for_epoch(epoch)
+        if known.epoch == epoch:
+            return known.end_offset if known.end_offset < future.log_end_offset else None
+        # As a follower does (KIP-279): both have what was written up to the end of the last epoch that both know.
+        return max(0, min(known.end_offset, future.end_offset_for_epoch(known.epoch).end_offset))
 
     async def _is_held_back(self) -> bool:
         """Waits while the throttle is used up, for a second at most: the move may have been overtaken, the limit changed."""

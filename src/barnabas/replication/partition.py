@@ -4,13 +4,13 @@ Owner: the event loop. Every method that moves the high watermark or the log end
 wait is the manager's work.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.protocol.record_batch import HEADER_SIZE, read_header
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
@@ -233,8 +233,6 @@ class Partition:
         """Copy what the leader sent, then take over its high watermark and log start."""
         log = self.local_log
         if len(records):
-            if log.log_end_offset == log.log_start_offset:
-                self._begin_with(records, log)
             log.append_as_follower(records, now_ms=self._clock.now_ms())
         moved = self.machine.record_follower_append(
             log_start=log.log_start_offset,
@@ -248,19 +246,12 @@ class Partition:
         if moved:
             self._on_high_watermark(self)
 
-    def _begin_with(self, records: memoryview, log: Log) -> None:
-        """DeleteRecords may leave a leader's log start inside a batch. A replica that begins there gets the whole batch:
-        its empty log begins with the batch, too, and hides what is deleted."""
-        if len(records) < HEADER_SIZE:
-            return
-        header, start = read_header(records), log.log_start_offset
-        if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
-            log.truncate_fully_and_start_at(header.base_offset, log_start_offset=start)
-
-    def truncate_to(self, offset: int) -> None:
+    async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""
         log = self.local_log
-        log.truncate_to(Offset(offset))
-        self._truncated(log)
+        await truncate_log(
+            log, offset, is_wanted=lambda: self.log is log and is_wanted(), on_cut=lambda: self._truncated(log)
+        )
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         log = self.local_log
@@ -429,3 +420,30 @@ class Partition:
         if ticked.hw_moved:
             self._share_high_watermark()
         return ticked.hw_moved, ticked.propose
+
+
+async def truncate_log(
+    log: Log, offset: int, *, is_wanted: Callable[[], bool] = lambda: True, on_cut: Callable[[], None] = lambda: None
+) -> None:
+    """Cut a log. What is left may have to be read first, on a thread: `is_wanted` is asked again then, and nothing is cut
+    where it says no. `on_cut` is called in the same step as the cut: nobody sees one without the other."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    is_cut = True
+
+    def may_cut() -> bool:
+        nonlocal is_cut
+        is_cut = not done.done() and is_wanted()
+        return is_cut
+
+    def then(error: Exception | None) -> None:
+        if error is None and is_cut:
+            on_cut()
+        if done.done():
+            return  # who waited was cancelled
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    log.truncate_then(offset, is_wanted=may_cut, then=then)
+    await done

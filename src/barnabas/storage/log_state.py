@@ -275,9 +275,13 @@ class LogState:
     # -- failures
 
     def _fault(self, error: OSError) -> NoReturn:
+        raise self._told(error) from error
+
+    def _told(self, error: OSError) -> LogDirFault:
+        """The fault that it is; the environment has heard of it."""
         fault = LogDirFault(self.log_dir, error)
         self._env.on_fault(fault)
-        raise fault from error
+        return fault
 
     def _storage_error(self) -> Refused:
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.partition} is closed")

@@ -6,16 +6,17 @@ Owner: the event loop. `FlushJob.run` and the deletion of files run on threads a
 import logging
 from collections.abc import Callable
 
-from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import Offset
 from barnabas.storage import names
 from barnabas.storage.log_flush import FlushJob, FlushWaiter
 from barnabas.storage.log_read import Bound
 from barnabas.storage.log_state import LogState
-from barnabas.storage.producer_replay import rebuild_producers
+from barnabas.storage.producer_replay import UnreadableSnapshot, plan_replay
 from barnabas.storage.replacement import replace_segments
 from barnabas.storage.retention import Deletable, deletable_segments
 from barnabas.storage.segment import Segment
+from barnabas.storage.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +192,67 @@ class LogUpkeep(LogState):
     # -- truncation
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop every record at or above `offset`; True where there was any."""
+        """Drop every record at or above `offset`, where one stands: for tools, tests and threads that own the log."""
+        before = self._end
+        while (truncation := self._begin_or_finish(offset)) is not None:
+            try:
+                truncation.run()
+            except UnreadableSnapshot as error:
+                self._snapshots.drop(error.snapshot, str(error))
+            except OSError as error:
+                self._fault(error)
+            else:
+                self._finish_truncation(truncation)
+                break
+            finally:
+                truncation.release()
+        return self._end < before
+
+    def truncate_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop every record at or above `offset`, then call `then`, with what went wrong if something did.
+
+        Segments may have to be read first, on a thread. Then `is_wanted` is asked, and where it says no the log stays as it
+        is: the replica may have become leader meanwhile. Both are called on the event loop, or before this returns.
+        """
+        try:
+            truncation = self._begin_or_finish(offset)
+        except (LogDirFault, Refused) as error:
+            then(error)
+            return
+        if truncation is None:
+            then(None)
+            return
+
+        def done(error: BaseException | None) -> None:
+            truncation.release()
+            if self._closed:
+                then(self._storage_error())
+            elif isinstance(error, UnreadableSnapshot):
+                self._snapshots.drop(error.snapshot, str(error))
+                self.truncate_then(offset, is_wanted=is_wanted, then=then)
+            elif isinstance(error, OSError):
+                then(self._told(error))
+            elif isinstance(error, Malformed):
+                then(self._corrupt(error))
+            elif error is not None:
+                raise error
+            else:
+                then(self._cut_if(is_wanted, truncation))
+
+        self._env.threads.run(truncation.run, done)
+
+    def _cut_if(self, is_wanted: Callable[[], bool], truncation: Truncation) -> Exception | None:
+        try:
+            if is_wanted():
+                self._finish_truncation(truncation)
+        except (LogDirFault, Refused) as error:
+            return error
+        return None
+
+    def _begin_or_finish(self, offset: int) -> Truncation | None:
+        """None where nothing had to be read, and so all is done."""
         if offset < 0:
             raise BrokenInvariant(f"{self.partition}: cannot truncate to {offset}")
         if self._closed:
@@ -201,31 +262,56 @@ class LogUpkeep(LogState):
                 # An epoch that this replica began as leader without a record may contradict the new leader's.
                 self.epochs.truncate_from_end(self._end)
                 self.epochs.flush()
-                return False
-            logger.info("truncating %s from %d to %d", self.partition, self._end, offset)
+                return None
             if offset < self.segments.first.base_offset:
                 self._restart_at(offset, log_start_offset=offset)
-            else:
-                self._truncate_to(offset)
-            self._env.on_recovery_point(self.log_dir)
-            return True
+                self._env.on_recovery_point(self.log_dir)
+                return None
+            return self._begin_truncation(offset)
         except OSError as error:
             self._fault(error)
 
-    def _truncate_to(self, offset: int) -> None:
-        leaving = [segment for segment in self.segments if segment.base_offset > offset]
-        # From the end, so that a crash in between leaves no hole.
-        self._remove(leaving[::-1], f"truncation to {offset}")
-        active = self.segments.active
-        active.become_active()
-        active.truncate_to(offset)
-        self._moved_end(offset)
-        self.epochs.truncate_from_end(offset)
-        self.epochs.flush()
-        self._log_start = min(self._log_start, offset)
-        self._rebuild_producers(offset)
-        # Also where it stays as it is: transactions that the rebuilding found complete are replicated below it.
-        self._set_high_watermark(min(self._high_watermark, offset))
+    def _begin_truncation(self, offset: int) -> Truncation:
+        start = min(self._log_start, offset)
+        replay = plan_replay(self._snapshots, self.segments, log_start_offset=start, end_offset=offset)
+        if self.producers.is_empty:
+            # A log that knows no producer does not get one by being cut: no need to read it.
+            replay = replay._replace(segments=[])
+        return Truncation(
+            offset,
+            log_end=self._end,
+            segment=self.segments.at(self.segments.floor(offset)),
+            producers=self.producers.new(),
+            replay=replay,
+            now_ms=self._env.clock.now_ms(),
+        )
+
+    def _finish_truncation(self, truncation: Truncation) -> None:
+        offset = truncation.offset
+        if self._closed:
+            raise self._storage_error()
+        if self._end != truncation.log_end or truncation.segment not in self.segments:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition} has changed while its cut was prepared")
+        logger.info("truncating %s from %d to %d", self.partition, self._end, offset)
+        try:
+            leaving = [segment for segment in self.segments if segment.base_offset > offset]
+            # From the end, so that a crash in between leaves no hole.
+            self._remove(leaving[::-1], f"truncation to {offset}")
+            active = self.segments.active
+            active.become_active()
+            active.truncate_to(offset, truncation.largest)
+            self._moved_end(offset)
+            self.epochs.truncate_from_end(offset)
+            self.epochs.flush()
+            self._log_start = min(self._log_start, offset)
+            self._snapshots.remove_outside(self._log_start, offset)
+            self.producers.become(truncation.producers)
+            self._snapshots.take(self.producers, sync=False)
+            # Also where it stays as it is: transactions that the reading found complete are replicated below it.
+            self._set_high_watermark(min(self._high_watermark, offset))
+            self._env.on_recovery_point(self.log_dir)
+        except OSError as error:
+            self._fault(error)
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Drop everything; the next record gets `offset`."""
@@ -260,16 +346,6 @@ class LogUpkeep(LogState):
             job.up_to = min(job.up_to, Offset(offset))
         self._bound = Bound(-1, 0, 0)
         self._env.on_cut(self.partition, self.directory, offset)
-
-    def _rebuild_producers(self, offset: int) -> None:
-        rebuild_producers(
-            self.producers,
-            self._snapshots,
-            self.segments,
-            log_start_offset=self._log_start,
-            end_offset=offset,
-            now_ms=self._env.clock.now_ms(),
-        )
 
     # -- log start, retention, replacement
 

@@ -1,13 +1,64 @@
-"""The producer state of a log as of an offset: the newest snapshot below it, then every batch between.
+"""The producer state of a log as of an offset: the newest snapshot below it, then every batch between."""
 
-Owner: the log; the loading thread while it is loaded.
-"""
+import logging
+from typing import NamedTuple
 
 from barnabas.storage.log_types import Origin
+from barnabas.storage.producer_snapshot import CorruptSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
+from barnabas.storage.segment import SegmentFile
 from barnabas.storage.segments import SegmentList
-from barnabas.storage.snapshots import ProducerSnapshots
+from barnabas.storage.snapshots import ProducerSnapshots, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class UnreadableSnapshot(Exception):
+    """The owner drops it, and plans again with the one before."""
+
+    def __init__(self, snapshot: Snapshot, why: Exception) -> None:
+        super().__init__(f"{snapshot.path}: {why}")
+        self.snapshot = snapshot
+
+
+class Replay(NamedTuple):
+    """What to read for the state as of `end_offset`. Made by the log's owner; `into` may run on any thread then, as long as
+    the files are pinned, or the thread's own."""
+
+    snapshot: Snapshot | None
+    segments: list[SegmentFile]
+    log_start_offset: int
+    end_offset: int
+
+    def into(self, producers: ProducerStateManager, *, now_ms: int) -> None:
+        """Fill `producers`, whatever it was before."""
+        if self.snapshot is None:
+            producers.truncate_fully(self.log_start_offset)
+            producers.snap_offset = producers.map_end_offset
+        else:
+            try:
+                entries = self.snapshot.read()
+            except (CorruptSnapshot, FileNotFoundError) as error:
+                raise UnreadableSnapshot(self.snapshot, error) from error
+            producers.load(entries, self.snapshot.offset, now_ms)
+        for segment in self.segments:
+            _replay(producers, segment, self.end_offset)
+        producers.update_map_end_offset(self.end_offset)
+
+
+def plan_replay(
+    snapshots: ProducerSnapshots, segments: SegmentList, *, log_start_offset: int, end_offset: int
+) -> Replay:
+    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, pins none."""
+    snapshot = snapshots.newest(at_most=end_offset)
+    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)
+    parts = []
+    for segment in segments.overlapping(start, end_offset):
+        found = segment.find(max(start, segment.base_offset)) if segment.size_bytes else None
+        if found is not None:
+            parts.append(segment.part_from(found.position))
+    return Replay(snapshot, parts, log_start_offset, end_offset)
 
 
 def rebuild_producers(
@@ -19,35 +70,27 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """The state as of `end_offset`: the newest snapshot below it, and every batch between."""
-    had_none = producers.is_empty and producers.map_end_offset >= end_offset
-    snapshots.remove_outside(log_start_offset, end_offset)
-    if end_offset == producers.map_end_offset:
-        producers.on_log_start_offset(log_start_offset, snapshots.latest)
-    else:
-        snapshots.load_newest(producers, log_start_offset=log_start_offset, now_ms=now_ms)
-    # Truncating a log that knew no producer cannot bring one back: no need to read it.
-    if end_offset > producers.map_end_offset and not had_none:
-        _replay(producers, segments, max(producers.map_end_offset, log_start_offset), end_offset)
-    producers.update_map_end_offset(end_offset)
-    snapshots.take(producers, sync=False)
+    """The state as of `end_offset`, read where one stands: for a thread that owns the log."""
+    while True:
+        plan = plan_replay(snapshots, segments, log_start_offset=log_start_offset, end_offset=end_offset)
+        try:
+            plan.into(producers, now_ms=now_ms)
+            return
+        except UnreadableSnapshot as error:
+            snapshots.drop(error.snapshot, str(error))
 
 
-def _replay(producers: ProducerStateManager, segments: SegmentList, start_offset: int, end_offset: int) -> None:
-    for segment in segments.overlapping(start_offset, end_offset):
-        found = segment.find(max(start_offset, segment.base_offset)) if segment.size_bytes else None
-        if found is None:
+def _replay(producers: ProducerStateManager, segment: SegmentFile, end_offset: int) -> None:
+    for position, header in segment.headers():
+        if header.base_offset >= end_offset:
+            return
+        if header.producer_id < 0:
             continue
-        for position, header in segment.headers(found.position):
-            if header.base_offset >= end_offset:
-                break
-            if header.producer_id < 0:
-                continue
-            marker = None
-            if header.is_control:
-                marker = read_marker(segment.batch_bytes(position, header.size_bytes), header)
-            plan = producers.analyze(((header, marker),), Origin.REPLICATION)
-            for append in plan.appends:
-                producers.update(append)
-            for completed in plan.completed:
-                producers.complete_txn(completed)
+        marker = None
+        if header.is_control:
+            marker = read_marker(segment.file.read(position, header.size_bytes), header)
+        plan = producers.analyze(((header, marker),), Origin.REPLICATION)
+        for append in plan.appends:
+            producers.update(append)
+        for completed in plan.completed:
+            producers.complete_txn(completed)

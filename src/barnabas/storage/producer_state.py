@@ -629,3 +629,21 @@ class ProducerStateManager:
         self._unreplicated.clear()
         self.map_end_offset = Offset(offset)
         self.snap_offset = Offset(0)
+
+    def new(self) -> "ProducerStateManager":
+        """One that knows nothing, for the same partition with the same settings: a state to be read on a thread."""
+        return ProducerStateManager(
+            self.partition,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            max_transaction_timeout_ms=self.max_transaction_timeout_ms,
+            transaction_verification=self.transaction_verification,
+        )
+
+    def become(self, other: "ProducerStateManager") -> None:
+        """Take over another's state, as of its end, but for verifications, which are of what is to come."""
+        self._producers = other._producers
+        self._restored = other._restored
+        self._ongoing = other._ongoing
+        self._unreplicated = other._unreplicated
+        self.map_end_offset = other.map_end_offset
+        self.snap_offset = other.snap_offset

@@ -87,6 +87,8 @@ class _Loader:
         self._now_ms = env.clock.now_ms()
         self._segments = SegmentList()
         self._snapshots = ProducerSnapshots(directory, env.disk)
+        #: When the load began: what is repaired on the way may drop some.
+        self._had_snapshots = False
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory, env.disk)
         self._epochs = LeaderEpochCache()
@@ -153,6 +155,7 @@ class _Loader:
                 path = f"{self._directory}/{names.offset_prefix(base)}{kind}"
                 logger.warning("deleting %s: an index without a log file", path)
                 self._disk.unlink(path)
+        self._had_snapshots = bool(self._snapshots.offsets)
         self._segments = SegmentList(self._segment(base) for base in logs)
         needed = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
         return {base for base in logs if any((base, kind) not in present for kind in needed)}
@@ -187,6 +190,8 @@ class _Loader:
         if not doubtful:
             return None
         first = doubtful[0].base_offset
+        # Those above are of records that may not have survived; they are taken again on the way.
+        self._snapshots.remove_outside(self._log_start, first)
         producers = self._producers_at(first)
         next_offset = first
         for place, segment in enumerate(doubtful):
@@ -226,10 +231,7 @@ class _Loader:
         return self._is_recovery_point_known and not self._config.is_compacted and not recovered.has_gaps
 
     def _producers_at(self, offset: int) -> ProducerStateManager:
-        """A state of its own as of the start of a segment; the log's is built when the bounds are known.
-
-        Snapshots above are of records that may not have survived: they go, and are taken again on the way.
-        """
+        """A state of its own as of the start of a segment; the log's is built when the bounds are known."""
         producers = self._new_producers()
         rebuild_producers(
             producers,
@@ -345,13 +347,14 @@ class _Loader:
 
     def _settle_producers(self, end_offset: int, *, clean: bool) -> None:
         self._snapshots.remove_stray(self._segments.base_offsets)
-        if clean and not self._snapshots.offsets:
+        if clean and not self._had_snapshots:
             # As Kafka: a clean stop writes a snapshot wherever there is a producer, so there was none.
             self._producers.truncate_fully(self._log_start)
             for offset in (*self._segments.base_offsets[-2:], end_offset):
                 self._producers.update_map_end_offset(offset)
                 self._snapshots.take(self._producers, sync=False)
             return
+        self._snapshots.remove_outside(self._log_start, end_offset)
         rebuild_producers(
             self._producers,
             self._snapshots,
@@ -360,3 +363,4 @@ class _Loader:
             end_offset=end_offset,
             now_ms=self._now_ms,
         )
+        self._snapshots.take(self._producers, sync=False)

@@ -20,7 +20,7 @@ from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
 from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_file import RELATIVE_OFFSET_MAX, CorruptIndex
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
+from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.storage.txn_index import TransactionIndex
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,34 @@ class CorruptSegment(Malformed):
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
         self.position = position
+
+
+class SegmentFile(NamedTuple):
+    """The batches of a segment from `position` on, as far as it went when this was made.
+
+    Any thread may read them, while `file` is pinned: nothing before the end of a segment is ever written again.
+    """
+
+    file: OpenFile
+    #: For messages.
+    path: str
+    position: int
+    size_bytes: int
+
+    def headers(self) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of every batch. Lengths checked, CRCs not; `CorruptSegment` where the bytes are no batch."""
+        position, limit = self.position, self.size_bytes
+        while position < limit:
+            chunk = self.file.read(position, min(_SCAN_BYTES, limit - position))
+            at, size = 0, len(chunk)
+            while size - at >= HEADER_SIZE:
+                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+                _check_batch(self.path, position + at, header.magic, header.batch_length, limit)
+                yield position + at, header
+                at += header.batch_length + LOG_OVERHEAD
+            if at == 0:
+                raise CorruptSegment(f"{self.path}: torn batch header at position {position}", position)
+            position += at
 
 
 class Segment:
@@ -393,8 +421,11 @@ class Segment:
             self._since_index_entry = 0
         self._since_index_entry += size
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop every batch that reaches `offset` or beyond; the number of bytes that went."""
+    def truncate_to(self, offset: int, largest: TimestampOffset) -> int:
+        """Drop every batch that reaches `offset` or beyond; the number of bytes that went.
+
+        `largest`: the largest timestamp of what stays, as `largest_timestamp_of` finds it.
+        """
         found = self.find(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -410,19 +441,17 @@ class Segment:
             self._max_timestamp = NO_TIMESTAMP
             self._offset_of_max_timestamp = self.base_offset
         elif dropped:
-            self._max_timestamp, self._offset_of_max_timestamp = self._scan_max_timestamp()
+            self._max_timestamp, self._offset_of_max_timestamp = largest
         self._since_index_entry = 0
         if self.is_active:
             self._make_room_in_indexes()
         return dropped
 
-    def _scan_max_timestamp(self) -> tuple[int, int]:
-        """The last entry of the time index, or a larger timestamp in the batches after it."""
-        timestamp, offset = self.time_index.last_entry
-        for _, header in self.headers(self.offset_index.lookup_position(offset)):
-            if header.max_timestamp > timestamp:
-                timestamp, offset = header.max_timestamp, header.last_offset
-        return timestamp, offset
+    def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentFile]:
+        """The last entry of the time index below `offset`, and the batches from there on: what `largest_timestamp_of`
+        must look at. They may be many, where timestamps do not ascend."""
+        entry = self.time_index.last_below(offset)
+        return entry, self.part_from(self.offset_index.lookup_position(entry.offset))
 
     def rebuild_indexes(self, why: str) -> None:
         """Offset and time index anew from the log. Blocks: a damaged index is rare, and serving by it is not an option."""
@@ -449,24 +478,12 @@ class Segment:
 
     # -- reading
 
-    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch from `position`, which is a batch's, to `end`. Lengths checked, CRCs not.
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of every batch from `position` on, which is a batch's."""
+        return self.part_from(position).headers()
 
-        Raises `CorruptSegment` where the bytes are no batch.
-        """
-        limit = self.size_bytes if end is None else end
-        opened = self.file
-        while position < limit:
-            chunk = opened.read(position, min(_SCAN_BYTES, limit - position))
-            at, size = 0, len(chunk)
-            while size - at >= HEADER_SIZE:
-                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-                self._check(position + at, header.magic, header.batch_length, limit)
-                yield position + at, header
-                at += header.batch_length + LOG_OVERHEAD
-            if at == 0:
-                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
-            position += at
+    def part_from(self, position: int) -> SegmentFile:
+        return SegmentFile(self.file, self.log_path, position, self.size_bytes)
 
     def _header_at(self, position: int) -> BatchHeader:
         data = self.file.read(position, HEADER_SIZE)
@@ -477,18 +494,7 @@ class Segment:
         return header
 
     def _check(self, position: int, magic: int, length: int, limit: int) -> None:
-        if magic != MAGIC_V2:
-            if magic in (0, 1):
-                raise CorruptSegment(
-                    f"{self.log_path}: the batch at position {position} has message format v{magic} (Kafka before 0.11), "
-                    "which is not supported: convert the topic with Apache Kafka first",
-                    position,
-                )
-            raise CorruptSegment(
-                f"{self.log_path}: the batch at position {position} has an unknown magic {magic}", position
-            )
-        if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > limit:
-            raise CorruptSegment(f"{self.log_path}: the batch at position {position} claims {length} bytes", position)
+        _check_batch(self.log_path, position, magic, length, limit)
 
     def find(self, offset: int, *, not_before: int = 0) -> BatchAt | None:
         """The first batch that reaches `offset`; None where all end before it.
@@ -593,3 +599,27 @@ class Segment:
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)
+
+
+def _check_batch(path: str, position: int, magic: int, length: int, limit: int) -> None:
+    if magic != MAGIC_V2:
+        if magic in (0, 1):
+            raise CorruptSegment(
+                f"{path}: the batch at position {position} has message format v{magic} (Kafka before 0.11), which is not "
+                "supported: convert the topic with Apache Kafka first",
+                position,
+            )
+        raise CorruptSegment(f"{path}: the batch at position {position} has an unknown magic {magic}", position)
+    if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > limit:
+        raise CorruptSegment(f"{path}: the batch at position {position} claims {length} bytes", position)
+
+
+def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentFile, offset: int) -> TimestampOffset:
+    """The largest timestamp of a segment below `offset`: that of an index entry, or one of the batches after it."""
+    timestamp, found_at = indexed
+    for _, header in batches.headers():
+        if header.last_offset >= offset:
+            break
+        if header.max_timestamp > timestamp:
+            timestamp, found_at = header.max_timestamp, header.last_offset
+    return TimestampOffset(timestamp, found_at)

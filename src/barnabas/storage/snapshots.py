@@ -1,17 +1,27 @@
-"""The `.snapshot` files of a partition: which there are, taking one, starting from the newest good one.
+"""The `.snapshot` files of a partition: which there are, taking one, and letting go of those that are of no use.
 
 Owner: the log; the loading thread while it is loaded.
 """
 
 import logging
-from bisect import insort
+from bisect import bisect_right, insort
+from typing import NamedTuple
 
 from barnabas.runtime.disk import Disk
 from barnabas.storage import names, producer_snapshot
-from barnabas.storage.producer_snapshot import CorruptSnapshot
-from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.producer_state import ProducerEntry, ProducerStateManager
 
 logger = logging.getLogger(__name__)
+
+
+class Snapshot(NamedTuple):
+    offset: int
+    path: str
+    disk: Disk
+
+    def read(self) -> list[ProducerEntry]:
+        """Any thread. Raises `CorruptSnapshot`, or `FileNotFoundError`."""
+        return producer_snapshot.read(self.path, disk=self.disk)
 
 
 class ProducerSnapshots:
@@ -27,6 +37,10 @@ class ProducerSnapshots:
     @property
     def latest(self) -> int | None:
         return self.offsets[-1] if self.offsets else None
+
+    def newest(self, *, at_most: int) -> Snapshot | None:
+        at = bisect_right(self.offsets, at_most)
+        return Snapshot(self.offsets[at - 1], self.path(self.offsets[at - 1]), self._disk) if at else None
 
     def path(self, offset: int, transient: str = "") -> str:
         return f"{self.directory}/{names.snapshot_file(offset, transient)}"
@@ -47,6 +61,11 @@ class ProducerSnapshots:
         if offset in self.offsets:
             self.offsets.remove(offset)
             self._disk.unlink(self.path(offset))
+
+    def drop(self, snapshot: Snapshot, why: str) -> None:
+        """It cannot be read."""
+        logger.warning("dropping producer snapshot %s", why)
+        self.remove(snapshot.offset)
 
     def mark_deleted(self, offset: int) -> str | None:
         """Rename for a deletion that comes later; the new path, None where there is no such snapshot."""
@@ -70,19 +89,3 @@ class ProducerSnapshots:
         """Those at or below the log start hold nobody whose records are left; those above the end were truncated."""
         for offset in [o for o in self.offsets if o <= log_start_offset or o > log_end_offset]:
             self.remove(offset)
-
-    def load_newest(self, producers: ProducerStateManager, *, log_start_offset: int, now_ms: int) -> None:
-        """Start `producers` from the newest snapshot that can be read; empty where there is none. What is above the
-        state that is wanted has been removed (`remove_outside`)."""
-        while self.offsets:
-            offset = self.offsets[-1]
-            try:
-                entries = producer_snapshot.read(self.path(offset), disk=self._disk)
-            except (CorruptSnapshot, FileNotFoundError) as error:
-                logger.warning("dropping producer snapshot %s: %s", self.path(offset), error)
-                self.remove(offset)
-                continue
-            producers.load(entries, offset, now_ms)
-            return
-        producers.truncate_fully(log_start_offset)
-        producers.snap_offset = producers.map_end_offset

@@ -109,11 +109,21 @@ class TimeIndex(IndexFile):
         timestamp, relative = _ENTRY.unpack_from(self._map, n * 12)
         return TimestampOffset(timestamp, Offset(self.base_offset + relative))
 
+    def last_below(self, offset: int) -> TimestampOffset:
+        """The last entry that `truncate_to` would leave; (NO_TIMESTAMP, base offset) where it would leave none."""
+        left = self._entries_below(offset)
+        return self.entry(left - 1) if left else TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+
     def truncate_to(self, offset: int) -> None:
+        left = self._entries_below(offset)
+        if left < self._entries:
+            self._cut(left, self._length)
+
+    def _entries_below(self, offset: int) -> int:
         self.open()
         view = self._map
-        if view is None or self._entries == 0:
-            return
+        if view is None:
+            return 0
         relative = offset - self.base_offset
         low, high = 0, self._entries
         while low < high:
@@ -122,8 +132,7 @@ class TimeIndex(IndexFile):
                 low = middle + 1
             else:
                 high = middle
-        if low < self._entries:
-            self._cut(low, self._length)
+        return low
 
     def sanity_check(self) -> None:
         self.open()

@@ -48,7 +48,10 @@ class FakeReplica:
         self.high_watermark = min(leader_high_watermark, self.log_end)
         self.leader_log_start = leader_log_start
 
-    def truncate_to(self, offset):
+    async def truncate_to(self, offset, *, is_wanted):
+        self.cut(offset)
+
+    def cut(self, offset):
         del self.epochs_of[offset - self.log_start :]
         self.cache.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)

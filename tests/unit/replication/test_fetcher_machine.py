@@ -65,7 +65,7 @@ def carry_out(machine, replicas, effects):
                 replica.append_follower(data, high_watermark, log_start)
                 machine.appended(effect)
             case TruncateTo(_, offset):
-                replica.truncate_to(offset)
+                replica.cut(offset)
                 machine.truncated(effect)
             case TruncateFully(_, offset):
                 replica.truncate_fully_and_start_at(offset)

@@ -67,7 +67,8 @@ class Replica:
 
     log_start = 0
 
-    def __init__(self):
+    def __init__(self, chance):
+        self.chance = chance
         self.records = []
         self.cache = LeaderEpochCache()
         self.high_watermark = 0
@@ -92,7 +93,11 @@ class Replica:
             self.append(epoch, serial)
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, self.log_end))
 
-    def truncate_to(self, offset):
+    async def truncate_to(self, offset, *, is_wanted):
+        for _ in range(self.chance.randrange(3)):
+            await asyncio.sleep(0)  # what stays is read by a thread
+        if not is_wanted():
+            return
         assert offset >= self.high_watermark, "what is committed was cut"
         del self.records[offset:]
         self.cache.truncate_from_end(offset)
@@ -309,8 +314,8 @@ class Storm:
         self.chance = random.Random(seed)
         self.leaders = {broker: Leader(self.chance) for broker in LEADERS}
         self.partitions = [TopicPartition("orders", number) for number in range(self.chance.choice((1, 3, 6)))]
-        self.logs = {tp: Replica() for tp in self.partitions}
-        self.replicas = {tp: Replica() for tp in self.partitions}
+        self.logs = {tp: Replica(self.chance) for tp in self.partitions}
+        self.replicas = {tp: Replica(self.chance) for tp in self.partitions}
         self.epochs = dict.fromkeys(self.partitions, 0)
         self.led_by = {}
         self.serial = 0

@@ -444,6 +444,34 @@ def test_a_damaged_index_of_aborted_transactions_is_rebuilt(
     assert "aborted transactions" in caplog.text
 
 
+def damage_index_of_aborted(partition: Partition) -> None:
+    path = partition.directory / f"{0:020d}.txnindex"
+    path.write_bytes(path.read_bytes()[:-40] + b"\x07" * 40)
+
+
+def damage_tail(partition: Partition) -> None:
+    path = max(partition.directory.glob("*.log"))
+    path.write_bytes(path.read_bytes() + b"\x07" * 100)
+
+
+@pytest.mark.parametrize("damage", [damage_index_of_aborted, damage_tail])
+def test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair(
+    partition: Partition, damage: Callable[[Partition], None]
+) -> None:
+    """A clean stop without a snapshot means that there was no producer. One whose snapshots the repair removed did not."""
+    for round_number in range(2):
+        transactional(partition, 1, b"x", sequence=round_number)
+        end(partition, 1, commit=False)
+    transactional(partition, 2, b"open", sequence=0)
+    partition.log.close()
+    damage(partition)
+    log = partition.open(clean=True)
+    partition.commit()
+    assert log.last_stable_offset == 4
+    retry = batch([b"open"], producer_id=2, producer_epoch=0, sequence=0, transactional=True)
+    assert log.append_as_leader(retry, leader_epoch=0, now_ms=NOW_MS).duplicate
+
+
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
     transactional(partition, 1, b"a", sequence=0)
     end(partition, 1, commit=False)
