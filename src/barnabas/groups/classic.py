@@ -213,7 +213,7 @@ class ClassicProtocol:
     ) -> JoinGroupResponse | None:
         """A static member that restarted: if nothing else changed, the others need not know."""
         assert request.group_instance_id is not None
-        leader_before = group.leader_id
+        before = group.membership()
         old_id = group.static_members[request.group_instance_id]
         out.cancel_timer((HEARTBEAT, group.group_id, old_id))
         member = group.replace_static(request.group_instance_id, new_id, out.effects)
@@ -222,6 +222,14 @@ class ClassicProtocol:
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
         member.session_timeout_ms = request.session_timeout_ms
         if group.state is STABLE and group.select_protocol() == group.protocol:
+
+            def take_back() -> Result[None]:
+                group.restore(before)
+                undone = Outcome()
+                self.heard_from(group, group.members[old_id], undone)
+                return undone.result()
+
+            out.if_refused = take_back
             out.records.append(group.record({each.member_id: each.assignment for each in group.members.values()}))
             response = group.joined(new_id)
             if requester.api_version >= SKIP_ASSIGNMENT_FROM:
@@ -230,7 +238,7 @@ class ClassicProtocol:
                     response.skip_assignment = True
             else:
                 # An older leader would assign at once and disturb the others: it is told the leader's old id, and follows.
-                response.leader = leader_before or ""
+                response.leader = before.leader_id or ""
             return response
         group.await_join(member, ticket)
         # In CompletingRebalance the leader may be assigning to the old id already: the group has to start over.
@@ -326,7 +334,7 @@ class ClassicProtocol:
     # -- SyncGroup -----------------------------------------------------------------------------------------------------
 
     def sync(
-        self, group: ClassicGroup, request: SyncGroupRequest, ticket: Ticket, out: Outcome
+        self, group: ClassicGroup, request: SyncGroupRequest, ticket: Ticket, out: Outcome, now_ms: int
     ) -> Result[SyncGroupResponse]:
         if group.state is DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -349,9 +357,19 @@ class ClassicProtocol:
             assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
             # The replay of this record makes the group Stable; the answers wait until it is committed.
             out.records.append(group.record(assignments))
+            out.if_refused = lambda: self._start_over(group, now_ms)
             self._around.counts.completed_rebalance(1)
             for each in group.members.values():
                 self._answer_sync(group, each, _synced(group, assignments[each.member_id]), out)
+        return out.result()
+
+    def _start_over(self, group: ClassicGroup, now_ms: int) -> Result[None]:
+        """The assignments could not be written, and everybody who waited for them has heard an error."""
+        out = Outcome()
+        for member in group.members.values():
+            # Sessions of those who waited may have run out unnoticed.
+            self.heard_from(group, member, out)
+        self.prepare_rebalance(group, out, now_ms)
         return out.result()
 
     def _answer_sync(

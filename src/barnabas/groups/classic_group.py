@@ -118,6 +118,15 @@ def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protoco
     return tuple(unique.values())
 
 
+class Membership(NamedTuple):
+    """Who was in a group when, for a change that may have to be taken back."""
+
+    members: dict[str, ClassicMember]
+    leader_id: str | None
+    static_members: dict[str, str]
+    pending_syncs: set[str]
+
+
 @dataclass(slots=True, eq=False)
 class ClassicGroup:
     group_id: str
@@ -357,6 +366,17 @@ class ClassicGroup:
         self.pending_syncs.discard(old_id)
         return new
 
+    def membership(self) -> Membership:
+        return Membership(dict(self.members), self.leader_id, dict(self.static_members), set(self.pending_syncs))
+
+    def restore(self, before: Membership) -> None:
+        """The members themselves must not have changed since."""
+        self.members, self.leader_id, self.static_members, self.pending_syncs = before
+        self.support = self._count_support()
+
+    def _count_support(self) -> Counter[str]:
+        return Counter(name for member in self.members.values() for name in member.names())
+
     def next_generation(self, now_ms: int) -> None:
         self.generation += 1
         if self.members:
@@ -492,13 +512,13 @@ class ClassicGroup:
         self.state_timestamp_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
         self.subscribed_topics = self.compute_subscribed_topics()
         self.awaiting_join = sum(member.join_ticket is not None for member in self.members.values())
-        self.support = Counter(name for member in self.members.values() for name in member.names())
+        self.support = self._count_support()
 
     def validate(self) -> None:
         """What always holds. For tests, and for whoever looks for a bug."""
         tickets = sum(member.join_ticket is not None for member in self.members.values())
         assert self.awaiting_join == tickets, (self.awaiting_join, tickets)
-        names = Counter(name for member in self.members.values() for name in member.names())
+        names = self._count_support()
         assert +self.support == names, (self.support, names)
         assert self.pending_syncs <= self.members.keys()
         assert self.pending_joins.isdisjoint(self.members)

@@ -109,7 +109,7 @@ class ConsumerProtocol:
         )
         moved = self.advance(group, member, updated, owned, may_describe, out, now_ms)
         if isinstance(former, ClassicGroup):
-            self._leave_classic_behind(former, group, out)  # last, since nothing is refused any more
+            out.then = lambda: self._leave_classic_behind(former, group)
         out.set_timer((SESSION, group.group_id, member_id), self._around.settings().consumer_session_timeout_ms)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
@@ -187,13 +187,16 @@ class ConsumerProtocol:
         return converted
 
     @staticmethod
-    def _leave_classic_behind(former: ClassicGroup, group: ConsumerGroup, out: Outcome) -> None:
+    def _leave_classic_behind(former: ClassicGroup, group: ConsumerGroup) -> Result[None]:
+        """The group is a consumer group in the log, too."""
+        out = Outcome()
         migration.send_back_to_join(former, out)
         for member_id in (*former.members, *former.pending_joins):
             out.cancel_timer((HEARTBEAT, former.group_id, member_id))
         for member in group.members.values():
             assert member.classic is not None
             out.set_timer((SESSION, group.group_id, member.member_id), member.classic.session_timeout_ms)
+        return out.result()
 
     def check_size(self, group: ConsumerGroup, member_id: str) -> None:
         size_max = self._around.settings().consumer_max_size

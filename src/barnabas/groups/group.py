@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.groups.settings import GroupSettings
 from barnabas.runtime.coordinator import CancelTimer, Effect, KeyValue, Result, SetTimer
@@ -40,6 +40,9 @@ class Outcome:
 
     records: list[KeyValue] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    #: See `Result`.
+    then: Callable[[], Result[Any]] | None = None
+    if_refused: Callable[[], Result[None]] | None = None
 
     def set_timer(self, key: tuple[object, ...], delay_ms: int) -> None:
         self.effects.append(SetTimer(key, delay_ms))
@@ -49,7 +52,7 @@ class Outcome:
 
     def result(self, response: R | None = None) -> Result[R]:
         """None: the answer comes later."""
-        return Result(self.records, response, self.effects)
+        return Result(self.records, response, self.effects, then=self.then, if_refused=self.if_refused)
 
 
 class Topics(Protocol):

@@ -72,16 +72,19 @@ class GroupMachine:
     ) -> Result[JoinGroupResponse]:
         _require_group_id(request.group_id)
         self._classic.check_session_timeout(request.session_timeout_ms)
-        out = Outcome()
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
-                return self._classic_members.join(group, request, requester, out, now_ms)
+                return self._classic_members.join(group, request, requester, Outcome(), now_ms)
             if request.member_id == NO_MEMBER_ID:
-                # Nobody is left who minds: it becomes a classic group.
-                out.records.extend(group.tombstones())
-                self.groups[request.group_id] = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
-        return self._classic.join(request, requester, ticket, out, now_ms)
+                # Nobody is left who minds: it becomes a classic group. The log has to know that one as well, or a new
+                # coordinator would find offsets without a group.
+                empty = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
+                return Result(
+                    [*group.tombstones(), empty.record({})],
+                    then=lambda: self._classic.join(request, requester, ticket, Outcome(), now_ms),
+                )
+        return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
     def join_abandoned(self, group_id: str, is_it: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
         """Whoever sent the JoinGroup is gone, and will not hear its answer."""
@@ -95,7 +98,7 @@ class GroupMachine:
         group = self._require_group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.sync(group, request, Outcome())
-        return self._classic.sync(_classic(group), request, ticket, Outcome())
+        return self._classic.sync(_classic(group), request, ticket, Outcome(), now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
         group = self._require_group(request.group_id)

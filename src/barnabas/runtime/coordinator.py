@@ -102,6 +102,10 @@ class Result(Generic[R]):
     effects: list[Effect] = field(default_factory=list)
     #: Set for offsets committed inside a transaction.
     producer: Producer = NO_PRODUCER
+    #: Goes on for the same ticket once the records are in the log and replayed.
+    then: "Callable[[], Result[R]] | None" = None
+    #: Called where the log refuses the records: takes back what was done to state that is not in the log, timers included.
+    if_refused: "Callable[[], Result[None]] | None" = None
 
 
 class Ticket:
@@ -468,7 +472,7 @@ class CoordinatorRuntime(Generic[M]):
         return BrokenInvariant(f"{self._name} partition {shard.partition} cannot replay what it wrote: {bug!r}")
 
     def _carry_out(self, shard: Shard[M], result: Result[Any], ticket: Ticket | None) -> bool:
-        """Whether it was done: False where the log refused the records, and nothing has changed."""
+        """Whether it was done: False where the log refused the records. Then no timer was set or cancelled for them."""
         answers: list[Respond] = []
         messages: list[object] = []
         timers: list[SetTimer | CancelTimer] = []
@@ -489,6 +493,8 @@ class CoordinatorRuntime(Generic[M]):
                 self._fail_all(answers, failure)
                 if ticket is not None:
                     self._fail(ticket, failure)
+                if result.if_refused is not None:
+                    self._carry_out(shard, result.if_refused(), None)
                 return False
         elif shard.uncommitted:
             self._when_committed(shard, answers, messages)
@@ -502,7 +508,7 @@ class CoordinatorRuntime(Generic[M]):
                 alarm = shard.timers.pop(effect.key, None)
                 if alarm is not None:
                     alarm.timer.cancel()
-        return True
+        return result.then is None or self._carry_out(shard, result.then(), ticket)
 
     def _when_committed(self, shard: Shard[M], responses: list[Respond], messages: list[object]) -> None:
         """Nothing was written, but what was seen waits for its commit, and so do the answers."""

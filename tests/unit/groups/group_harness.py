@@ -16,6 +16,7 @@ from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.runtime.coordinator import (
     NO_PRODUCER,
+    REFUSED_TIMER_BACKOFF_MS,
     CancelTimer,
     KeyValue,
     Marker,
@@ -77,6 +78,10 @@ class Harness:
         self.consumer_protocol_enabled = True
         self.now_ms = 1_000_000
         self.log: list[ReplayedRecord | Marker] = []
+        #: Set: too few replicas, say.
+        self.refuses = False
+        #: Something was refused since the last record that was not.
+        self.is_behind = False
         self.timers: dict[object, tuple[int, int]] = {}
         self.answers: dict[Ticket, Any] = {}
         self.issued: list[Ticket] = []
@@ -120,7 +125,12 @@ class Harness:
             raise answer
         return answer
 
-    def carry_out(self, result: Result[Any], ticket: Ticket | None) -> None:
+    def carry_out(self, result: Result[Any], ticket: Ticket | None) -> bool:
+        if result.records:
+            self.is_behind = self.refuses
+        if result.records and self.refuses:
+            self._refuse(result, ticket)
+            return False
         for record in result.records:
             self.append(record, result.producer)
         for effect in result.effects:
@@ -135,6 +145,15 @@ class Harness:
         if ticket is not None and result.response is not None:
             assert ticket not in self.answers, "answered twice"
             self.answers[ticket] = result.response
+        return result.then is None or self.carry_out(result.then(), ticket)
+
+    def _refuse(self, result: Result[Any], ticket: Ticket | None) -> None:
+        tickets = {effect.ticket for effect in result.effects if isinstance(effect, Respond)}
+        for each in tickets if ticket is None else tickets | {ticket}:
+            assert each not in self.answers, "answered twice"
+            self.answers[each] = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if result.if_refused is not None:
+            self.carry_out(result.if_refused(), None)
 
     def append(self, record: KeyValue, producer: Producer = NO_PRODUCER) -> None:
         replayed = ReplayedRecord(record, len(self.log), self.now_ms, producer)
@@ -154,7 +173,8 @@ class Harness:
                 break
             self.now_ms = max(self.now_ms, deadline_ms)
             del self.timers[key]
-            self.carry_out(self.machine.timer_fired(key, self.now_ms), None)
+            if not self.carry_out(self.machine.timer_fired(key, self.now_ms), None):
+                self.carry_out(Result(effects=[SetTimer(key, REFUSED_TIMER_BACKOFF_MS)]), None)
         self.now_ms = end_ms
 
     def replayed(self) -> GroupMachine:

@@ -495,7 +495,8 @@ def test_group_recovers_when_its_assignment_could_not_be_written() -> None:
         assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         broker.log.refuses_with = None
         again = await broker.ask(join_request(joined.member_id), JoinGroupResponse, 9)
-        assert again.generation_id == 1
+        assert again.generation_id == 2
+        sync.generation_id = 2
         assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.NONE
 
     run(scenario)

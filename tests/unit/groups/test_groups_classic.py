@@ -369,6 +369,44 @@ def test_static_member_that_restarts_gets_its_assignment_back_without_a_rebalanc
     assert fresh.static_members == {"i0": leader, "i1": answer.member_id}
 
 
+def test_static_member_whose_return_could_not_be_written_is_as_before_and_expires(h: Harness) -> None:
+    leader, follower = static_group(h)
+    h.refuses = True
+    changed = [("range", subscription("t", "u"))]
+    assert h.join_error(h.send_join(instance_id="i1", protocols=changed)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    h.refuses = False
+    group = h.group()
+    group.validate()
+    assert group.static_members == {"i0": leader, "i1": follower}
+    assert h.heartbeat(follower, 1, instance_id="i1") is ErrorCode.NONE
+    h.advance(9_000)
+    h.heartbeat(leader, 1, instance_id="i0")
+    h.advance(9_000)
+    assert list(group.members) == [leader], "nobody has heard of the other one for a session"
+
+
+def test_members_whose_assignment_could_not_be_written_rebalance_and_expire(h: Harness) -> None:
+    h.settings = GroupSettings(initial_rebalance_delay_ms=100)
+    (leader, first), (follower, _) = h.new_member(), h.new_member()
+    h.advance(1_000)
+    generation = h.answers[first].generation_id
+    waiting = h.send_sync(follower, generation)
+    for _ in range(4):
+        # The follower's session runs out while it waits, which does not count.
+        h.advance(5_000)
+        assert h.heartbeat(leader, generation) is ErrorCode.NONE
+    h.refuses = True
+    answer = h.answers[h.send_sync(leader, generation, {leader: b"l", follower: b"f"})]
+    assert isinstance(answer, Refused)
+    assert isinstance(h.answers[waiting], Refused)
+    h.refuses = False
+    assert h.group().state is GroupState.PREPARING_REBALANCE
+    again = h.send_join(leader)
+    h.advance(11_000)
+    assert h.answers[again].generation_id == generation + 1
+    assert list(h.group().members) == [leader], "the other one has not come back within its session"
+
+
 def test_static_leader_that_restarts_is_told_to_skip_the_assignment(h: Harness) -> None:
     leader, _ = static_group(h)
     answer = h.answers[h.send_join(instance_id="i0")]

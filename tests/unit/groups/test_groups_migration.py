@@ -19,6 +19,7 @@ from barnabas.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 
 
 def settings(policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL, **more: Any) -> GroupSettings:
@@ -117,6 +118,61 @@ def test_empty_classic_group_becomes_a_consumer_group_with_its_offsets(h: Harnes
         assert isinstance(machine.groups[GROUP], ConsumerGroup)
         assert machine.store.get(GROUP, "t", 0) is not None
     assert consumer_group(h).group_epoch > 2
+
+
+def test_group_that_has_just_become_classic_is_there_after_a_failover(h: Harness) -> None:
+    a = Client(h, "a")
+    a.poll()
+    a.leave()
+    commit(h)
+    assert h.join_error(h.send_join()) is ErrorCode.MEMBER_ID_REQUIRED
+    h.fail_over()
+    group = h.group()
+    group.validate()
+    wanted = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
+    fetched = h.machine.fetch_offsets(wanted, require_stable=False)
+    assert fetched.topics[0].partitions[0].committed_offset == 9
+    [deleted] = h.ask(lambda machine: machine.delete_groups([GROUP])).results
+    assert deleted.error_code == ErrorCode.NONE
+    assert h.machine.store.count == 0
+
+
+def test_offsets_of_a_group_that_became_classic_expire_after_a_failover(h: Harness) -> None:
+    a = Client(h, "a")
+    a.poll()
+    a.leave()
+    commit(h)
+    h.send_join()
+    h.fail_over()
+    h.advance(h.settings.offsets_retention_ms + h.settings.offsets_retention_check_interval_ms)
+    assert h.machine.store.count == 0
+    assert h.machine.groups == {}
+
+
+def test_empty_consumer_group_stays_one_while_the_change_cannot_be_written(h: Harness) -> None:
+    a = Client(h, "a")
+    a.poll()
+    a.leave()
+    h.refuses = True
+    assert h.join_error(h.send_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    h.refuses = False
+    assert consumer_group(h).is_empty
+    a.epoch = 0
+    a.poll()
+    assert a.numbers() == set(range(6))
+
+
+def test_classic_members_go_on_when_the_upgrade_cannot_be_written(h: Harness) -> None:
+    ids = [client.member_id for client in classic_pair(h)]
+    again = h.send_join(ids[0])
+    assert again in h.waiting
+    h.refuses = True
+    assert Client(h, "a").poll_refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    h.refuses = False
+    assert again in h.waiting, "nobody has heard of an upgrade"
+    h.group().validate()
+    h.send_join(ids[1])
+    assert h.answers[again].error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("policy", MigrationPolicy)

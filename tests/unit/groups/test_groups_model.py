@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.groups.classic_group import EMPTY, STABLE, ClassicGroup
+from barnabas.groups.classic import HEARTBEAT, INITIAL, JOIN, SYNC
+from barnabas.groups.classic_group import DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
+from barnabas.groups.consumer import REBALANCE, SESSION
 from barnabas.groups.consumer_group import ConsumerGroup, MemberState
-from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings, MigrationPolicy
 from barnabas.runtime.coordinator import Ticket
 
@@ -55,11 +56,13 @@ def durable_consumer(group: ConsumerGroup) -> dict[str, Any]:
     }
 
 
-def assert_replay_agrees(live: GroupMachine, fresh: GroupMachine) -> None:
+def assert_replay_agrees(h: Harness) -> None:
+    live, fresh = h.machine, h.replayed()
     for group_id, group in live.groups.items():
         other = fresh.groups.get(group_id)
         if isinstance(group, ClassicGroup):
-            if group.state is STABLE or (group.state is EMPTY and group.generation > 0):
+            # That a group is empty may be known before it can be written; members that come back from the log expire again.
+            if group.state is STABLE or (group.state is EMPTY and group.generation > 0 and not h.is_behind):
                 assert isinstance(other, ClassicGroup)
                 assert durable_classic(other) == durable_classic(group)
         else:
@@ -68,6 +71,28 @@ def assert_replay_agrees(live: GroupMachine, fresh: GroupMachine) -> None:
             assert durable_consumer(other) == durable_consumer(group)
     for group_id in fresh.groups:
         assert group_id in live.groups, f"{group_id} comes back from the dead"
+
+
+def assert_everybody_is_watched(h: Harness) -> None:
+    """Who has something, and is never heard of again, loses it: a timer runs, or the member waits in a phase that has one."""
+    for group in h.machine.groups.values():
+        group_id = group.group_id
+        if isinstance(group, ClassicGroup):
+            for member in group.members.values():
+                waits = member.join_ticket is not None or member.sync_ticket is not None
+                assert waits or (HEARTBEAT, group_id, member.member_id) in h.timers, member
+            for member_id in group.pending_joins:
+                assert (HEARTBEAT, group_id, member_id) in h.timers
+            if group.state is PREPARING:
+                assert (JOIN, group_id) in h.timers or (INITIAL, group_id) in h.timers
+            if group.pending_syncs:
+                assert (SYNC, group_id, group.generation) in h.timers
+        else:
+            assert isinstance(group, ConsumerGroup)
+            for member_id, each in group.members.items():
+                assert (SESSION, group_id, member_id) in h.timers
+                if each.state is MemberState.UNREVOKED_PARTITIONS and each.member_epoch > 0:
+                    assert each.uses_classic_protocol or (REBALANCE, group_id, member_id) in h.timers
 
 
 class ClassicModel(RuleBasedStateMachine):
@@ -155,7 +180,12 @@ class ClassicModel(RuleBasedStateMachine):
         try:
             self.h.leave((member_id, self.instance.get(member_id)))
         except Refused as refusal:
-            assert refusal.code is ErrorCode.UNKNOWN_MEMBER_ID
+            assert refusal.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    @rule(is_lacking=st.booleans())
+    def replicas_come_and_go(self, is_lacking: bool) -> None:
+        """While too few are there, the log takes nothing."""
+        self.h.refuses = is_lacking
 
     @rule(delta_ms=st.sampled_from([1, 1_000, 5_000, 11_000, 31_000, 301_000]))
     def time_passes(self, delta_ms: int) -> None:
@@ -170,6 +200,7 @@ class ClassicModel(RuleBasedStateMachine):
     @rule()
     def everybody_plays_along(self) -> None:
         """With members that do as they are told, a group gets stable."""
+        self.h.refuses = False
         group = self.h.machine.groups.get(GROUP)
         if not isinstance(group, ClassicGroup):
             return
@@ -183,7 +214,8 @@ class ClassicModel(RuleBasedStateMachine):
             if group.leader_id is not None:
                 self.generation[group.leader_id] = group.generation
                 self.sync(group.leader_id)
-        assert group.state in (STABLE, EMPTY) or group.pending_joins or group.awaiting_join
+        # Dead: it was empty, and forgotten while time passed.
+        assert group.state in (STABLE, EMPTY, DEAD) or group.pending_joins or group.awaiting_join
 
     @invariant()
     def no_ticket_is_lost(self) -> None:
@@ -218,7 +250,12 @@ class ClassicModel(RuleBasedStateMachine):
     @invariant()
     def replaying_the_log_gives_the_same_state(self) -> None:
         if hasattr(self, "h"):
-            assert_replay_agrees(self.h.machine, self.h.replayed())
+            assert_replay_agrees(self.h)
+
+    @invariant()
+    def everybody_is_watched(self) -> None:
+        if hasattr(self, "h"):
+            assert_everybody_is_watched(self.h)
 
     def _groups(self) -> list[ClassicGroup]:
         if not hasattr(self, "h"):
@@ -276,7 +313,10 @@ class ConsumerModel(RuleBasedStateMachine):
             ErrorCode.FENCED_INSTANCE_ID,
             ErrorCode.UNRELEASED_INSTANCE_ID,
             ErrorCode.GROUP_ID_NOT_FOUND,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
         )
+        if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return
         client.epoch, client.owned = 0, set()  # gives everything up and starts over
         if client in self.alive:
             self.alive.remove(client)
@@ -303,9 +343,14 @@ class ConsumerModel(RuleBasedStateMachine):
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 ErrorCode.FENCED_INSTANCE_ID,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
             )
         if client in self.alive:
             self.alive.remove(client)
+
+    @rule(is_lacking=st.booleans())
+    def replicas_come_and_go(self, is_lacking: bool) -> None:
+        self.h.refuses = is_lacking
 
     @rule(name=st.sampled_from("tuv"), count=st.integers(0, 8))
     def topic_changes(self, name: str, count: int) -> None:
@@ -323,6 +368,7 @@ class ConsumerModel(RuleBasedStateMachine):
 
     @rule()
     def classic_member_tries_its_luck(self) -> None:
+        self.h.refuses = False
         ticket = self.h.send_join(version=3, protocols=[("range", subscription("t"))])
         if ticket in self.h.waiting or not isinstance(self.h.machine.groups.get(GROUP), ConsumerGroup):
             # It got in, because nobody else was there: it leaves again, so that the others can come.
@@ -333,6 +379,7 @@ class ConsumerModel(RuleBasedStateMachine):
     @rule()
     def everybody_plays_along(self) -> None:
         """With members that obey, every partition of every subscribed topic ends with exactly one of them."""
+        self.h.refuses = False
         group = self._group()
         if group is None:
             return
@@ -378,7 +425,12 @@ class ConsumerModel(RuleBasedStateMachine):
     @invariant()
     def replaying_the_log_gives_the_same_state(self) -> None:
         if hasattr(self, "h"):
-            assert_replay_agrees(self.h.machine, self.h.replayed())
+            assert_replay_agrees(self.h)
+
+    @invariant()
+    def everybody_is_watched(self) -> None:
+        if hasattr(self, "h"):
+            assert_everybody_is_watched(self.h)
 
     @invariant()
     def no_ticket_is_lost(self) -> None:

@@ -150,6 +150,34 @@ def test_read_waits_for_what_it_has_seen() -> None:
     asyncio.run(main())
 
 
+def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_when_it_is_not() -> None:
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+
+        def operation(machine: Register, ticket: Ticket) -> Result[str]:
+            return Result(
+                records=[KeyValue(b"a", b"1")],
+                effects=[SetTimer("written", 10)],
+                then=lambda: machine.put(b"b", machine.values[b"a"] or b""),
+                if_refused=lambda: Result(effects=[SetTimer("taken back", 10)]),
+            )
+
+        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        with pytest.raises(Refused):
+            await world.runtime.write(0, operation)
+        world.timers.advance_ms(20)
+        assert machine.fired == ["after load", "taken back"]
+        world.log.refuse = None
+        world.log.commits_at_once = True
+        assert await world.runtime.write(0, operation) == "stored"
+        assert machine.values == {b"a": b"1", b"b": b"1"}
+        world.timers.advance_ms(20)
+        assert machine.fired[2:] == ["written"]
+
+    asyncio.run(main())
+
+
 def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
     async def main() -> None:
         world = World()
