@@ -15,10 +15,10 @@ PLACES_MAX = 1_000
 class BugLog:
     """Owner: the event loop."""
 
-    def __init__(self, log: logging.Logger, registry: Registry) -> None:
+    def __init__(self, log: logging.Logger, registry: Registry | None = None) -> None:
         self._log = log
         self._seen: set[tuple[str, str, int]] = set()
-        self.count: Counter = registry.counter(
+        self.count: Counter = (registry or Registry()).counter(
             "barnabas_request_bugs", "Requests that failed because of a bug; the log has a traceback of each kind."
         )
 

@@ -15,6 +15,8 @@ from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.coordination.embedded.wire import Op
 from barnabas.core.clock import ManualClock, SystemClock
+from barnabas.core.errors import BrokenInvariant
+from barnabas.runtime.disk import Disk
 
 
 async def in_thread(function, *arguments):
@@ -60,10 +62,10 @@ def test_disk_that_fails_acknowledges_nothing_and_is_reported(data: Path, monkey
         await server.start()
         assert await in_thread(ask, server.port, (Op.CREATE, create("/before"))) == [0]
 
-        def fail(_fd: int) -> None:
+        def fail(_disk: Disk, _fd: int) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(server.service.commit._writer, "_sync", fail)
+        monkeypatch.setattr(Disk, "fdatasync", fail)
         with pytest.raises(ConnectionError):
             await in_thread(ask, server.port, (Op.CREATE, create("/after")))
         assert server.failed is not None
@@ -90,12 +92,41 @@ def test_bug_stops_the_server_rather_than_serve_a_half_changed_state(
         with pytest.raises(ConnectionError):
             await in_thread(ask, server.port, (Op.CREATE, create("/x")))
         assert server.failed is not None
-        assert isinstance(server.failed.exception(), KeyError)
+        assert isinstance(server.failed.exception(), BrokenInvariant)
         await server.stop()
         again = EmbeddedZooKeeper(data)
         await again.start()
         assert await in_thread(ask, again.port, (Op.CREATE, create("/x"))) == [0]
         await again.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("place", "request_"),
+    [
+        ("barnabas.coordination.embedded.reads.read", (Op.EXISTS, watched("/"))),
+        ("barnabas.coordination.embedded.prepare.prepare", (Op.CREATE, create("/x"))),
+    ],
+    ids=["read", "write"],
+)
+def test_bug_before_anything_is_changed_closes_the_connection_and_no_other(
+    data: Path, monkeypatch: pytest.MonkeyPatch, place: str, request_: tuple[Op, bytes]
+) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data)
+        await server.start()
+
+        def broken(*_arguments: object, **_options: object) -> None:
+            raise KeyError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place, broken)
+            with pytest.raises(ConnectionError):
+                await in_thread(ask, server.port, request_)
+        assert server.failed is not None and not server.failed.done()
+        assert await in_thread(ask, server.port, (Op.CREATE, create("/x"))) == [0]
+        await server.stop()
 
     asyncio.run(story())
 

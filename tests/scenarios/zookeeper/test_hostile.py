@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from zk_process import ZooKeeperProcess, four_letter_word, running, until
 from zk_raw import RawClient, create, set_data, watched
 
 from barnabas.coordination.embedded import wire
+from barnabas.coordination.embedded.acl import READ_ACL, digest_of
 from barnabas.coordination.embedded.wire import Err, Op
 
 MB = 1 << 20
@@ -179,3 +181,105 @@ def test_whitelist_of_four_letter_words(data: Path) -> None:
         assert four_letter_word(server.port, b"ruok") == "imok"
         assert four_letter_word(server.port, b"srvr").startswith("Zookeeper version: 3.8.4")
         assert four_letter_word(server.port, b"dump") == "dump is not executed because it is not in the whitelist.\n"
+
+
+def auth(user: str, *, scheme: str = "digest") -> bytes:
+    return struct.pack(">i", 0) + wire.text(scheme) + wire.buffer(user.encode())
+
+
+def read_again_and_again(path: str, count: int) -> bytes:
+    one = wire.MULTI_HEADER.pack(Op.GET_DATA, False, -1) + watched(path)
+    return one * count + wire.MULTI_END
+
+
+def test_small_request_for_gigabytes_is_refused_and_takes_no_memory(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port, timeout_s=60) as client:
+        assert client.connect(timeout_ms=60_000)
+        assert client.call(Op.CREATE, create("/often", bytes(900_000))).err == 0
+        before = server.rss_bytes()
+        assert client.call(Op.MULTI_READ, read_again_and_again("/often", 8)).err == 0
+        assert client.call(Op.MULTI_READ, read_again_and_again("/often", 1800)).err == Err.MARSHALLING_ERROR
+        assert client.call(Op.MULTI_READ, read_again_and_again("/", 6000)).err == Err.MARSHALLING_ERROR
+        assert server.rss_bytes() - before < 60 * MB
+    serves(server)
+
+
+def test_multi_of_too_many_writes_is_refused(server: ZooKeeperProcess) -> None:
+    check = wire.MULTI_HEADER.pack(Op.CHECK, False, -1) + wire.text("/") + struct.pack(">i", -1)
+    with RawClient(server.port, timeout_s=60) as client:
+        assert client.connect(timeout_ms=60_000)
+        assert client.call(Op.MULTI, check * 5000 + wire.MULTI_END).err == 0
+        assert client.call(Op.MULTI, check * 5001 + wire.MULTI_END).err == Err.MARSHALLING_ERROR
+
+
+def test_digest_that_is_no_ascii_is_compared_with_the_super_users(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "zoo.cfg"
+    file.write_text(f"DigestAuthenticationProvider.superDigest={digest_of('root:é')}\n", "utf-8")
+    with running(data, str(file)) as server:
+        with RawClient(server.port) as client:
+            assert client.connect()
+            assert client.call(Op.AUTH, auth("é:p")).err == 0
+            assert client.call(Op.SET_ACL, wire.text("/") + wire.acl_bytes(READ_ACL) + struct.pack(">i", -1)).err == 0
+            assert client.call(Op.CREATE, create("/x")).err == Err.NO_AUTH
+            assert client.call(Op.AUTH, auth("root:é")).err == 0
+            assert client.call(Op.CREATE, create("/x")).err == 0
+        serves(server)
+
+
+def test_connection_with_too_many_names_is_closed(server: ZooKeeperProcess) -> None:
+    with RawClient(server.port, timeout_s=30) as client:
+        assert client.connect(timeout_ms=30_000)
+        answers = [client.call(Op.AUTH, auth(f"user{number}:x")).err for number in range(32)]
+        assert answers == [0] * 31 + [Err.AUTH_FAILED], "its address is a name as well"
+        assert client.is_closed()
+    serves(server)
+
+
+def test_acl_of_too_many_entries_is_refused(server: ZooKeeperProcess) -> None:
+    entries = tuple((31, "digest", f"user{number}:x") for number in range(101))
+    with RawClient(server.port) as client:
+        assert client.connect()
+        body = wire.text("/acl") + wire.buffer(b"") + wire.acl_bytes(entries) + struct.pack(">i", 0)
+        assert client.call(Op.CREATE, body).err == Err.INVALID_ACL
+
+
+def test_stranger_who_watches_without_end_is_dropped(server: ZooKeeperProcess) -> None:
+    before = server.rss_bytes()
+    with RawClient(server.port, timeout_s=60) as client:
+        assert client.connect(timeout_ms=60_000)
+        with pytest.raises(ConnectionError):
+            for number in range(100):
+                client.call(Op.EXISTS, watched(f"/{number}-" + "x" * 500_000, True))
+        assert number > 20
+    serves(server)
+    assert server.rss_bytes() - before < 60 * MB
+
+
+@pytest.mark.parametrize(
+    ("op", "body", "count"),
+    [
+        (Op.GET_ALL_CHILDREN_NUMBER, wire.text("/many"), 8_000),
+        (Op.MULTI_READ, read_again_and_again("/many", 4_000), 60),
+    ],
+    ids=["descendants", "multi of reads"],
+)
+def test_bystander_is_served_while_one_client_asks_for_the_dearest(
+    server: ZooKeeperProcess, op: Op, body: bytes, count: int
+) -> None:
+    with RawClient(server.port, timeout_s=60) as client, RawClient(server.port, timeout_s=60) as bystander:
+        assert client.connect(timeout_ms=60_000) and bystander.connect(timeout_ms=60_000)
+        if client.call(Op.CREATE, create("/many")).err == 0:
+            for number in range(3_000):
+                client.request(Op.CREATE, create(f"/many/{number}"))
+            for _ in range(3_000):
+                assert client.reply().err == 0
+        request = struct.pack(">ii", 7, op) + body
+        client.sock.sendall((struct.pack(">i", len(request)) + request) * count)
+        worst_s = 0.0
+        for _ in range(50):
+            began_s = time.monotonic()
+            assert bystander.call(Op.EXISTS, watched("/")).err == 0
+            worst_s = max(worst_s, time.monotonic() - began_s)
+        assert worst_s < 0.5
+        for _ in range(count):
+            assert client.reply().err == 0

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Identity = tuple[str, str]
 
 ALL = 31
+#: Everybody's access to a node goes through all of its entries.
+ENTRIES_MAX = 100
 OPEN_ACL: Acl = ((ALL, "world", "anyone"),)
 READ_ACL: Acl = ((int(Perm.READ), "world", "anyone"),)
 SUPER: Identity = ("super", "")
@@ -100,6 +102,8 @@ def fix(acl: Acl, identities: Iterable[Identity]) -> Acl:
     """The ACL as it is stored: no duplicates, `auth` replaced by who the client is. Raises INVALID_ACL."""
     if acl == OPEN_ACL:
         return OPEN_ACL
+    if len(acl) > ENTRIES_MAX:
+        raise Refusal(Err.INVALID_ACL)
     fixed: list[tuple[int, str, str]] = []
     for entry in dict.fromkeys(acl):
         perms, scheme, identity = entry

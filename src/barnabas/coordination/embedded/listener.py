@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from barnabas.coordination.embedded import fourletter
 from barnabas.coordination.embedded.watches import Client
 from barnabas.coordination.embedded.wire import INT
+from barnabas.core.errors import BrokenInvariant
 
 if TYPE_CHECKING:
     from barnabas.coordination.embedded.service import Service
@@ -21,6 +22,8 @@ _unpack_int = INT.unpack_from
 
 #: Answers gathered before they are written out: bounds what one turn of the loop makes.
 _TURN_BYTES_MAX = 256 << 10
+#: How long one connection's requests are handled before the others have their turn.
+_TURN_S_MAX = 0.01
 
 
 class Connection(Client, asyncio.Protocol):
@@ -166,14 +169,20 @@ class Connection(Client, asyncio.Protocol):
             self.received += 1
             try:
                 service.handle(self, received[at + 4 : after], out)
-            except Exception as error:
+            except BrokenInvariant as error:
                 service.on_bug(error)
+                return
+            except Exception as error:
+                # Nothing was changed: only this client is not served.
+                service.bugs.note(f"a request of {self.peer}", error)
+                self.abort()
                 return
             at = after
             if not self.is_open:
                 return
             budget -= sum(map(len, out[before:]))
-            if budget <= 0 or service.is_overloaded:
+            is_late = service.clock.monotonic_s() - self.turn_started_s > _TURN_S_MAX
+            if budget <= 0 or is_late or service.is_overloaded:
                 limited = True
                 break
         if at < end:

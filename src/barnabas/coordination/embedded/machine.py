@@ -102,6 +102,8 @@ class Machine:
             if strict:
                 raise BrokenInvariant(f"{txn!r} was judged good and then refused: {refusal.err.name}") from refusal
             err, body = refusal.err, b""
+        except Exception as bug:
+            raise BrokenInvariant(f"{type(txn).__name__} 0x{header.zxid:x} was applied half-way: {bug!r}") from bug
         self.last_zxid = header.zxid
         return err, body
 

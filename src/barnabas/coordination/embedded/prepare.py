@@ -28,7 +28,7 @@ from barnabas.coordination.embedded.txns import (
     SubTxn,
     Txn,
 )
-from barnabas.coordination.embedded.wire import Acl, Err, Op, Perm, Reader
+from barnabas.coordination.embedded.wire import MULTI_OPS_MAX, Acl, Err, Op, Perm, Reader
 from barnabas.core.errors import Malformed
 
 
@@ -112,6 +112,8 @@ def _decode_multi(reader: Reader) -> list[SubRequest]:
             return requests
         request = _decode_simple(op, reader)
         requests.append(_in_multi(request) if isinstance(request, CreateRequest) else request)
+        if len(requests) > MULTI_OPS_MAX:
+            raise Malformed(f"a multi of more than {MULTI_OPS_MAX} operations")
 
 
 def _in_multi(request: CreateRequest) -> CreateRequest:

@@ -8,7 +8,7 @@ from barnabas.coordination.embedded import wire
 from barnabas.coordination.embedded.acl import Refusal
 from barnabas.coordination.embedded.tree import DataTree, Node
 from barnabas.coordination.embedded.watches import PERSISTENT, RECURSIVE, Client, WatchEvent
-from barnabas.coordination.embedded.wire import MULTI_END, MULTI_HEADER, Err, Event, Op, Perm, Reader
+from barnabas.coordination.embedded.wire import MULTI_END, MULTI_HEADER, MULTI_OPS_MAX, Err, Event, Op, Perm, Reader
 from barnabas.core.errors import Malformed
 
 READS = frozenset(
@@ -30,6 +30,9 @@ READS = frozenset(
         Op.WHO_AM_I,
     }
 )
+
+#: What one multi of reads may answer: a request of a few kilobytes can ask for the same megabyte again and again.
+MULTI_READ_BYTES_MAX = 8 << 20
 
 _CHILDREN_TYPE, _DATA_TYPE, _ANY_TYPE = 1, 2, 3
 
@@ -129,6 +132,7 @@ def _get_acl(tree: DataTree, client: Client, path: str) -> bytes:
 
 def _multi_read(tree: DataTree, client: Client, reader: Reader) -> bytes:
     parts: list[bytes] = []
+    size = 0
     while True:
         op, done, _err = reader.i32(), reader.boolean(), reader.i32()
         if done:
@@ -147,6 +151,9 @@ def _multi_read(tree: DataTree, client: Client, reader: Reader) -> bytes:
         else:
             parts.append(MULTI_HEADER.pack(op, False, 0))
         parts.append(body)
+        size += len(body)
+        if len(parts) > 2 * MULTI_OPS_MAX or size > MULTI_READ_BYTES_MAX:
+            raise Malformed(f"a multi of more than {MULTI_OPS_MAX} reads, or of {MULTI_READ_BYTES_MAX} bytes")
 
 
 def _set_watches(tree: DataTree, client: Client, op: int, reader: Reader) -> list[WatchEvent]:

@@ -24,11 +24,18 @@ from barnabas.coordination.embedded.txnlog import frame
 from barnabas.coordination.embedded.watches import WatchEvent
 from barnabas.coordination.embedded.wire import FRAMED_REPLY, Err, Op, Reader
 from barnabas.core.clock import Clock
-from barnabas.core.errors import Malformed
+from barnabas.core.errors import BrokenInvariant, Malformed
+from barnabas.runtime.bugs import BugLog
 
 _log = logging.getLogger(__name__)
 
 _PASSWORD_BYTES = 16
+#: Names that one connection may have. Every check of an ACL goes through them.
+IDENTITIES_MAX = 32
+#: What a connection may watch, in bytes of paths and of what keeps them: some 80,000 watches, and 1.3 million for one that has
+#: said who it is.
+STRANGER_WATCHES_BYTES_MAX = 16 << 20
+WATCHES_BYTES_MAX = 256 << 20
 
 #: xid, type
 _REQUEST_HEADER = struct.Struct(">ii")
@@ -94,8 +101,9 @@ class Service:
         self._secret = secret
         self._call_soon = call_soon
         self._on_txn = on_txn
-        #: A request failed in a way that has no answer: state may be half changed, so nothing more may be served.
+        #: A request failed after it had changed something: state may be half changed, so nothing more may be served.
         self.on_bug = on_bug
+        self.bugs = BugLog(_log)
         # Above every id in use, even if the clock was set back since.
         self._next_session_id = max(
             first_session_id(server_id=0, now_ms=clock.now_ms()), max(machine.sessions.by_id, default=0) + 1
@@ -205,6 +213,8 @@ class Service:
             err, body, events = reads.read(machine.tree, connection, op, Reader(payload, 8))
             if events:
                 out.extend(wire.notification(event, path) for event, path, _ in events)
+            if connection.watched_bytes > STRANGER_WATCHES_BYTES_MAX and self._watches_too_much(connection):
+                return
             out.append(FRAMED_REPLY.pack(16 + len(body), xid, machine.last_zxid, err) + body)
         elif op == Op.PING:
             out.append(FRAMED_REPLY.pack(16, xid, machine.last_zxid, 0))
@@ -220,6 +230,14 @@ class Service:
         if xid >= 0:
             connection.last_cxid = xid
             connection.last_zxid = machine.last_zxid
+
+    def _watches_too_much(self, connection: Connection) -> bool:
+        is_known = any(scheme not in ("ip", "world") for scheme, _ in connection.identities)
+        if is_known and connection.watched_bytes <= WATCHES_BYTES_MAX:
+            return False
+        _log.warning("%s watches %d bytes of paths; closed", connection.peer, connection.watched_bytes)
+        connection.abort()
+        return True
 
     def _handle_special(self, connection: Connection, xid: int, op: int, payload: bytes, out: list[bytes]) -> None:
         if op == Op.AUTH:
@@ -237,10 +255,15 @@ class Service:
 
     def _log_and_tell(self, written: Written, origin: Connection | None, out: list[bytes]) -> None:
         """Log the transaction, and queue its events: they reach each client before any answer that shows the change."""
-        self.commit.append(written.header.zxid, frame(txns.encode(written.header, written.txn)))
-        self._on_txn()
-        for event in written.events:
-            self._tell(event, origin, out)
+        try:
+            self.commit.append(written.header.zxid, frame(txns.encode(written.header, written.txn)))
+            self._on_txn()
+            for event in written.events:
+                self._tell(event, origin, out)
+        except Exception as bug:
+            raise BrokenInvariant(
+                f"zxid 0x{written.header.zxid:x} is applied, but not logged and told: {bug!r}"
+            ) from bug
 
     def _tell(self, event: WatchEvent, origin: Connection | None, out: list[bytes]) -> None:
         piece = [wire.notification(event.event, event.path)]
@@ -261,17 +284,27 @@ class Service:
             return
         if scheme == "digest":
             digest = acls.digest_of(credentials.decode("utf-8", "replace"))
-            if self.config.super_digest is not None and hmac.compare_digest(digest, self.config.super_digest):
+            if self.config.super_digest is not None and hmac.compare_digest(
+                digest.encode("utf-8"), self.config.super_digest.encode("utf-8")
+            ):
                 _add_identity(connection, acls.SUPER)
             _add_identity(connection, ("digest", digest))
         elif scheme == "ip":
             _add_identity(connection, ("ip", connection.address))
         else:
             _log.warning("%s: no authentication scheme %r; closed", connection.peer, scheme)
-            out.append(wire.reply(xid, 0, Err.AUTH_FAILED))
-            connection.close_after_answer()
+            self._refuse_authentication(connection, xid, out)
+            return
+        if len(connection.identities) > IDENTITIES_MAX:
+            _log.warning("%s: more than %d identities; closed", connection.peer, IDENTITIES_MAX)
+            self._refuse_authentication(connection, xid, out)
             return
         out.append(wire.reply(xid, 0, 0))
+
+    @staticmethod
+    def _refuse_authentication(connection: Connection, xid: int, out: list[bytes]) -> None:
+        out.append(wire.reply(xid, 0, Err.AUTH_FAILED))
+        connection.close_after_answer()
 
     # ---- sessions -----------------------------------------------------------------------------------------------------
 

@@ -125,6 +125,8 @@ class DataTree:
         self.ttls: dict[str, None] = {}
         #: Bytes of paths and data, as ZooKeeper counts them.
         self.data_bytes = 0
+        #: Counts that were asked for since a node last came or went.
+        self._descendants: dict[str, int] = {}
         self.data_watches = WatchTable()
         self.child_watches = WatchTable()
         self._acls: dict[Acl, Acl] = {OPEN_ACL: OPEN_ACL, READ_ACL: READ_ACL}
@@ -195,6 +197,8 @@ class DataTree:
             parent.children = {}
         parent.children[path[slash + 1 :]] = None
         self.nodes[path] = node
+        if self._descendants:
+            self._descendants.clear()
         self.data_bytes += len(path) + (len(data) if data else 0)
         if owner:
             self._index(path, owner)
@@ -214,6 +218,8 @@ class DataTree:
             raise Refusal(Err.NO_NODE)
         if parent.children is not None:
             parent.children.pop(path[slash + 1 :], None)
+        if self._descendants:
+            self._descendants.clear()
         self.data_bytes -= len(path) + (len(node.data) if node.data else 0)
         owner = node.owner
         if owner > 0:
@@ -288,8 +294,11 @@ class DataTree:
     def descendant_count(self, path: str) -> int:
         if path == "/":
             return len(self.nodes) - 1
-        prefix = path + "/"
-        return sum(1 for other in self.nodes if other.startswith(prefix))
+        count = self._descendants.get(path)
+        if count is None:
+            prefix = path + "/"
+            count = self._descendants[path] = sum(1 for other in self.nodes if other.startswith(prefix))
+        return count
 
     def expired_candidates(self, *, now_ms: int) -> Iterator[str]:
         """Empty containers that once had a child, and empty TTL nodes past their time."""

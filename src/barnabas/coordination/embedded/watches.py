@@ -13,15 +13,21 @@ from barnabas.coordination.embedded.wire import Event
 class Client:
     """What the machine knows of one connection: its session and who it is. Watches belong to it and die with it."""
 
-    __slots__ = ("__weakref__", "identities", "session_id")
+    __slots__ = ("__weakref__", "identities", "session_id", "watched_bytes")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.identities: list[Identity] = []
+        #: What its watches keep in memory.
+        self.watched_bytes = 0
 
 
 #: How a client watches a path: a sum of these, since a persistent watch does not stop it from setting a standard one.
 STANDARD, PERSISTENT, RECURSIVE = 1, 2, 4
+
+
+#: What a watch takes besides its path: entries in two tables.
+WATCH_BYTES = 160
 
 
 class WatchEvent(NamedTuple):
@@ -56,6 +62,7 @@ class WatchTable:
         watchers[client] = held | mode
         if not held:
             self._by_client.setdefault(client, set()).add(path)
+            client.watched_bytes += len(path) + WATCH_BYTES
 
     def remove(self, path: str, client: Client) -> bool:
         watchers = self._by_path.get(path)
@@ -67,6 +74,7 @@ class WatchTable:
 
     def remove_client(self, client: Client) -> None:
         for path in self._by_client.pop(client, ()):
+            client.watched_bytes -= len(path) + WATCH_BYTES
             self._drop(path, self._by_path[path], client)
 
     def _drop(self, path: str, watchers: dict[Client, int], client: Client) -> None:
@@ -78,6 +86,7 @@ class WatchTable:
     def _forget(self, path: str, client: Client) -> None:
         paths = self._by_client[client]
         paths.remove(path)
+        client.watched_bytes -= len(path) + WATCH_BYTES
         if not paths:
             del self._by_client[client]
 

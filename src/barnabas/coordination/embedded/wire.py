@@ -111,6 +111,8 @@ STAT = struct.Struct(">qqqqiiiqiiq")
 #: type, done, err
 MULTI_HEADER = struct.Struct(">i?i")
 MULTI_END = MULTI_HEADER.pack(-1, True, -1)
+#: Operations in one multi: it is carried out in one turn of the loop, and takes some 50 ms then.
+MULTI_OPS_MAX = 5_000
 
 NULL_BUFFER = INT.pack(-1)
 
