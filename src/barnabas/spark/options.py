@@ -6,7 +6,7 @@ Spark hands names over in lower case. What nobody knows is refused with the near
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
@@ -219,14 +219,17 @@ def wants_headers(options: Mapping[str, str]) -> bool:
     return _Reader({name.lower(): value for name, value in options.items()}).flag("includeHeaders", default=False)
 
 
-def check_names(given: Mapping[str, str], known: tuple[str, ...], *, what: str) -> None:
-    """Refuse what is neither known nor Kafka's. `given` has lower-case names."""
+def check_names(
+    given: Iterable[str], known: tuple[str, ...], *, what: str, prefixes: tuple[str, ...] = ("kafka.",)
+) -> None:
+    """Refuse names that are neither known nor begin like those of somebody else's settings; in any case, as Spark takes them."""
     names = {name.lower(): name for name in known}
-    for name in given:
-        if name.startswith(("kafka.", "__")) or name in names or name in _IGNORED:
+    for name in map(str.lower, given):
+        if name.startswith((*prefixes, "__")) or name in names or name in _IGNORED:
             continue
         near = get_close_matches(name, names, n=1)
-        hint = f"; did you mean '{names[near[0]]}'?" if near else f"; the options are kafka.*, {', '.join(known)}"
+        listed = ", ".join([*(f"{prefix}*" for prefix in prefixes), *known])
+        hint = f"; did you mean '{names[near[0]]}'?" if near else f"; the options are {listed}"
         raise ConfigError(f"Option '{name}' is not supported by the {what}{hint}")
 
 

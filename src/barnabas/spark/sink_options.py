@@ -22,6 +22,7 @@ from barnabas.client.settings import producer_config
 from barnabas.core.errors import ConfigError
 from barnabas.protocol.compression import LEVELS, Codec, check_level
 from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
+from barnabas.spark.options import check_names
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -37,6 +38,15 @@ DEFAULT_REQUEST_BYTES: Final = 1024 * 1024
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
 DEFAULT_DECISION_RETENTION_MS: Final = 30 * 24 * 3600 * 1000
 
+#: Every option but `kafka.*`, by the name that users write.
+OPTIONS: Final = (
+    "topic",
+    "deliveryGuarantee",
+    "decisionsTopic",
+    "decisionRetentionMs",
+    "transactionalIdPrefix",
+    "onLostTransactions",
+)
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
     "key.serializer": "keys are written as they are: cast the column",
@@ -69,6 +79,7 @@ class SinkOptions:
 def parse(options: Mapping[str, str]) -> SinkOptions:
     """`ConfigError` for whatever cannot be honoured. Names are taken in any case, as Spark takes them."""
     given = {name.lower(): value for name, value in options.items()}
+    check_names(given, OPTIONS, what="sink")
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
     if not kafka.get("bootstrap.servers"):
         raise ConfigError("Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer")

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 STAGE: Final = "_barnabas_stage"
 _STORAGE: Final = "storage."
+_OPTIONS: Final = ("path", "key", "deletes")
 _ROW: Final = "_row"
 
 
@@ -44,13 +46,16 @@ class DeltaUpsertSource(DataSource):
     def _target(self, schema: StructType) -> "DeltaUpsertTarget":
         if "path" not in self.options:
             raise ValueError("barnabas-delta-upsert needs the option path: the table's folder or URI")
+        check_names(self.options, _OPTIONS, what="format barnabas-delta-upsert", prefixes=(_STORAGE,))
         keys = [each.strip() for each in self.options.get("key", "").split(",") if each.strip()]
         check_changes(schema, keys)
         storage = {
             name[len(_STORAGE) :]: value for name, value in self.options.items() if name.lower().startswith(_STORAGE)
         }
-        soft = self.options.get("deletes", "hard") == "soft"
-        return DeltaUpsertTarget(self.options["path"], schema, keys, soft=soft, storage=storage)
+        deletes = self.options.get("deletes", "hard")
+        if deletes not in ("hard", "soft"):
+            raise ValueError(f"deletes of barnabas-delta-upsert are hard or soft, not {deletes!r}")
+        return DeltaUpsertTarget(self.options["path"], schema, keys, soft=deletes == "soft", storage=storage)
 
 
 class DeltaUpsertTarget(DeltaTarget):

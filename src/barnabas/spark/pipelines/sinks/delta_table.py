@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _STORAGE = "storage."
+_OPTIONS = ("path", "partitionBy")
 
 
 class DeltaSource(DataSource):
@@ -38,6 +40,7 @@ class DeltaSource(DataSource):
     def _target(self, schema: StructType, overwrite: bool) -> "DeltaTarget":
         if overwrite:
             raise ValueError("barnabas-delta appends; it does not overwrite")
+        check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(_STORAGE,))
         if "path" not in self.options:
             raise ValueError("barnabas-delta needs the option path: the table's folder or URI")
         partition_by = [each.strip() for each in self.options.get("partitionBy", "").split(",") if each.strip()]

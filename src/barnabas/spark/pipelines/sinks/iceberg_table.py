@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _CATALOG = "catalog."
+_OPTIONS = ("table",)
 
 
 class IcebergSource(DataSource):
@@ -39,6 +41,7 @@ class IcebergSource(DataSource):
     def _target(self, schema: StructType, overwrite: bool) -> "IcebergTarget":
         if overwrite:
             raise ValueError("barnabas-iceberg appends; it does not overwrite")
+        check_names(self.options, _OPTIONS, what="format barnabas-iceberg", prefixes=(_CATALOG,))
         if self.options.get("table", "").count(".") < 1:
             raise ValueError("barnabas-iceberg needs the option table: namespace.name")
         settings = {

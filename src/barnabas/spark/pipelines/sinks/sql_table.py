@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
 
@@ -58,6 +59,9 @@ _TYPES: dict[type[DataType], tuple[str, str]] = {
 }
 
 
+_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable")
+
+
 @dataclass(frozen=True)
 class SqlOptions:
     uri: str
@@ -70,6 +74,7 @@ class SqlOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], columns: Sequence[str]) -> "SqlOptions":
+        check_names(options, _OPTIONS, what="format barnabas-sql for writing", prefixes=())
         for needed in ("uri", "table"):
             if needed not in options:
                 raise ValueError(f"barnabas-sql needs the option {needed} to write")

@@ -27,9 +27,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.spark.options import check_names
+
 if TYPE_CHECKING:
     import pyarrow
 
+_OPTIONS = ("columns", "rowsPerSecond", "rows", "seed")
 _ROWS_PER_ARROW_BATCH = 8192
 _UNIFORM = re.compile(r"(-?[0-9.]+?)\.\.(-?[0-9.]+)")
 
@@ -45,6 +48,7 @@ class Plan:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "Plan":
+        check_names(options, _OPTIONS, what="format barnabas-synthetic", prefixes=())
         columns = json.loads(options.get("columns", '{"number": "sequence", "at": "timestamp"}'))
         plan = cls(
             columns=columns,

@@ -26,12 +26,15 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, batches, fetch
 from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 if TYPE_CHECKING:
     import pyarrow
+
+_OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class SqlQuery:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SqlQuery":
+        check_names(options, _OPTIONS, what="format barnabas-sql for reading", prefixes=())
         if "uri" not in options:
             raise ValueError("barnabas-sql needs the option uri")
         if ("table" in options) == ("query" in options):
