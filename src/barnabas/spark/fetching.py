@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from barnabas.client.admin.partitions import EARLIEST
+from barnabas.client.admin.partitions import EARLIEST, EARLIEST_LOCAL
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, ClientError
@@ -168,16 +168,26 @@ class _Fetcher:
                 continue
             readable = fetched.last_stable_offset if self.options.read_committed else fetched.high_watermark
             empty = empty + 1 if readable >= self._wanted.until_offset else 0
-            if empty >= _EMPTY_ANSWERS:
+            if empty == _EMPTY_ANSWERS and self._is_on_disk(client):
                 # Compaction has taken the last records of the log, and the newest segment is empty.
                 return None
-            if not empty and self._clock() > deadline_s:
+            if (not empty or empty > _EMPTY_ANSWERS) and self._clock() > deadline_s:
                 raise _Gone(
                     f"Cannot fetch record for offset {self._position} of {self._wanted.partition} in "
                     f"{self.options.poll_timeout_ms} milliseconds: the log ends at {readable}, "
                     f"{self._wanted.until_offset} was promised"
                 )
         return None
+
+    def _is_on_disk(self, client: BlockingClient) -> bool:
+        """Whether the broker reads our position from its own disk. A slow read from tiered storage is answered empty, too."""
+        partition = self._wanted.partition
+        try:
+            return client.list_offsets({partition: EARLIEST_LOCAL})[partition] <= self._position
+        except BrokerRefused as refused:
+            if refused.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return True  # older than tiered storage
 
     def _once(self, client: BlockingClient) -> Fetched:
         consumer = self.options.consumer

@@ -5,14 +5,15 @@ Owner: the one thread of the process; after a fork each process makes its own.
 """
 
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.client.admin.partitions import READ_UNCOMMITTED
+from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded, check
 from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.client.partitioner import partition_of_key
 from barnabas.core.errors import ErrorCode
@@ -29,7 +30,6 @@ from barnabas.spark.decision import DecisionLog
 #: Replicas of the decision log, where there are as many brokers.
 _REPLICAS: Final = 3
 _FETCH_BYTES: Final = 4 * 1024 * 1024
-_EARLIEST: Final = -2
 
 
 @dataclass(slots=True)
@@ -93,19 +93,25 @@ class Link:
 
     def _catch_up(self, partition: TopicPartition, read: _Read) -> None:
         if read.position < 0:
-            read.position = self.client.list_offsets({partition: _EARLIEST})[partition]
-        end = None
-        while True:
+            read.position = self.client.list_offsets({partition: EARLIEST})[partition]
+        # A new leader does not answer before it knows the high watermark (KIP-207). A fetch says what it believes until then.
+        end = self.client.list_offsets({partition: LATEST})[partition]
+        deadline_s = time.monotonic() + self.client.config.api_timeout_ms / 1000
+        while read.position < end:
             # Uncommitted: another query's open transaction must not hide our own decision behind it.
             fetched = self.client.fetch(
-                partition, read.position, max_bytes=_FETCH_BYTES, max_wait_ms=0, isolation_level=READ_UNCOMMITTED
+                partition, read.position, max_bytes=_FETCH_BYTES, isolation_level=READ_UNCOMMITTED
             )
-            end = fetched.high_watermark if end is None else end
             data = _whole_batches(fetched.data)
             if data:
                 read.position = read.log.replay(data, read.position)
-            if read.position >= end:
-                return
+            elif fetched.high_watermark >= end:
+                read.position = end  # compaction has taken the last records
+            elif time.monotonic() > deadline_s:
+                raise DeadlineExceeded(
+                    f"decisions in {partition} could not be read to their end: offset {end} was promised, the leader's high "
+                    f"watermark is {fetched.high_watermark}"
+                )
 
     def make_decisions_topic(self, topic: str) -> None:
         """Compacted, replicated as well as the cluster can; somebody else may have made it."""

@@ -39,8 +39,21 @@ class OffsetLookup:
 
     # -- partitions -----------------------------------------------------------------------------------------------------
 
-    def partitions(self, *, required: bool) -> list[TopicPartition]:
-        """What the options subscribe to, as it is now. `required`: a named topic that is not there is an error."""
+    def partitions(self, *, required: bool, known: Collection[str] = ()) -> list[TopicPartition]:
+        """What the options subscribe to, as it is now. `required`: a named topic that is not there is an error.
+
+        A `known` topic that is not there may be an answer from a broker that has just started: asked again.
+        """
+        found = self._partitions(required=required)
+        for _ in range(self._options.fetch_offset_retries):
+            if {partition.topic for partition in found}.issuperset(known):
+                break
+            self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            self.close()
+            found = self._partitions(required=required)
+        return found
+
+    def _partitions(self, *, required: bool) -> list[TopicPartition]:
         strategy = self._options.strategy
         if isinstance(strategy, Assign):
             topics = sorted({partition.topic for partition in strategy.partitions})

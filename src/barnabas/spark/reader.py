@@ -184,7 +184,8 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self, begin: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._pinned is None:
-            return self.lookup.latest(self.lookup.partitions(required=False), known=begin)
+            topics = {partition.topic for partition in begin}
+            return self.lookup.latest(self.lookup.partitions(required=False, known=topics), known=begin)
         # Read further already: the answer came from a leader that was behind, or the topic was made anew. Planning says so.
         shorter = [p for p, offset in begin.items() if self._pinned.get(p, offset) < offset]
         if shorter:

@@ -1,11 +1,13 @@
 """A task's fetches, against a scripted client: what brokers answer now and then, and what comes of it."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
 
+from barnabas.client.admin.partitions import EARLIEST_LOCAL
 from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
 from barnabas.core.errors import ErrorCode, Malformed
@@ -35,6 +37,8 @@ class Script:
 
     answers: list[Fetched | Exception]
     first_offset: int = 0
+    #: Below it the log is in tiered storage; None: the broker is too old to know of such.
+    first_local: int | None = 0
 
     def __post_init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -54,7 +58,11 @@ class Script:
         return replace(answer, position=offset)
 
     def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(wanted, self.first_offset)
+        if EARLIEST_LOCAL not in wanted.values():
+            return dict.fromkeys(wanted, self.first_offset)
+        if self.first_local is None:
+            raise BrokerRefused(ErrorCode.UNSUPPORTED_VERSION)
+        return dict.fromkeys(wanted, self.first_local)
 
 
 def answer(data: bytes = b"", *, high_watermark: int = 100, throttle_ms: int = 0) -> Fetched:
@@ -89,10 +97,23 @@ def test_a_throttled_answer_is_not_taken_for_the_end(read: Read):
     assert read(script, 0, 3) == [0, 1, 2]
 
 
-def test_a_hole_at_the_end_of_a_compacted_log_ends_the_range(read: Read):
-    script = Script([answer(batch(0, 3)), answer(high_watermark=10)])
+@pytest.mark.parametrize("first_local", [0, None])
+def test_a_hole_at_the_end_of_a_compacted_log_ends_the_range(read: Read, first_local: int | None):
+    script = Script([answer(batch(0, 3)), answer(high_watermark=10)], first_local=first_local)
     assert read(script, 0, 10) == [0, 1, 2]
     assert len(script.asked) == 4  # the broker has to say so three times
+
+
+def test_a_slow_read_from_tiered_storage_is_not_taken_for_a_hole(read: Read, monkeypatch: pytest.MonkeyPatch):
+    """A broker answers empty when its remote storage does not answer in time, as often as that happens."""
+    monkeypatch.setattr(sys.modules[__name__], "OPTIONS", replace(OPTIONS, poll_timeout_ms=60_000))
+    script = Script([*[answer(high_watermark=10)] * 7, answer(batch(0, 10))], first_local=8)
+    assert read(script, 0, 10) == list(range(10))
+
+
+def test_tiered_storage_that_never_answers_is_data_loss(read: Read):
+    with pytest.raises(DataLoss, match="Cannot fetch record for offset 0 of t-3 in 0 milliseconds"):
+        read(Script([answer(high_watermark=10)], first_local=8), 0, 10)
 
 
 def test_records_that_were_promised_and_do_not_come_are_data_loss(read: Read):

@@ -46,6 +46,8 @@ from barnabas.protocol.messages.list_partition_reassignments import (
 
 LATEST = -1
 EARLIEST = -2
+#: What the broker has on its own disks; below it the log is in tiered storage (KIP-405).
+EARLIEST_LOCAL = -4
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5

@@ -1,0 +1,169 @@
+"""Answers of brokers that lag: one that has just started and knows few topics, a new leader with an old high watermark."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from barnabas.client.admin.partitions import LATEST
+from barnabas.client.config import client_config
+from barnabas.client.consumer import Fetched
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded
+from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.records import BatchBuilder
+from barnabas.spark import lookup
+from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
+from barnabas.spark.link import Link
+from barnabas.spark.lookup import OffsetLookup
+from barnabas.spark.options import source_options
+from barnabas.spark.reader import BarnabasStreamReader
+
+DECISIONS = TopicPartition("decisions", 0)
+
+
+def topic(name: str, error: ErrorCode = ErrorCode.NONE, topic_id: bytes = b"1" * 16) -> TopicInfo:
+    partitions = () if error else (PartitionInfo(0, 1, 0, (1,), (1,)),)
+    return TopicInfo(name, topic_id, False, partitions, error)
+
+
+def image(*topics: TopicInfo) -> ClusterImage:
+    return ClusterImage({1: Broker(1, "b", 1)}, "c", 1, {each.name: each for each in topics})
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+class Forgetful:
+    """A client whose first answers come from a broker that does not know the topic `b` yet."""
+
+    def __init__(self, unknown: list[ClusterImage], then: ClusterImage, ends: Mapping[str, int]) -> None:
+        self.images, self.then, self.ends = unknown, then, ends
+        self.closed = 0
+
+    def refresh(self, topics: object) -> ClusterImage:
+        return self.images.pop(0) if self.images else self.then
+
+    def retrying(self, what: str, ask):
+        return ask()
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation_level: int) -> dict[TopicPartition, int]:
+        return {partition: self.ends[partition.topic] for partition in wanted}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(params=[{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}, {"assign": '{"a":[0],"b":[0]}'}])
+def strategy(request: pytest.FixtureRequest) -> dict[str, str]:
+    return request.param
+
+
+def reader_of(monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str], client: Forgetful) -> BarnabasStreamReader:
+    monkeypatch.setattr(lookup, "BlockingClient", lambda config: client)
+    given = {"kafka.bootstrap.servers": "h:1", "fetchOffset.retryIntervalMs": "0", "failOnDataLoss": "false"}
+    return BarnabasStreamReader(source_options(given | strategy, streaming=True), ("value",))
+
+
+def test_a_topic_that_one_broker_does_not_know_yet_stays_in_the_stream(
+    monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str]
+):
+    """Dropped from the offsets, it would be new when it returns, and read from its beginning again."""
+    unknown = topic("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for stale in (image(topic("a"), unknown), image(topic("a"))):
+        client = Forgetful([stale, stale], image(topic("a"), topic("b")), {"a": 5, "b": 7})
+        reader = reader_of(monkeypatch, strategy, client)
+        found = reader.latestOffset({"a": {"0": 1}, "b": {"0": 2}}, reader.getDefaultReadLimit())
+        assert found == {"a": {"0": 5}, "b": {"0": 7}}
+        assert client.closed == 2, "the next answer may come from another broker"
+
+
+def test_a_topic_that_is_gone_is_believed_to_be_gone(monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str]):
+    reader = reader_of(monkeypatch, strategy, Forgetful([], image(topic("a")), {"a": 5}))
+    assert reader.latestOffset({"a": {"0": 1}, "b": {"0": 2}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
+
+
+def test_a_topic_that_nobody_has_read_yet_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str]):
+    client = Forgetful([image(topic("a"))], image(topic("a"), topic("b")), {"a": 5, "b": 7})
+    reader = reader_of(monkeypatch, strategy, client)
+    assert reader.latestOffset({"a": {"0": 1}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
+
+
+# -- decisions --------------------------------------------------------------------------------------------------------
+
+
+class NewLeader:
+    """Of the decision log: its end is known to ListOffsets; its high watermark lags until it was asked a few times."""
+
+    def __init__(self, log: bytes, end: int, *, lags: int, high_watermark: int = 0) -> None:
+        self.config = client_config("h:1", {"default.api.timeout.ms": "300"})
+        self.image = image(topic("decisions"))
+        self._log, self._end, self._lags, self._known = log, end, lags, high_watermark
+
+    def refresh(self, topics: object) -> ClusterImage:
+        return self.image
+
+    def retrying(self, what: str, ask):
+        return ask()
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {partition: self._end if at == LATEST else 0 for partition, at in wanted.items()}
+
+    def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
+        self._lags -= 1
+        if self._lags >= 0:
+            return Fetched(partition, b"", offset, self._known, self._known, 0, (), 0)
+        data = self._log if offset == 0 else b""
+        return Fetched(partition, data, offset, self._end, self._end, 0, (), 0)
+
+
+def link_to(leader: NewLeader) -> Link:
+    link = Link(leader.config)
+    link.client.close()
+    link.client = leader  # type: ignore[assignment]
+    return link
+
+
+def decided(batch: int) -> tuple[bytes, Decision]:
+    made = Decision(kind="stream", batch=batch, run="r", decided_at_ms=1)
+    builder = BatchBuilder(base_offset=0)
+    builder.append(Key("q", DECISION).encode(), made.encode(), timestamp=1)
+    builder.append(Key("q", ENDED).encode(), Ended(batch, 1).encode(), timestamp=1)
+    return builder.build(), made
+
+
+def test_a_decision_is_found_at_a_new_leader_whose_high_watermark_lags():
+    log, made = decided(4)
+    found = link_to(NewLeader(log, 2, lags=3)).decisions("decisions", "q")
+    assert found is not None
+    assert found[1].of("q").decision == made
+
+
+def test_a_leader_that_does_not_come_to_the_end_it_promised_is_an_error():
+    log, _ = decided(4)
+    with pytest.raises(DeadlineExceeded, match="offset 2 was promised, the leader's high watermark is 1"):
+        link_to(NewLeader(log, 2, lags=10**9, high_watermark=1)).decisions("decisions", "q")
+
+
+def test_a_decision_log_whose_last_records_were_compacted_away_ends():
+    log, made = decided(4)
+    found = link_to(NewLeader(log, 9, lags=0)).decisions("decisions", "q")
+    assert found is not None
+    assert found[1].of("q").decision == made
+
+
+def test_offsets_of_a_lagging_leader_are_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    """ListOffsets refuses until the leader knows: as often as `fetchOffset.numRetries` says, with fresh connections."""
+    client = Forgetful([], image(topic("a")), {"a": 5})
+    refusals = [BrokerRefused(ErrorCode.OFFSET_NOT_AVAILABLE)] * 2
+
+    def list_offsets(wanted: Mapping[TopicPartition, int], isolation_level: int) -> dict[TopicPartition, int]:
+        if refusals:
+            raise refusals.pop()
+        return dict.fromkeys(wanted, 5)
+
+    monkeypatch.setattr(client, "list_offsets", list_offsets)
+    monkeypatch.setattr(lookup, "BlockingClient", lambda config: client)
+    given = {"kafka.bootstrap.servers": "h:1", "fetchOffset.retryIntervalMs": "0", "subscribe": "a"}
+    asked = OffsetLookup(source_options(given, streaming=True))
+    assert asked.latest([TopicPartition("a", 0)]) == {TopicPartition("a", 0): 5}
