@@ -14,12 +14,13 @@ import barnabas.spark
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.records import BatchBuilder, end_txn_marker
+from barnabas.spark import segment_plan
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.segment_plan import find_logs, last_stable_offset, slices
 from barnabas.spark.segments import SegmentReader, log_options
 from barnabas.spark.source import SCHEMA_WITH_HEADERS, columns_of
 from barnabas.storage import names
-from barnabas.storage.checkpoints import write_offsets
+from barnabas.storage.checkpoints import write_offsets, write_partition_metadata
 from barnabas.storage.txn_index import AbortedTxn, encode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-3.9.1" / "broker-0"
@@ -219,12 +220,101 @@ def test_a_segment_that_goes_while_it_is_read_is_data_loss(folder: Folder):
         parts = reader.partitions()
         (root / "t-0" / names.log_file(0)).unlink(missing_ok=True)
         if expected is None:
-            with pytest.raises(DataLoss, match=r"Cannot read t-0 from offset 0 to 5: .*00\.log is gone"):
+            with pytest.raises(
+                DataLoss, match=r"Cannot read t-0 from offset 0 to 5: .*00\.log is gone, the log begins with 5"
+            ):
                 list(reader.read(parts[0]))
             (root / "t-0" / names.log_file(0)).write_bytes(data(0, 5))
         else:
             rows = [row for part in parts for batch in reader.read(part) for row in batch.column("offset").to_pylist()]
             assert rows == expected
+
+
+def planned(root: Path, **options: object) -> Callable[[], list[object]]:
+    """A query that is planned now; the offsets that its tasks read when they are called."""
+    reader = SegmentReader(log_options({"path": str(root)} | {k: str(v) for k, v in options.items()}), ("offset",))
+    parts = reader.partitions()
+    assert len(parts) > 1
+    return lambda: [row for part in parts for batch in reader.read(part) for row in batch.column("offset").to_pylist()]
+
+
+def swap_in(root: Path, base: int, batches: list[bytes], *, instead_of: tuple[int, ...] = ()) -> None:
+    """As a cleaner does it: another file of the name, and the old ones away."""
+    where = root / "t-0"
+    new = where / f"{names.log_file(base)}.swap"
+    new.write_bytes(b"".join(batches))
+    for old in instead_of:
+        (where / names.log_file(old)).rename(where / f"{names.log_file(old)}.deleted")
+    new.rename(where / names.log_file(base))
+
+
+def test_a_cleaned_segment_that_took_the_place_of_the_planned_one_is_read(folder: Folder):
+    root = folder({0: [data(0, 5), data(5, 5)], 10: [data(10, 5)], 20: [data(20, 5)]}, high_watermark=25)
+    read_now = planned(root)
+    swap_in(root, 0, [data(7, 3)])
+    assert read_now() == [*range(7, 15), *range(20, 25)]
+
+
+def test_segments_that_were_cleaned_into_one_are_read_once(folder: Folder):
+    root = folder({0: [data(0, 10)], 10: [data(10, 10)], 20: [data(20, 5)]}, high_watermark=25)
+    read_now = planned(root)
+    swap_in(root, 0, [data(4, 3), data(15, 2)], instead_of=(10,))
+    assert read_now() == [4, 5, 6, 15, 16, *range(20, 25)]
+
+
+def test_pieces_of_a_segment_that_was_cleaned_meanwhile_are_read_once(folder: Folder):
+    batches = [data(base, 10, size=500) for base in range(0, 200, 10)]
+    root = folder({0: batches, 200: [data(200, 1)]}, high_watermark=201)
+    positions = [sum(map(len, batches[:index])) for index in range(len(batches))]
+    index = b"".join(
+        (base * 10 + 9).to_bytes(4, "big") + positions[base].to_bytes(4, "big") for base in range(2, len(batches), 2)
+    )
+    (root / "t-0" / names.index_file(0)).write_bytes(index)
+    read_now = planned(root, maxBytesPerPartition=20_000)
+    swap_in(root, 0, [data(base, 5, size=500) for base in range(0, 200, 10)])
+    assert read_now() == [*(base + each for base in range(0, 200, 10) for each in range(5)), 200]
+
+
+def test_an_index_of_another_file_does_not_hide_records(folder: Folder):
+    """Between the renames of a cleaner an index may belong to the segment that was."""
+    batches = [data(base, 10, size=500) for base in range(0, 100, 10)]
+    root = folder({0: batches, 100: [data(100, 1)]}, high_watermark=101)
+    index = b"".join((base * 10 + 9).to_bytes(4, "big") + (base * 777).to_bytes(4, "big") for base in range(2, 10, 2))
+    (root / "t-0" / names.index_file(0)).write_bytes(index)
+    options = {"path": root, "startingOffsets": '{"t":{"0":45}}', "endingOffsets": '{"t":{"0":65}}'}
+    assert offsets(options) == list(range(45, 65))
+    assert offsets({"path": root, "maxBytesPerPartition": 1}) == list(range(101))
+
+
+def test_a_topic_that_was_made_anew_meanwhile_is_data_loss(folder: Folder):
+    root = folder({0: [data(0, 5)], 5: [data(5, 5)]}, high_watermark=10)
+    write_partition_metadata(str(root / "t-0" / names.PARTITION_METADATA), b"a" * 16)
+    strict, lenient = planned(root), planned(root, failOnDataLoss="false")
+    shutil.rmtree(root / "t-0")
+    with pytest.raises(DataLoss, match="t-0 is gone"):
+        strict()
+    folder({0: [data(0, 7)]}, high_watermark=7, name="other")
+    shutil.move(root.parent / "other" / "t-0", root / "t-0")
+    write_partition_metadata(str(root / "t-0" / names.PARTITION_METADATA), b"b" * 16)
+    with pytest.raises(DataLoss, match="made anew"):
+        strict()
+    assert lenient() == []
+
+
+def test_a_segment_that_is_being_swapped_is_waited_for(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    root = folder({0: [data(0, 10)], 20: [data(20, 5)]}, high_watermark=25)
+    swap = root / "t-0" / f"{names.log_file(10)}.swap"
+    swap.write_bytes(data(10, 5))
+    monkeypatch.setattr(segment_plan.time, "sleep", lambda _: swap.exists() and swap.rename(swap.with_suffix("")))
+    assert offsets({"path": root}) == [*range(15), *range(20, 25)]
+
+
+def test_what_a_broker_left_half_swapped_when_it_died_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    root = folder({0: [data(0, 10)]}, high_watermark=10)
+    (root / "t-0" / f"{names.log_file(10)}.swap").write_bytes(data(10, 5))
+    monkeypatch.setattr(segment_plan, "_SWAP_S", 0.1)
+    with pytest.raises(ConfigError, match="half swapped in"):
+        offsets({"path": root})
 
 
 def test_what_is_wrong_with_a_path_is_said(tmp_path: Path, folder: Folder):

@@ -222,7 +222,7 @@ def wants_headers(options: Mapping[str, str]) -> bool:
 def check_names(
     given: Iterable[str], known: tuple[str, ...], *, what: str, prefixes: tuple[str, ...] = ("kafka.",)
 ) -> None:
-    """Refuse names that are neither known nor begin like those of somebody else's settings; in any case, as Spark takes them."""
+    """Refuse names that are neither known nor begin like somebody else's settings; in any case, as Spark takes them."""
     names = {name.lower(): name for name in known}
     for name in map(str.lower, given):
         if name.startswith((*prefixes, "__")) or name in names or name in _IGNORED:

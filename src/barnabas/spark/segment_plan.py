@@ -6,20 +6,24 @@ asked, and nothing is locked: a broker may be running on the directory. Its newe
 
 import os
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, iter_batches
+from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iter_batches, read_header
 from barnabas.storage import names, producer_snapshot
-from barnabas.storage.checkpoints import read_offsets
+from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 
 _INDEX_ENTRY: Final = struct.Struct(">ii")
+#: How long a cleaner may take to rename what it has cleaned.
+_SWAP_S: Final = 5.0
+_PAUSE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Segment:
     base_offset: int
     path: str
     size_bytes: int
+    inode: int
     #: Where the next segment begins; None for the newest, which may still grow.
     next_base_offset: int | None
 
@@ -37,6 +42,8 @@ class PartitionLog:
 
     partition: TopicPartition
     directory: str
+    #: None where no broker has written it down.
+    topic_id: bytes | None
     log_start: int
     high_watermark: int
     segments: tuple[Segment, ...]
@@ -44,9 +51,14 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """One task's work: whole batches at `start` to `end` of a file, and the offsets that count there."""
+    """One task's work: whole batches at `start` to `end` of a file, and the offsets that count there.
+
+    Offsets alone say what is to be read, too: no other slice has one of them. Files change between plan and read, and are
+    looked for again by offset then.
+    """
 
     partition: TopicPartition
+    topic_id: bytes | None
     path: str
     from_offset: int
     until_offset: int
@@ -55,6 +67,17 @@ class SegmentSlice:
     #: No other process appends to it, so it can be mapped: bytes that vanish under a map end the process.
     sealed: bool
     aborted: tuple[AbortedTxn, ...] = field(default=())
+    #: What tells that a file is the one that was planned: a cleaner puts another in its place, a new topic may have the name.
+    inode: int = 0
+    head: bytes = b""
+
+    def is_in(self, fd: int) -> bool:
+        found = os.fstat(fd)
+        return (
+            found.st_ino == self.inode
+            and found.st_size >= (self.end if self.sealed else 0)
+            and os.pread(fd, HEADER_SIZE, self.start) == self.head
+        )
 
 
 def find_logs(paths: Sequence[str], *, beyond_high_watermark: bool) -> dict[TopicPartition, PartitionLog]:
@@ -98,7 +121,8 @@ def _logs_of(path: str, *, beyond_high_watermark: bool) -> Iterator[PartitionLog
                 "set beyondHighWatermark=true to read all that is on disk"
             )
         first = segments[0].base_offset if segments else 0
-        yield PartitionLog(partition, str(folder), max(first, starts.get(partition, 0)), watermark, segments)
+        start = max(first, starts.get(partition, 0))
+        yield PartitionLog(partition, str(folder), _topic_id(folder), start, watermark, segments)
 
 
 def _partition_of(folder: Path) -> TopicPartition | None:
@@ -115,18 +139,53 @@ def _checkpoint(path: Path) -> dict[TopicPartition, int]:
     return dict(read_offsets(str(path))) if path.exists() else {}
 
 
+def _topic_id(folder: Path) -> bytes | None:
+    try:
+        return read_partition_metadata(str(folder / names.PARTITION_METADATA)).topic_id
+    except FileNotFoundError:
+        return None
+
+
 def _segments(folder: Path) -> tuple[Segment, ...]:
-    files = []
-    for entry in os.scandir(folder):
-        parsed = names.parse_segment_file(entry.name)
-        if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.transient:
-            files.append((int(parsed.base_offset), entry.path, entry.stat().st_size))
-    files.sort()
-    following: list[int | None] = [*(base for base, _, _ in files[1:]), None]
+    """As they are between two steps of a cleaner: in the middle of one a segment has no file of its name."""
+    deadline_s = time.monotonic() + _SWAP_S
+    before: list[tuple[int, str, int, int]] | None = None
+    while True:
+        files, is_swapping = _list_segments(folder)
+        same = before is not None and [file[3] for file in files] == [file[3] for file in before]
+        if same and not is_swapping:
+            break
+        if time.monotonic() > deadline_s:
+            raise ConfigError(
+                f"{folder} holds segments that are half swapped in ({names.SWAP_SUFFIX}): a broker died while it cleaned them. "
+                "Start it: it finishes that first"
+            )
+        before = files
+        time.sleep(_PAUSE_S if is_swapping else 0)
+    following: list[int | None] = [*(base for base, *_ in files[1:]), None]
     return tuple(Segment(*file, after) for file, after in zip(files, following, strict=False))
 
 
+def _list_segments(folder: Path) -> tuple[list[tuple[int, str, int, int]], bool]:
+    """(base offset, path, size, inode) of each, in order, and whether a cleaner is just replacing some."""
+    files, is_swapping = [], False
+    for entry in os.scandir(folder):
+        parsed = names.parse_segment_file(entry.name)
+        if parsed is None or parsed.kind != names.LOG_SUFFIX:
+            continue
+        is_swapping |= parsed.transient == names.SWAP_SUFFIX
+        if not parsed.transient:
+            with suppress(FileNotFoundError):
+                found = entry.stat()
+                files.append((int(parsed.base_offset), entry.path, found.st_size, found.st_ino))
+    return sorted(files), is_swapping
+
+
 # -- slices -------------------------------------------------------------------------------------------------------------
+
+
+class Replaced(Exception):
+    """A file is not the one that was listed: plan again."""
 
 
 def slices(log: PartitionLog, *, start: int, until: int, max_bytes: int, read_committed: bool) -> list[SegmentSlice]:
@@ -138,40 +197,84 @@ def slices(log: PartitionLog, *, start: int, until: int, max_bytes: int, read_co
         first = max(start, segment.base_offset)
         if first >= last or not segment.size_bytes:
             continue
-        for begin, end in _pieces(segment, first, last, max_bytes):
+        for piece in _pieces(segment, first, last, max_bytes):
             found.append(
                 SegmentSlice(
                     log.partition,
+                    log.topic_id,
                     segment.path,
-                    first,
-                    last,
-                    begin,
-                    end,
+                    piece.first,
+                    piece.last,
+                    piece.begin,
+                    piece.end,
                     segment.next_base_offset is not None,
-                    tuple(txn for txn in aborted if txn.last_offset >= first and txn.first_offset < last),
+                    tuple(txn for txn in aborted if txn.last_offset >= piece.first and txn.first_offset < piece.last),
+                    segment.inode,
+                    piece.head,
                 )
             )
     return found
 
 
-def _pieces(segment: Segment, first: int, last: int, max_bytes: int) -> list[tuple[int, int]]:
+class _Piece(NamedTuple):
+    """Part of a file, and the offsets that only it holds."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    head: bytes
+
+
+def _pieces(segment: Segment, first: int, last: int, max_bytes: int) -> list[_Piece]:
     """Parts of the file, cut at batches that the index names; what certainly lies outside the offsets is left out."""
-    entries = list(_index_entries(segment))
-    begin, end = 0, segment.size_bytes
-    for offset, position in entries:
-        # The batch at `position` ends with `offset`: before it there is nothing of ours if that is below the range.
-        if offset < first:
-            begin = position
-        if offset >= last:
-            # The batch itself may begin inside the range; all after the next entry does not.
-            following = [at for _, at in entries if at > position]
-            end = min(following, default=segment.size_bytes)
-            break
-    cuts = [begin]
-    for _, position in entries:
-        if begin < position < end and position - cuts[-1] >= max_bytes:
-            cuts.append(position)
-    return list(zip(cuts, [*cuts[1:], end], strict=True))
+    try:
+        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Replaced(segment.path) from None
+    try:
+        if os.fstat(fd).st_ino != segment.inode:
+            raise Replaced(segment.path)
+        # An index of another version of the file names places that are no batches.
+        entries = [entry for entry in _index_entries(segment) if _is_batch(fd, segment, *entry)]
+        begin, end = 0, segment.size_bytes
+        for offset, position in entries:
+            # The batch at `position` ends with `offset` or before: there is nothing of ours in it if that is below the range.
+            if offset < first:
+                begin = position
+            if offset >= last:
+                # The batch itself may begin inside the range; all after the next entry does not.
+                following = [at for _, at in entries if at > position]
+                end = min(following, default=segment.size_bytes)
+                break
+        cuts = [begin]
+        for _, position in entries:
+            if begin < position < end and position - cuts[-1] >= max_bytes:
+                cuts.append(position)
+        heads = [os.pread(fd, HEADER_SIZE, cut) for cut in cuts]
+        bases = (int(read_header(head, 0).base_offset) for head in heads[1:])
+        firsts = [first, *(min(last, max(first, base)) for base in bases)]
+        return [
+            _Piece(*each)
+            for each in zip(cuts, [*cuts[1:], end], firsts, [*firsts[1:], last], heads, strict=True)
+            if each[2] < each[3]
+        ]
+    finally:
+        os.close(fd)
+
+
+def _is_batch(fd: int, segment: Segment, offset: int, position: int) -> bool:
+    head = os.pread(fd, HEADER_SIZE, position)
+    if len(head) < HEADER_SIZE:
+        return False
+    try:
+        header = read_header(head, 0)
+    except Malformed:
+        return False
+    return (
+        segment.base_offset <= header.base_offset <= offset
+        and position + LOG_OVERHEAD + header.batch_length <= segment.size_bytes
+    )
 
 
 def _index_entries(segment: Segment) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,9 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -24,7 +26,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.options import check_names, parse_offsets, wants_headers
 from barnabas.spark.pushdown import Bounds, asked_for_filters
-from barnabas.spark.segment_plan import PartitionLog, SegmentSlice, find_logs, last_stable_offset, slices
+from barnabas.spark.segment_plan import PartitionLog, Replaced, SegmentSlice, find_logs, last_stable_offset, slices
 from barnabas.spark.source import columns_of, schema_for
 from barnabas.spark.worker_memory import keep_imports
 from barnabas.storage.txn_index import AbortedTxn
@@ -51,6 +53,8 @@ OPTIONS: Final = (
 #: Half a second's work: fewer bytes, and what a task costs shows.
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024 * 1024
+#: How often files may be replaced while they are planned or opened.
+_REPLANS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,12 @@ class SegmentReader(DataSourceReader):
         self._bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
+        for _ in range(_REPLANS):
+            with suppress(Replaced):
+                return [SlicePartition(each) for each in self._slices()]
+        raise ConfigError(f"files in {', '.join(self._options.paths)} are replaced faster than they can be listed")
+
+    def _slices(self) -> list[SegmentSlice]:
         options = self._options
         logs = find_logs(options.paths, beyond_high_watermark=options.beyond_high_watermark)
         if options.topics is not None and (
@@ -162,7 +172,7 @@ class SegmentReader(DataSourceReader):
                 found += slices(
                     log, start=start, until=until, max_bytes=options.max_bytes, read_committed=options.read_committed
                 )
-        return [SlicePartition(each) for each in found]
+        return found
 
     def _range(self, log: PartitionLog) -> tuple[int, int]:
         end = last_stable_offset(log) if self._options.read_committed else log.high_watermark
@@ -199,9 +209,57 @@ def _resolve(
 
 
 def _rows(options: LogOptions, columns: Sequence[str], part: SegmentSlice) -> Iterator[pa.RecordBatch]:
+    keep_imports()
+    with ExitStack() as opened:
+        for each, fd in _opened(options, part, opened):
+            yield from _decoded(options, columns, each, fd)
+
+
+def _opened(options: LogOptions, part: SegmentSlice, stack: ExitStack) -> list[tuple[SegmentSlice, int]]:
+    """The slice as it was planned, or those that hold its offsets now. An open file stays what it is."""
+    parts = [part]
+    for _ in range(_REPLANS):
+        found = []
+        for each in parts:
+            with suppress(FileNotFoundError):
+                fd = os.open(each.path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, fd)
+                if each.is_in(fd):
+                    found.append((each, fd))
+        if len(found) == len(parts):
+            return found
+        parts = _planned_again(options, part)
+    raise ConfigError(f"{part.path} is replaced faster than it can be read")
+
+
+def _planned_again(options: LogOptions, part: SegmentSlice) -> list[SegmentSlice]:
+    """Where the offsets of a slice are now. What is not there any more is data loss."""
+
+    def lost(why: str) -> list[SegmentSlice]:
+        place = f"{part.partition} from offset {part.from_offset} to {part.until_offset}"
+        report_data_loss(f"Cannot read {place}: {why}", fail=options.fail_on_data_loss)
+        return []
+
+    folder = Path(part.path).parent
+    if not folder.is_dir():
+        return lost(f"{folder} is gone")
+    log = find_logs([str(folder)], beyond_high_watermark=True)[part.partition]
+    if log.topic_id != part.topic_id:
+        return lost("the topic was deleted and made anew")
+    if not log.segments:
+        return lost(f"{part.path} is gone")
+    if log.log_start > part.from_offset:
+        lost(f"{part.path} is gone, the log begins with {log.log_start}")
+    start = max(part.from_offset, log.log_start)
+    committed = options.read_committed
+    with suppress(Replaced):
+        return slices(log, start=start, until=part.until_offset, max_bytes=1 << 62, read_committed=committed)
+    return [part]
+
+
+def _decoded(options: LogOptions, columns: Sequence[str], part: SegmentSlice, fd: int) -> Iterator[pa.RecordBatch]:
     from barnabas.spark.columns import BatchDecoder
 
-    keep_imports()
     decoder = BatchDecoder(
         part.partition,
         from_offset=part.from_offset,
@@ -209,25 +267,14 @@ def _rows(options: LogOptions, columns: Sequence[str], part: SegmentSlice) -> It
         columns=columns,
         read_committed=options.read_committed,
     )
-    try:
-        fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        report_data_loss(
-            f"Cannot read {part.partition} from offset {part.from_offset} to {part.until_offset}: {part.path} is gone",
-            fail=options.fail_on_data_loss,
-        )
-        return
-    try:
-        if part.sealed:
-            # The map lives as long as a row of it does.
-            data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-            data.madvise(mmap.MADV_SEQUENTIAL)
-            view = memoryview(data)[part.start : part.end]
-            yield from decoder.decode(view, _relevant(part, view), cut=False)
-        else:
-            yield from _read_growing(fd, decoder, part, cut=options.beyond_high_watermark)
-    finally:
-        os.close(fd)
+    if part.sealed:
+        # The map lives as long as a row of it does.
+        data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        data.madvise(mmap.MADV_SEQUENTIAL)
+        view = memoryview(data)[part.start : part.end]
+        yield from decoder.decode(view, _relevant(part, view), cut=False)
+    else:
+        yield from _read_growing(fd, decoder, part, cut=options.beyond_high_watermark)
 
 
 def _read_growing(fd: int, decoder: "BatchDecoder", part: SegmentSlice, *, cut: bool) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""A misspelt option is refused by every format, with the name that was meant: what is ignored in silence is found out too late."""
+"""A misspelt option is refused by every format, with the name that was meant."""
 
 from collections.abc import Callable
 from pathlib import Path
