@@ -1,7 +1,7 @@
 """What the members of a consumer group subscribe to, by name and by regular expression, and which of it exists. Pure.
 
-Expressions are RE2's: their cost is linear, so that no member can keep the coordinator busy. They match whole names; the
-broker's own topics are never matched.
+Expressions are RE2's: their cost is linear, so that no member can keep the coordinator busy. They match whole names, those of
+internal topics as well, as in Kafka 4.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 import re2
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.topics import is_internal
 from barnabas.groups import records
 from barnabas.groups.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex, TopicMetadata
 from barnabas.groups.group import Outcome, Topics
@@ -37,9 +36,7 @@ def _quiet() -> "re2.Options":
 
 def resolve(expression: str, topics: Topics, may_describe: MayDescribe) -> frozenset[str]:
     pattern = re2.compile(expression, _quiet())
-    return frozenset(
-        name for name in topics.names() if not is_internal(name) and pattern.fullmatch(name) and may_describe(name)
-    )
+    return frozenset(name for name in topics.names() if pattern.fullmatch(name) and may_describe(name))
 
 
 def refresh_regexes(
