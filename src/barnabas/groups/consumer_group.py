@@ -265,6 +265,8 @@ class ConsumerGroup:
     ) -> None:
         if generation < 0 and not self.members:
             return  # an administrator, or a consumer without group management
+        if is_transactional and generation < 0 and not member_id and instance_id is None:
+            return  # producers may leave out who consumed
         member = self.require_member(member_id)
         if not is_transactional and not member.uses_classic_protocol and api_version < MEMBER_EPOCH_FROM:
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, "member epochs need OffsetCommit version 9 or above")
@@ -330,6 +332,9 @@ class ConsumerGroup:
     def put(self, member: ConsumerMember) -> None:
         """Add or replace."""
         self._release(member.member_id)
+        former = self.members.get(member.member_id)
+        if former is not None and former.instance_id != member.instance_id:
+            self._forget_instance(former)
         self.members[member.member_id] = member
         for partitions in (member.assigned, member.pending_revocation):
             for topic_id, numbers in partitions.items():
@@ -343,11 +348,11 @@ class ConsumerGroup:
         member = self.members.pop(member_id, None)
         self.target.pop(member_id, None)
         self.told_to_rejoin.discard(member_id)
-        if (
-            member is not None
-            and member.instance_id is not None
-            and self.static_members.get(member.instance_id) == member_id
-        ):
+        if member is not None:
+            self._forget_instance(member)
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
             del self.static_members[member.instance_id]
 
     def _release(self, member_id: str) -> None:

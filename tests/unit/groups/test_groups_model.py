@@ -326,6 +326,11 @@ class ConsumerModel(RuleBasedStateMachine):
         client.topics = sorted(topics)
         self.poll(client)
 
+    @rule(client=clients, instance_id=st.sampled_from([None, "i0", "i1", "i2"]))
+    def comes_back_under_another_name(self, client: Client, instance_id: str | None) -> None:
+        client.instance_id, client.epoch, client.owned = instance_id, 0, set()
+        self.poll(client)
+
     @rule(client=clients)
     def answer_is_lost(self, client: Client) -> None:
         """The coordinator moved the member on, but it never heard of it."""

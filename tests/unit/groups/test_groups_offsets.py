@@ -1,6 +1,7 @@
 """Committed offsets: who may commit, what is fetched, what goes away and when."""
 
 import pytest
+from consumer_driver import Client
 from group_harness import GROUP, Harness
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -293,6 +294,25 @@ def test_transactional_commit_is_fenced_by_generation(
     leader, _ = h.stable_group()
     member_id = leader if member == "leader" else member
     assert txn_commit(h, 1, generation=generation, member_id=member_id) is expected
+
+
+@pytest.mark.parametrize(
+    ("epoch", "member_id", "instance_id", "expected"),
+    [
+        (1, "a", None, ErrorCode.NONE),
+        (-1, "", None, ErrorCode.NONE),  # producers may leave out who consumed
+        (-1, "", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+        (-1, "a", None, ErrorCode.ILLEGAL_GENERATION),
+        (9, "a", None, ErrorCode.ILLEGAL_GENERATION),
+        (1, "stranger", None, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_transactional_commit_to_a_consumer_group_is_fenced_by_epoch(
+    h: Harness, epoch: int, member_id: str, instance_id: str | None, expected: ErrorCode
+) -> None:
+    h.topics.set("t", 1)
+    Client(h, "a").poll()
+    assert txn_commit(h, 1, generation=epoch, member_id=member_id, instance_id=instance_id) is expected
 
 
 def test_transactional_commit_with_a_generation_to_a_missing_group_is_illegal(h: Harness) -> None:
