@@ -258,7 +258,7 @@ class Disk:
             self.close(fd)
         self.rename(temporary, path)
         if sync:
-            self.fsync_dir(path.rpartition("/")[0] or ".")
+            self.fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
 #: For tools, and for whoever has no other.

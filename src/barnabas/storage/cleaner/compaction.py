@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from barnabas.core.config.log_config import LogConfig
-from barnabas.runtime.disk import Disk
+from barnabas.runtime.disk import REAL_DISK, Disk
 from barnabas.storage import names
 from barnabas.storage.cleaner.dirty_map import DirtyMap
 from barnabas.storage.cleaner.grouping import GroupMember, group_segments
@@ -26,7 +26,7 @@ def clean_log(
     job: CleanJob,
     report: Callable[[Report], None],
     *,
-    disk: Disk | None = None,
+    disk: Disk = REAL_DISK,
     throttle: Throttle | None = None,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -34,7 +34,7 @@ def clean_log(
 
     Raises `Malformed` where the log is not what it should be and `OSError`; no unfinished file is left then.
     """
-    _Cleaning(job, report, disk or Disk(), throttle or Throttle(job.io_bytes_per_second)).run(clock_s)
+    _Cleaning(job, report, disk, throttle or Throttle(job.io_bytes_per_second)).run(clock_s)
 
 
 class _Cleaning:

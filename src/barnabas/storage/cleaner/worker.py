@@ -38,10 +38,15 @@ def serve(jobs: BinaryIO, reports: BinaryIO) -> None:
         run_job(CleanJob.decode(message), send)
 
 
-def run_job(job: CleanJob, send: Callable[[Report], None]) -> None:
+def run_job(
+    job: CleanJob,
+    send: Callable[[Report], None],
+    *,
+    clean: Callable[[CleanJob, Callable[[Report], None]], None] = clean_log,
+) -> None:
     """A failure of the log is reported; any other is a bug, and ends the worker."""
     try:
-        clean_log(job, send)
+        clean(job, send)
     except Malformed as error:
         send(Failed(str(error), 0))
     except BrokenPipeError:
