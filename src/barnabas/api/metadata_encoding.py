@@ -13,7 +13,7 @@ from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerId
 from barnabas.protocol.messages.base import EncodedItems
 from barnabas.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition
-from barnabas.protocol.wire import append_uvarint
+from barnabas.protocol.varint import append_uvarint
 
 #: Before this version clients do not know LISTENER_NOT_FOUND.
 LISTENER_NOT_FOUND_FROM_VERSION: Final = 6

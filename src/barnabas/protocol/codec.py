@@ -17,7 +17,7 @@ from barnabas.core.errors import Malformed
 from barnabas.protocol import codec_read, codec_write
 from barnabas.protocol.codec_write import PartsBuffer, Unwritable
 from barnabas.protocol.messages.base import Record, RecordsRef, Versioned
-from barnabas.protocol.wire import Buffer
+from barnabas.protocol.varint import Buffer
 
 __all__ = [
     "RecordsRef",

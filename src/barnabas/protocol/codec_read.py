@@ -11,7 +11,8 @@ from typing import Any
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol.messages.base import Message, Wire
-from barnabas.protocol.wire import read_tag, read_uvarint, skip_tagged_fields
+from barnabas.protocol.varint import read_uvarint
+from barnabas.protocol.wire import read_tag, skip_tagged_fields
 
 #: struct format and size of each fixed-size type. A uuid is its 16 bytes.
 FIXED: dict[object, tuple[str, int]] = {

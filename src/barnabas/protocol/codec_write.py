@@ -12,7 +12,7 @@ from typing import Any
 from barnabas.core.errors import BarnabasError
 from barnabas.protocol.codec_read import FIXED, Fields, compiled_at_first_call, is_nullable, present_fields, runs
 from barnabas.protocol.messages.base import EncodedItems, Message, RecordsRef, Wire
-from barnabas.protocol.wire import append_uvarint
+from barnabas.protocol.varint import append_uvarint
 
 
 class Unwritable(BarnabasError):

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from barnabas.core.errors import Malformed
 from barnabas.protocol.codec import RecordsRef, encode_parts, writer
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.varint import Buffer
 from barnabas.protocol.versions import API, API_VERSIONS, CONTROLLED_SHUTDOWN, api_of
-from barnabas.protocol.wire import Buffer, append_string, skip_tagged_fields
+from barnabas.protocol.wire import append_string, skip_tagged_fields
 
 _REQUEST_HEAD = Struct(">hhi")
 _REQUEST_HEAD_AND_LENGTH = Struct(">hhih")

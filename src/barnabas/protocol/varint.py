@@ -1,68 +1,81 @@
-"""Protobuf-style variable-length integers, zig-zag for signed, as records and flexible messages use them.
+"""Kafka's variable-length integers: groups of seven bits, the lowest first; signed ones are zigzag-encoded.
 
-Hot loops inline the one-byte case and come here for the rest.
+A reader takes `(buf, pos, end)`, never looks at or past `end` or the end of the buffer, and returns `(value, next position)`.
+A varint that does not end in time raises `Malformed`. Bits that do not fit in the type are dropped, as Kafka's readers do:
+both sides of a connection must read the same number. Hot loops inline the one- and two-byte cases and come here for the rest.
 """
+
+import sys
+from typing import Final
 
 from barnabas.core.errors import Malformed
 
-_MAX_VARINT_BYTES = 5
-_MAX_VARLONG_BYTES = 10
+Buffer = bytes | bytearray | memoryview
+
+_VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+_UINT32: Final = 0xFFFF_FFFF
+_UINT64: Final = 0xFFFF_FFFF_FFFF_FFFF
+#: The end of the buffer is the end.
+_OPEN: Final = sys.maxsize
 
 
-def _read(buf: bytes | bytearray | memoryview, pos: int, max_bytes: int, bits: int) -> tuple[int, int]:
+def _read(buf: Buffer, pos: int, end: int, bytes_max: int, bits: int, what: str) -> tuple[int, int]:
     value = shift = 0
+    stop = pos + bytes_max
     try:
-        for at in range(pos, pos + max_bytes):
+        for at in range(pos, stop if stop < end else end):
             byte = buf[at]
-            value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                # Java's reader drops what does not fit in the type; so a sixth bit of the last byte is not an error.
-                return value & ((1 << bits) - 1), at + 1
+                return (value | byte << shift) & bits, at + 1
+            value |= (byte & 0x7F) << shift
             shift += 7
     except IndexError:
-        raise Malformed(f"varint at {pos} runs past the end of the data") from None
-    raise Malformed(f"varint at {pos} is longer than {max_bytes} bytes")
+        end = len(buf)
+    if end >= stop:
+        raise Malformed(f"{what}: varint is longer than {bytes_max} bytes")
+    raise Malformed(f"{what}: varint cut short at byte {end}")
 
 
-def read_unsigned(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """(value, next position) of an unsigned varint of up to 32 bits."""
-    return _read(buf, pos, _MAX_VARINT_BYTES, 32)
+def read_uvarint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
+    """An unsigned varint of 32 bits: at most five bytes."""
+    return _read(buf, pos, end, _VARINT_BYTES_MAX, _UINT32, what)
 
 
-def read_varint(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """(value, next position) of a zig-zag varint of up to 32 bits."""
-    raw, after = _read(buf, pos, _MAX_VARINT_BYTES, 32)
+def read_varint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
+    """A zigzag varint of 32 bits."""
+    raw, after = _read(buf, pos, end, _VARINT_BYTES_MAX, _UINT32, what)
     return (raw >> 1) ^ -(raw & 1), after
 
 
-def read_varlong(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """(value, next position) of a zig-zag varint of up to 64 bits."""
-    raw, after = _read(buf, pos, _MAX_VARLONG_BYTES, 64)
+def read_varlong(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varlong") -> tuple[int, int]:
+    """A zigzag varint of 64 bits: at most ten bytes."""
+    raw, after = _read(buf, pos, end, _VARLONG_BYTES_MAX, _UINT64, what)
     return (raw >> 1) ^ -(raw & 1), after
 
 
-def encode_unsigned(value: int) -> bytes:
+def append_uvarint(out: bytearray, value: int) -> None:
+    """An unsigned varint, of any size."""
     if value < 0:
-        raise ValueError(f"an unsigned varint cannot hold {value}")
-    out = bytearray()
+        raise ValueError(f"{value} is negative: an unsigned varint cannot hold it")
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+def _encode(zigzag: int) -> bytes:
+    out = bytearray()
+    append_uvarint(out, zigzag)
     return bytes(out)
 
 
 #: Lengths and deltas are nearly all of these.
-_SMALL = tuple(encode_unsigned(value << 1) for value in range(8192))
+_SMALL: Final = tuple(_encode(value << 1) for value in range(8192))
 
 
 def encode_varint(value: int) -> bytes:
-    """A zig-zag varint; also serves for varlongs, which differ only in range."""
+    """A zigzag varint; also serves for varlongs, which differ only in range."""
     if 0 <= value < 8192:
         return _SMALL[value]
-    return encode_unsigned(value << 1 if value >= 0 else ((-value) << 1) - 1)
-
-
-def size_of_varint(value: int) -> int:
-    zigzag = value << 1 if value >= 0 else ((-value) << 1) - 1
-    return max(1, (zigzag.bit_length() + 6) // 7)
+    return _encode(~(value << 1) if value < 0 else value << 1)

@@ -1,87 +1,17 @@
-"""The protocol's primitives: varints, strings, bytes and tagged fields, over any flat buffer of bytes.
+"""The protocol's primitives: strings, bytes and tagged fields, over any flat buffer of bytes.
 
 Shared by the codec compiler and by everybody who reads or writes a piece of the protocol by hand. A reader takes
 `(buf, pos, end)`, never looks at or past `end`, and returns `(value, next position)`; what is not well formed raises
-`Malformed`. A writer appends to a bytearray. Varints are Kafka's: groups of seven bits, the lowest first; signed ones are
-zigzag-encoded; "compact" lengths are stored plus one, so that zero means null.
+`Malformed`. A writer appends to a bytearray. "Compact" lengths are varints and stored plus one, so that zero means null.
 """
 
 from struct import Struct
 
 from barnabas.core.errors import Malformed
-
-Buffer = bytes | bytearray | memoryview
-
-UINT32_MAX = 0xFFFF_FFFF
-UINT64_MAX = 0xFFFF_FFFF_FFFF_FFFF
+from barnabas.protocol.varint import Buffer, append_uvarint, read_uvarint
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
-
-
-# Varints ------------------------------------------------------------------------------------------------------------
-
-
-def read_uvarint(buf: Buffer, pos: int, end: int, what: str = "varint") -> tuple[int, int]:
-    """An unsigned 32-bit varint: at most five bytes."""
-    return _read_base128(buf, pos, end, 5, UINT32_MAX, what)
-
-
-def read_uvarlong(buf: Buffer, pos: int, end: int, what: str = "varlong") -> tuple[int, int]:
-    """An unsigned 64-bit varint: at most ten bytes."""
-    return _read_base128(buf, pos, end, 10, UINT64_MAX, what)
-
-
-def read_varint(buf: Buffer, pos: int, end: int, what: str = "varint") -> tuple[int, int]:
-    """A zigzag-encoded 32-bit varint."""
-    raw, pos = _read_base128(buf, pos, end, 5, UINT32_MAX, what)
-    return (raw >> 1) ^ -(raw & 1), pos
-
-
-def read_varlong(buf: Buffer, pos: int, end: int, what: str = "varlong") -> tuple[int, int]:
-    """A zigzag-encoded 64-bit varint."""
-    raw, pos = _read_base128(buf, pos, end, 10, UINT64_MAX, what)
-    return (raw >> 1) ^ -(raw & 1), pos
-
-
-def _read_base128(buf: Buffer, pos: int, end: int, bytes_max: int, value_max: int, what: str) -> tuple[int, int]:
-    value = shift = 0
-    for at in range(pos, min(end, pos + bytes_max)):
-        byte = buf[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > value_max:
-                raise Malformed(f"{what}: varint of {bytes_max} bytes is out of range")
-            return value, at + 1
-        shift += 7
-    if end - pos >= bytes_max:
-        raise Malformed(f"{what}: varint is longer than {bytes_max} bytes")
-    raise Malformed(f"{what}: varint cut short at byte {end}")
-
-
-def append_uvarint(out: bytearray, value: int) -> None:
-    """Takes any value from 0 to 2**64 - 1, so it writes varlongs, too."""
-    if value < 0:
-        raise ValueError(f"{value} is negative: an unsigned varint cannot hold it")
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def append_varint(out: bytearray, value: int) -> None:
-    """Zigzag: small negative numbers stay short. Writes varlongs, too."""
-    append_uvarint(out, ~(value << 1) if value < 0 else value << 1)
-
-
-def uvarint_size(value: int) -> int:
-    """How many bytes `append_uvarint` writes."""
-    return max(1, (value.bit_length() + 6) // 7)
-
-
-def varint_size(value: int) -> int:
-    """How many bytes `append_varint` writes."""
-    return uvarint_size(~(value << 1) if value < 0 else value << 1)
 
 
 # Strings and bytes --------------------------------------------------------------------------------------------------

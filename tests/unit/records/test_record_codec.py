@@ -9,7 +9,7 @@ from barnabas.protocol import record_batch as rb
 from barnabas.protocol import record_decode
 from barnabas.protocol import records as rc
 from barnabas.protocol.compression import Codec, compress, decompress
-from barnabas.protocol.varint import encode_varint, read_unsigned, read_varint, read_varlong, size_of_varint
+from barnabas.protocol.varint import encode_varint
 
 optional_bytes = st.none() | st.binary(max_size=200)
 header_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
@@ -72,27 +72,6 @@ def test_what_is_built_is_read_back(fields, codec, base_offset, base_sequence):
         (record.offset, record.key, record.value is not None) for record in expected
     ]
     assert b"".join(body[span.start : span.stop] for span in spans) == body
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_varlongs_round_trip(value: int):
-    encoded = encode_varint(value)
-    assert read_varlong(b"\xff" + encoded, 1) == (value, 1 + len(encoded))
-    assert size_of_varint(value) == len(encoded)
-    if -(2**31) <= value < 2**31:
-        assert read_varint(encoded, 0) == (value, len(encoded))
-
-
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 5, b"\xff" * 11])
-def test_varints_that_do_not_end_are_malformed(data: bytes):
-    for read in (read_varint, read_unsigned):
-        with pytest.raises(Malformed):
-            read(data, 0)
-
-
-def test_varlong_of_eleven_bytes_is_malformed():
-    with pytest.raises(Malformed):
-        read_varlong(b"\xff" * 11, 0)
 
 
 def test_header_keys_that_are_not_utf8_survive():

@@ -20,7 +20,7 @@ from barnabas.protocol.messages.offsets_topic import (
     OffsetCommitValue,
 )
 from barnabas.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from barnabas.protocol.wire import read_varint, read_varlong
+from barnabas.protocol.varint import read_varint, read_varlong
 
 GOLDEN = Path(__file__).parents[3] / "golden/kafka-3.9.1"
 

@@ -1,73 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol import wire
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_unsigned_varint_comes_back_and_takes_the_size_foretold(value: int) -> None:
-    out = bytearray(b"before")
-    wire.append_uvarint(out, value)
-    assert wire.read_uvarint(out, 6, len(out)) == (value, len(out))
-    assert wire.uvarint_size(value) == len(out) - 6
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_unsigned_varlong_comes_back(value: int) -> None:
-    out = bytearray()
-    wire.append_uvarint(out, value)
-    assert wire.read_uvarlong(out, 0, len(out)) == (value, len(out))
-
-
-@given(st.integers(-(2**31), 2**31 - 1))
-def test_zigzag_varint_comes_back_and_takes_the_size_foretold(value: int) -> None:
-    out = bytearray()
-    wire.append_varint(out, value)
-    assert wire.read_varint(out, 0, len(out)) == (value, len(out))
-    assert wire.varint_size(value) == len(out)
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_zigzag_varlong_comes_back(value: int) -> None:
-    out = bytearray()
-    wire.append_varint(out, value)
-    assert wire.read_varlong(memoryview(out), 0, len(out)) == (value, len(out))
-
-
-@pytest.mark.parametrize(
-    ("value", "raw"),
-    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**32 - 1, "ffffffff0f")],
-)
-def test_unsigned_varints_are_the_documented_bytes(value: int, raw: str) -> None:
-    out = bytearray()
-    wire.append_uvarint(out, value)
-    assert out.hex() == raw
-
-
-@pytest.mark.parametrize(("value", "raw"), [(0, "00"), (-1, "01"), (1, "02"), (-2, "03"), (-(2**31), "ffffffff0f")])
-def test_zigzag_varints_are_the_documented_bytes(value: int, raw: str) -> None:
-    out = bytearray()
-    wire.append_varint(out, value)
-    assert out.hex() == raw
-
-
-@pytest.mark.parametrize("raw", ["", "80", "ffffff", "ffffffff80", "ffffffff10", "ffffffffff01"])
-def test_varint_cut_short_or_too_long_or_too_large_is_malformed(raw: str) -> None:
-    data = bytes.fromhex(raw)
-    with pytest.raises(Malformed):
-        wire.read_uvarint(data, 0, len(data))
-
-
-def test_varint_is_not_read_past_the_end_given() -> None:
-    with pytest.raises(Malformed, match="cut short"):
-        wire.read_uvarint(b"\x80\x01", 0, 1)
-
-
-def test_negative_number_is_no_unsigned_varint() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        wire.append_uvarint(bytearray(), -1)
 
 
 @pytest.mark.parametrize("text", [None, "", "abc", "한국어", "x" * 200])

@@ -4,6 +4,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from barnabas.core.errors import Malformed
+from barnabas.protocol.varint import encode_varint, read_varint
+
 MAGIC: Final = 0
 _HEAD: Final = struct.Struct(">bI")
 HEAD_BYTES: Final = _HEAD.size
@@ -31,35 +34,17 @@ def write_indexes(indexes: Sequence[int]) -> bytes:
     """Where a message stands in its file: `[0]`, the first, is so common that it is written as a single zero."""
     if list(indexes) == [0]:
         return b"\0"
-    return b"".join(_varint(number) for number in (len(indexes), *indexes))
+    return b"".join(encode_varint(number) for number in (len(indexes), *indexes))
 
 
 def skip_indexes(payload: bytes) -> bytes:
     """The message without its indexes: a reader that knows which message it wants has no use for them."""
-    count, at = _read_varint(payload, 0)
-    if not 0 <= count <= len(payload):
-        raise NotFramed(f"{count} message indexes in {len(payload)} bytes")
-    for _ in range(count):
-        _, at = _read_varint(payload, at)
+    try:
+        count, at = read_varint(payload, 0)
+        if not 0 <= count <= len(payload):
+            raise NotFramed(f"{count} message indexes in {len(payload)} bytes")
+        for _ in range(count):
+            _, at = read_varint(payload, at)
+    except Malformed as error:
+        raise NotFramed(f"message indexes that do not end: {error}") from error
     return payload[at:]
-
-
-def _varint(number: int) -> bytes:
-    left, out = (number << 1) ^ (number >> 63), bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise NotFramed("message indexes that do not end")
-        number |= (data[at] & 0x7F) << shift
-        at += 1
-        if data[at - 1] < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
