@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SEEDS ?= 10000
+CHAOS_SEEDS ?= 5
 TESTS ?=
 
 help: ## Show this help
@@ -31,7 +32,7 @@ interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients,
 
 soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
-	$(BIN)/python -m tests.soak.chaos --seconds 300
+	$(BIN)/python -m tests.soak.chaos --seconds 100 --seeds $(CHAOS_SEEDS)
 
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0

@@ -1,7 +1,9 @@
 """Three brokers, clients under load, and faults by seed: `python -m tests.soak.chaos --seconds 300 --seed 7`.
 
-At the end every acknowledged record is there exactly once and in order, the replicas' logs are the same bytes, no consumer
-saw a gap or an end that went back, and no broker stopped by itself. A failed run leaves its data and says where.
+Each broker has two log directories, settings of its own and a line to ZooKeeper that can be cut. At the end every
+acknowledged record is there exactly once and in order, committed transactions are whole and aborted ones are not seen, a
+group's committed offsets stayed, the replicas' logs are the same bytes, no consumer saw a gap or an end that went back, and
+no broker stopped by itself. A failed run leaves its data and says where.
 """
 
 import argparse
@@ -18,7 +20,10 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from barnabas.cli.local_cluster import LocalCluster, wait_until
+from barnabas.cli.local_cluster import wait_until
+from barnabas.testing import Cluster
+from tests.soak.more_load import OffsetCommitter, StableEnds, TransactionWriter, check_transactions
+from tests.soak.proxy import Proxy
 from tests.soak.workload import (
     QUIET,
     PromiseBroken,
@@ -31,6 +36,8 @@ from tests.soak.workload import (
 )
 
 TOPIC = "chaos"
+TRANSACTIONS = "chaos-transactions"
+TRANSACTION_PARTITIONS = 2
 SESSION_TIMEOUT_MS = 2000
 #: Session time-outs lie between 2 and 20 ticks.
 TICK_TIME_MS = 500
@@ -40,11 +47,52 @@ CLUSTER_CONFIG = {
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "5",
     "log.segment.bytes": "1048576",
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+}
+#: What brokers of one cluster may disagree about, while settings change one broker after the other.
+DIFFERING = {
+    "transaction.partition.verification.enable": ("true", "false"),
+    "transaction.two.phase.commit.enable": ("true", "false"),
+    "min.insync.replicas": ("1", "2"),
 }
 
 
-def chaos_cluster(data: Path | None = None, **config: str) -> LocalCluster:
-    return LocalCluster(
+@dataclass(kw_only=True)
+class ChaosCluster(Cluster):
+    """Brokers with two log directories, a proxy before ZooKeeper, and settings that differ between them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lines = {broker: Proxy(self._zookeeper) for broker in self.broker_ids}
+        self.settings: dict[int, dict[str, str]] = {}
+
+    def _zookeeper(self) -> tuple[str, int]:
+        host, _, port = self.zookeeper_connect.rpartition(":")
+        return host, int(port)
+
+    def log_dirs(self, broker_id: int) -> list[Path]:
+        first = self.log_dir(broker_id)
+        return [first, first.with_name(f"{first.name}-second")]
+
+    def _properties(self, broker_id: int) -> dict[str, str]:
+        return {
+            **super()._properties(broker_id),
+            "log.dirs": ",".join(map(str, self.log_dirs(broker_id))),
+            "zookeeper.connect": self.lines[broker_id].address,
+            **self.settings.get(broker_id, {}),
+        }
+
+    def stop(self) -> None:
+        for line in self.lines.values():
+            line.speak()
+        super().stop()
+        for line in self.lines.values():
+            line.close()
+
+
+def chaos_cluster(data: Path | None = None, **config: str) -> ChaosCluster:
+    return ChaosCluster(
         brokers=3,
         data=data,
         config={**CLUSTER_CONFIG, **config},
@@ -56,7 +104,7 @@ def chaos_cluster(data: Path | None = None, **config: str) -> LocalCluster:
 class Chaos:
     """One run. `faults` are drawn from FAULTS unless they are given."""
 
-    cluster: LocalCluster
+    cluster: ChaosCluster
     seed: int
     partitions: int = 4
     writers: int = 3
@@ -66,29 +114,52 @@ class Chaos:
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
-        self._admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUIET})
         self._began = time.monotonic()
+        for broker in self.cluster.broker_ids:
+            self.draw_settings(broker)
 
     def run(self, *, seconds: float, faults: list[str] | None = None) -> None:
-        create_topic(self.cluster.bootstrap, TOPIC, partitions=self.partitions)
         bootstrap = self.cluster.bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        create_topic(bootstrap, TOPIC, partitions=self.partitions)
+        create_topic(bootstrap, TRANSACTIONS, partitions=TRANSACTION_PARTITIONS)
+        self.transactions = [
+            TransactionWriter(f"x{n}", bootstrap, TRANSACTIONS, TRANSACTION_PARTITIONS, self.seed) for n in range(2)
+        ]
+        self.offsets = OffsetCommitter("chaos-group", bootstrap, TOPIC, self.partitions)
+        self.stable_ends = StableEnds(bootstrap, TRANSACTIONS, TRANSACTION_PARTITIONS)
         self.clients = [
             Writer(f"w{n}", bootstrap, TOPIC, self.partitions, self.seed, self.rate) for n in range(self.writers)
         ]
         self.reader = Reader(bootstrap, TOPIC, self.partitions)
         self.reader.start()
-        for writer in self.clients:
-            writer.start()
+        load = [*self.clients, *self.transactions, self.offsets, self.stable_ends]
+        for client in load:
+            client.start()
         try:
             self._break_things(seconds, faults)
         except BaseException:
+            self._heal()
             self.reader.stop()
             raise
         finally:
-            for writer in self.clients:
-                writer.stop()
-        self._note(f"stopped writing, {sum(len(w.acknowledged) for w in self.clients)} acknowledged")
+            for client in load:
+                client.stop()
+        self._note(
+            f"stopped writing, {sum(len(w.acknowledged) for w in self.clients)} acknowledged; transactions: "
+            f"{sum(len(w.committed) for w in self.transactions)} committed, "
+            f"{sum(len(w.aborted) for w in self.transactions)} aborted, "
+            f"{sum(len(w.unknown) for w in self.transactions)} unknown; {sum(self.offsets.acknowledged.values())} offsets"
+        )
         self.verify()
+
+    def _heal(self) -> None:
+        """So that clients come to their end; what is broken has been found by now."""
+        for line in self.cluster.lines.values():
+            line.speak()
+        self.cluster.resume_coordinator()
+        for broker in self.cluster.broker_ids:
+            self.cluster.resume(broker)
 
     def _break_things(self, seconds: float, faults: list[str] | None) -> None:
         deadline = time.monotonic() + seconds
@@ -220,16 +291,113 @@ class Chaos:
         except TimeoutError:
             self._note(f"{broker} is the last of an ISR: it keeps its disk")
         else:
-            shutil.rmtree(self.cluster.log_dir(broker))
+            for folder in self.cluster.log_dirs(broker):
+                shutil.rmtree(folder)
             self._note(f"{broker} has lost its disk")
         self._start(broker)
         self._wait_in_sync()
 
     def _left_isrs(self, broker: int) -> bool:
         with contextlib.suppress(KafkaException):
-            topic = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC]
-            return all(broker not in p.isrs and p.leader > 0 for p in topic.partitions.values())
+            topics = self._admin.list_topics(timeout=5).topics.values()
+            return all(broker not in p.isrs and p.leader > 0 for topic in topics for p in topic.partitions.values())
         return False
+
+    def dead_directory(self) -> None:
+        """A log directory fails, is still dead when its broker starts again, and comes back with the broker after that."""
+        broker = self._victim()
+        folder = self._chance.choice(self.cluster.log_dirs(broker))
+        if self._chance.random() < 0.5:
+            self._note(f"{folder.name} fails")
+            self.cluster.fail_log_dir(broker, folder)
+            time.sleep(self._chance.choice([0, 1, 3]))
+        self._stop(broker)
+        away = folder.with_name(f"{folder.name}-away")
+        folder.rename(away)
+        folder.write_text("a disk that is dead")
+        self._note(f"{folder.name} is dead")
+        self._start(broker)
+        time.sleep(self._chance.choice([0, 1, 3]))
+        if self._chance.random() < 0.5:
+            other = self._chance.choice([each for each in self.cluster.broker_ids if each != broker])
+            self._stop(other)
+            self._start(other)
+        self._stop(broker)
+        folder.unlink()
+        away.rename(folder)
+        self._note(f"{folder.name} is repaired")
+        self._start(broker)
+
+    def cut_one_way(self) -> None:
+        """A broker hears nothing from another, or from both; they hear it."""
+        broker = self._victim()
+        others = [each for each in self.cluster.broker_ids if each != broker]
+        deaf_to = others if self._chance.random() < 0.3 else [self._chance.choice(others)]
+        self._note(f"{broker} does not hear {deaf_to}")
+        self.cluster.be_deaf_to(broker, deaf_to)
+        time.sleep(self._chance.choice([0.5, 2, 5]))
+        self.cluster.heal()
+
+    def cut_off(self) -> None:
+        broker = self._victim()
+        self._note(f"{broker} is cut off from the other brokers")
+        self.cluster.cut_off(broker)
+        time.sleep(self._chance.choice([0.5, 2, 5]))
+        self.cluster.heal()
+
+    def break_connections(self) -> None:
+        for _ in range(self._chance.randrange(1, 6)):
+            broker = self._anyone()
+            self._note(f"all connections to {broker} break")
+            self.cluster.drop_connections(broker)
+            time.sleep(self._chance.choice([0, 0.05, 0.3]))
+
+    def cut_from_zookeeper(self) -> None:
+        """Its session expires while it serves; or only what it sends, or only what it is sent, does not get through."""
+        broker = self._victim()
+        to_server, to_client = self._chance.choice([(True, True), (True, False), (False, True)])
+        seconds = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.5, 3)
+        self._note(
+            f"{broker} and ZooKeeper: to it {'not' if to_server else 'yes'}, from it {'not' if to_client else 'yes'}"
+        )
+        line = self.cluster.lines[broker]
+        line.silence(to_server=to_server, to_client=to_client)
+        time.sleep(seconds)
+        if self._chance.random() < 0.5:
+            line.drop()
+        line.speak()
+
+    def zookeeper_away(self) -> None:
+        away_s = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.5, 2)
+        kill = self._chance.random() < 0.5
+        self._note(f"{'kill -9' if kill else 'terminate'} ZooKeeper for {away_s:.1f} s")
+        self.cluster.restart_coordinator(kill=kill, away_s=away_s)
+
+    def pause_zookeeper(self) -> None:
+        pause_s = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.2, 2)
+        self._note(f"pause ZooKeeper for {pause_s:.1f} s")
+        self.cluster.pause_coordinator()
+        time.sleep(pause_s)
+        self.cluster.resume_coordinator()
+
+    def other_settings(self) -> None:
+        broker = self._victim()
+        self.draw_settings(broker)
+        self._stop(broker)
+        self._start(broker)
+
+    def draw_settings(self, broker: int) -> None:
+        drawn = {name: self._chance.choice(values) for name, values in DIFFERING.items()}
+        self.cluster.settings[broker] = drawn
+        self._note(f"{broker} has {', '.join(f'{name}={value}' for name, value in drawn.items())}")
+
+    def _stop(self, broker: int) -> None:
+        if self._chance.random() < 0.5:
+            self._note(f"kill -9 {broker}")
+            self.cluster.kill(broker)
+        else:
+            self._note(f"terminate {broker}")
+            self._terminated(broker)
 
     def _terminated(self, broker: int) -> None:
         code = self.cluster.terminate(broker)
@@ -259,6 +427,10 @@ class Chaos:
         for partition in ends:
             if anew[partition] != self.reader.values[partition]:
                 raise PromiseBroken(f"partition {partition} is not what the consumer saw all along")
+        check_transactions(self.cluster.bootstrap, TRANSACTIONS, TRANSACTION_PARTITIONS, self.transactions)
+        if broken := [*self.offsets.broken, *self.stable_ends.broken]:
+            raise PromiseBroken("; ".join(broken[:5]))
+        self._note("transactions are whole, committed offsets have stayed")
         self._everyone_runs()
         for broker in self.cluster.broker_ids:
             self._terminated(broker)
@@ -274,8 +446,8 @@ class Chaos:
     def _wait_in_sync(self) -> None:
         def in_sync() -> bool:
             with contextlib.suppress(KafkaException):
-                topic = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC]
-                return all(len(p.isrs) == 3 and p.leader > 0 for p in topic.partitions.values())
+                topics = self._admin.list_topics(timeout=5).topics.values()
+                return all(len(p.isrs) == 3 and p.leader > 0 for topic in topics for p in topic.partitions.values())
             return False
 
         wait_until(in_sync, 60, what="that all replicas are in sync")
@@ -298,7 +470,8 @@ class Chaos:
         return compared
 
     def _log_bytes(self, broker: int, partition: int) -> bytes:
-        folder = self.cluster.log_dir(broker) / f"{TOPIC}-{partition}"
+        folders = [folder / f"{TOPIC}-{partition}" for folder in self.cluster.log_dirs(broker)]
+        [folder] = [folder for folder in folders if folder.exists()]
         return b"".join(file.read_bytes() for file in sorted(folder.glob("*.log")))
 
     def _read_broker_logs(self) -> None:
@@ -325,13 +498,22 @@ FAULTS: dict[str, Callable[[Chaos], None]] = {
     "kill and coordinator": Chaos.kill_and_coordinator,
     "pause controller and kill another": Chaos.pause_controller_and_kill_another,
     "new disk": Chaos.return_without_disk,
+    "dead directory": Chaos.dead_directory,
+    "one way": Chaos.cut_one_way,
+    "cut off": Chaos.cut_off,
+    "connections": Chaos.break_connections,
+    "cut from zookeeper": Chaos.cut_from_zookeeper,
+    "zookeeper away": Chaos.zookeeper_away,
+    "pause zookeeper": Chaos.pause_zookeeper,
+    "settings": Chaos.other_settings,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="how long things break")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60, help="how long things break, for each seed")
+    parser.add_argument("--seed", type=int, action="append", help="may be given more than once")
+    parser.add_argument("--seeds", type=int, default=1, help="how many to draw where none is given")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--rate", type=int, default=400, help="values a second for each of three writers")
     parser.add_argument("--faults", help=f"instead of drawing by seed: a list with commas, of {', '.join(FAULTS)}")
@@ -339,19 +521,28 @@ def main() -> int:
     faults = options.faults.split(",") if options.faults else None
     if unknown := [name for name in faults or () if name not in FAULTS]:
         parser.error(f"no such faults: {', '.join(unknown)}")
+    seeds = options.seed or [random.randrange(1_000_000) for _ in range(options.seeds)]
+    print(f"seeds: {' '.join(map(str, seeds))}", flush=True)
+    failed = [seed for seed in seeds if not _run(seed, options, faults)]
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} seeds kept every promise", *(f"; not {seed}" for seed in failed))
+    return 1 if failed else 0
+
+
+def _run(seed: int, options: argparse.Namespace, faults: list[str] | None) -> bool:
     data = Path(tempfile.mkdtemp(prefix="barnabas-chaos-"))
     try:
-        with chaos_cluster(data) as cluster:
-            chaos = Chaos(
-                cluster, options.seed, options.partitions, rate=options.rate, say=lambda line: print(line, flush=True)
-            )
+        cluster = chaos_cluster(data)
+        chaos = Chaos(cluster, seed, options.partitions, rate=options.rate, say=lambda line: print(line, flush=True))
+        with cluster:
             chaos.run(seconds=options.seconds, faults=faults)
     except BaseException as error:
-        print(f"seed {options.seed}: {type(error).__name__}: {error}\ndata: {data}", file=sys.stderr)
-        return 1
+        print(f"seed {seed}: {type(error).__name__}: {error}\ndata: {data}", file=sys.stderr, flush=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return False
     shutil.rmtree(data)
-    print(f"seed {options.seed}: kept every promise")
-    return 0
+    print(f"seed {seed}: kept every promise", flush=True)
+    return True
 
 
 if __name__ == "__main__":

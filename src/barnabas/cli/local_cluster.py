@@ -319,14 +319,21 @@ class LocalCluster:
         self.terminate(broker_id)
         self.start_broker(broker_id)
 
-    def restart_coordinator(self, *, kill: bool = False) -> None:
+    def restart_coordinator(self, *, kill: bool = False, away_s: float = 0) -> None:
         """The embedded coordinator, on its data and port again: sessions live on."""
         member = self._members[COORDINATOR]
         port = self.zookeeper_connect.rpartition(":")[2]
         self._signal(member, signal.SIGKILL if kill else signal.SIGTERM)
         if not self._wait_exit(member, STOP_TIMEOUT_S):
             raise ClusterFailed(f"the coordinator did not stop\n{_tail(member.log)}")
+        time.sleep(away_s)
         self._start_coordinator(port)
+
+    def pause_coordinator(self) -> None:
+        self._signal(self._members[COORDINATOR], signal.SIGSTOP)
+
+    def resume_coordinator(self) -> None:
+        self._signal(self._members[COORDINATOR], signal.SIGCONT)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class Faults:
     apis: list[ApiFault] = field(default_factory=list)
     #: Brokers that this one neither hears nor reaches.
     cut_off: frozenset[int] = frozenset()
+    #: Brokers that this one does not hear, but reaches.
+    deaf_to: frozenset[int] = frozenset()
     #: What writes to log directories raise: ENOSPC for a full disk, EIO for a broken one.
     disk_errno: int = 0
 
@@ -71,6 +73,9 @@ class Faults:
 
     def is_cut_off(self, broker_id: int) -> bool:
         return broker_id in self.cut_off
+
+    def hears(self, broker_id: int) -> bool:
+        return broker_id not in self.cut_off and broker_id not in self.deaf_to
 
     def check_disk(self) -> None:
         if self.disk_errno:
@@ -85,5 +90,5 @@ class Faults:
     def clear(self) -> None:
         """Everything works again; time stays where it was moved to."""
         self.apis.clear()
-        self.cut_off = frozenset()
+        self.cut_off = self.deaf_to = frozenset()
         self.disk_errno = 0

@@ -59,7 +59,7 @@ def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: SpawnT
     def run(call: Call, request: Any) -> HandlerResult:
         call.channel.client_id = call.client_id or ""
         peer = _broker_of(call.client_id)
-        if peer is not None and faults.is_cut_off(peer):
+        if peer is not None and not faults.hears(peer):
             call.channel.fail(f"cut off from broker {peer}")
             return None
         fault = faults.api_fault(handler.name, call.client_id)
@@ -158,6 +158,9 @@ class ControlSocket:
                 self._faults.apis.append(ApiFault(**command, error=None if error is None else ErrorCode[error]))
             case "cut_off":
                 self._faults.cut_off = frozenset(command["brokers"])
+                self.drop_connections("broker-")
+            case "be_deaf_to":
+                self._faults.deaf_to = frozenset(command["brokers"])
                 self.drop_connections("broker-")
             case "drop_connections":
                 self.drop_connections(command.get("client_id", ""))

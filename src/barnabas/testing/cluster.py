@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self, TypeVar
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster, wait_until
@@ -142,6 +143,14 @@ class Cluster(LocalCluster):
         for other in apart:
             if self.member(other).running and not self.member(other).paused:
                 self.control(other, do="cut_off", brokers=[broker_id])
+
+    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
+        """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
+        self.control(broker_id, do="be_deaf_to", brokers=list(others))
+
+    def fail_log_dir(self, broker_id: int, directory: Path) -> None:
+        """One of the broker's log directories fails, as if its disk had."""
+        self.control(broker_id, do="fail_log_dir", path=str(directory))
 
     def fill_disk(self, broker_id: int) -> None:
         """Writes fail with "No space left on device": the log directory goes offline."""

@@ -13,8 +13,9 @@ LENGTH = 2
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_no_acknowledged_record_is_lost_or_twice_whatever_breaks(seed: int) -> None:
     faults = random.Random(seed).sample(sorted(FAULTS), LENGTH)
-    with chaos_cluster() as cluster:
-        chaos = Chaos(cluster, seed, rate=200)
+    cluster = chaos_cluster()
+    chaos = Chaos(cluster, seed, rate=200)
+    with cluster:
         try:
             chaos.run(seconds=0, faults=faults)
         except BaseException as error:

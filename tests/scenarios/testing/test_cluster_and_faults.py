@@ -14,11 +14,13 @@ from barnabas.testing.plugin import Kafka
 pytest_plugins = ("pytester",)
 
 
-def produce(bootstrap: str, topic: str, count: int = 1, **config: Any) -> list[KafkaError | None]:
+def produce(bootstrap: str, topic: str, count: int = 1, partition: int = 0, **config: Any) -> list[KafkaError | None]:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **config})
     errors: list[KafkaError | None] = []
     for number in range(count):
-        producer.produce(topic, str(number), partition=0, on_delivery=lambda error, message: errors.append(error))
+        producer.produce(
+            topic, str(number), partition=partition, on_delivery=lambda error, message: errors.append(error)
+        )
     producer.flush(30)
     return errors
 
@@ -117,6 +119,27 @@ def test_broker_cut_off_from_the_others_leaves_the_isr_and_returns(kafka_cluster
     wait_until(lambda: alone not in cluster.partitions("t", seen_by=needed[0])[0].isr, what="the shrink of the ISR")
     cluster.heal()
     cluster.wait_for_isr("t", 3)
+
+
+def test_leader_that_does_not_hear_a_follower_drops_it_and_follows_it_all_the_same(
+    kafka_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = kafka_cluster(brokers=2, config={"replica.lag.time.max.ms": "1000", "min.insync.replicas": "1"})
+    cluster.create_topic("t", partitions=2, replication_factor=2)
+    cluster.wait_for_isr("t", 2)
+    led = {partition.leader: number for number, partition in cluster.partitions("t").items()}
+    # Who is not heard must not be the controller: it could tell the leader nothing.
+    silent = 3 - cluster.controller()
+    deaf = 3 - silent
+    cluster.be_deaf_to(deaf, [silent])
+    for number in (0, 1):
+        assert produce(cluster.bootstrap, "t", 3, number) == [None] * 3
+    wait_until(
+        lambda: cluster.partitions("t", seen_by=deaf)[led[deaf]].isr == (deaf,), what="the follower to leave the ISR"
+    )
+    assert set(cluster.partitions("t", seen_by=deaf)[led[silent]].isr) == {deaf, silent}
+    cluster.heal()
+    cluster.wait_for_isr("t", 2)
 
 
 def test_killed_leader_is_replaced_and_comes_back(kafka_cluster: Callable[..., Cluster]) -> None:
