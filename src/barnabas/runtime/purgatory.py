@@ -71,7 +71,7 @@ class Purgatory:
                 watchers[key] = {operation: None}
             else:
                 waiting[operation] = None
-        operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._finish(operation, True))
+        operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._expire(operation))
         self._size += 1
 
     def check(self, key: Hashable) -> int:
@@ -79,20 +79,12 @@ class Purgatory:
         watchers = self._watchers.get(key)
         if not watchers:
             return 0
-        done = [operation for operation in watchers if operation.is_satisfied_by(key)]
-        for operation in done:
-            self._finish(operation, False)
-        return len(done)
-
-    def force(self, key: Hashable) -> int:
-        """Complete everything under `key` as if its condition held: the partition is gone, the answer is an error."""
-        watchers = self._watchers.get(key)
-        if not watchers:
-            return 0
-        done = list(watchers)
-        for operation in done:
-            self._finish(operation, False)
-        return len(done)
+        completed = 0
+        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.
+        for operation in list(watchers):
+            if not operation.completed and operation.is_satisfied_by(key):
+                completed += self._finish(operation, False)
+        return completed
 
     def cancel(self, operation: DelayedOperation) -> None:
         """Forget an operation whose client has gone: nothing is called."""
@@ -100,12 +92,17 @@ class Purgatory:
             operation.completed = True
             self._forget(operation)
 
-    def _finish(self, operation: DelayedOperation, expired: bool) -> None:
+    def _expire(self, operation: DelayedOperation) -> None:
+        self._finish(operation, True)
+
+    def _finish(self, operation: DelayedOperation, expired: bool) -> bool:
+        """False where it was completed already."""
         if operation.completed:
-            return
+            return False
         operation.completed = True
         self._forget(operation)
         operation.on_complete(expired=expired)
+        return True
 
     def _forget(self, operation: DelayedOperation) -> None:
         if operation._timer is not None:

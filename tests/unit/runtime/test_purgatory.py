@@ -1,5 +1,7 @@
 """The purgatory: operations complete once, by their condition or by their time."""
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +15,11 @@ class Waiting(DelayedOperation):
         super().__init__()
         self.ready = False
         self.ends: list[bool] = []
+        #: What happens while it looks.
+        self.looks: Callable[[], None] = lambda: None
 
     def is_satisfied(self) -> bool:
+        self.looks()
         return self.ready
 
     def on_complete(self, *, expired: bool) -> None:
@@ -76,6 +81,12 @@ def test_every_operation_completes_exactly_once_or_waits(steps: list[tuple[str, 
     purgatory, timers = make()
     operations: dict[int, Waiting] = {}
     cancelled: set[int] = set()
+
+    def end_all(key: str) -> None:
+        for each in operations.values():
+            each.looks, each.ready = (lambda: None), True
+        purgatory.check(key)
+
     for step, number, key in steps:
         if number not in operations:
             operations[number] = Waiting()
@@ -90,7 +101,9 @@ def test_every_operation_completes_exactly_once_or_waits(steps: list[tuple[str, 
         elif step == "t":
             timers.advance_ms(50)
         else:
-            purgatory.force(key)
+            # Whoever looks finds out that it is over for all of them, and says so to everybody.
+            operations[number].looks = lambda key=key: end_all(key)
+            purgatory.check(key)
     waiting = [o for o in operations.values() if not o.completed]
     assert len(purgatory) == len(waiting)
     for number, operation in operations.items():
