@@ -68,8 +68,8 @@ class AcknowledgesTooEarly(PartitionMachine):
 
     __slots__ = ()
 
-    def check_replicated(self, required_offset):
-        code = super().check_replicated(required_offset)
+    def check_replicated(self, required_offset, leadership):
+        code = super().check_replicated(required_offset, leadership)
         return ErrorCode.NONE if code is None else code
 
 

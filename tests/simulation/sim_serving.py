@@ -159,7 +159,7 @@ class Serving:
             return
         still = []
         for required, settled in partition.waiting_produces:
-            code = partition.machine.check_replicated(required)
+            code = partition.machine.check_replicated(required, partition.machine.leaderships)
             if code is None:
                 still.append((required, settled))
             else:

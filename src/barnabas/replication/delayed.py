@@ -14,13 +14,14 @@ from barnabas.runtime.purgatory import DelayedOperation
 class DelayedProduce(DelayedOperation):
     """acks=all: done when every partition's records are committed, or can no longer be.
 
-    `waiting` maps the index of a partition in the request to the partition and the offset that must be committed.
+    `waiting` maps the index of a partition in the request to the partition, the offset that must be committed, and the
+    leadership in which it was written.
     """
 
     __slots__ = ("_on_done", "_waiting", "errors")
 
     def __init__(
-        self, waiting: dict[int, tuple[Partition, int]], on_done: Callable[[dict[int, ErrorCode]], None]
+        self, waiting: dict[int, tuple[Partition, int, int]], on_done: Callable[[dict[int, ErrorCode]], None]
     ) -> None:
         super().__init__()
         self._waiting = waiting
@@ -28,8 +29,8 @@ class DelayedProduce(DelayedOperation):
         self.errors: dict[int, ErrorCode] = {}
 
     def is_satisfied(self) -> bool:
-        for index, (partition, required_offset) in list(self._waiting.items()):
-            verdict = partition.machine.check_replicated(required_offset)
+        for index, (partition, required_offset, leadership) in list(self._waiting.items()):
+            verdict = partition.machine.check_replicated(required_offset, leadership)
             if verdict is not None:
                 del self._waiting[index]
                 if verdict is not ErrorCode.NONE:

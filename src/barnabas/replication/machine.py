@@ -96,6 +96,7 @@ class PartitionMachine:
         "leader_epoch",
         "leader_epoch_start",
         "leader_recovery_state",
+        "leaderships",
         "local_broker",
         "min_insync_replicas",
         "partition_epoch",
@@ -125,6 +126,8 @@ class PartitionMachine:
         self.leader_epoch: LeaderEpoch = NO_EPOCH
         #: Where the log ended when this leadership began; -1 when not leading.
         self.leader_epoch_start: Offset = UNKNOWN_OFFSET
+        #: How often this broker has begun to lead. What it wrote in an earlier leadership may have been cut since.
+        self.leaderships = 0
         #: -1 before the first state: any state is newer.
         self.partition_epoch = -1
         self.leader_recovery_state = RECOVERED
@@ -226,9 +229,12 @@ class PartitionMachine:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
-    def check_replicated(self, required_offset: int) -> ErrorCode | None:
-        """For an acks=all produce that ends below `required_offset`: None while it must wait, else its answer."""
-        if self.role is not Role.LEADER:
+    def check_replicated(self, required_offset: int, leadership: int) -> ErrorCode | None:
+        """For an acks=all produce that ends below `required_offset`: None while it must wait, else its answer.
+
+        `leadership`: the `leaderships` at the time of the append. In a later one other records may be at its offsets.
+        """
+        if self.role is not Role.LEADER or self.leaderships != leadership:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.high_watermark < required_offset:
             return None
@@ -273,6 +279,7 @@ class PartitionMachine:
             self.leader_epoch = state.leader_epoch
             self.leader_epoch_start = log_end
         self.role = role
+        self.leaderships += is_new_leader
         self.leader = self.local_broker
         hw_moved = self._advance(log_end, now_ms)
         return LeaderStarted(True, is_new_leader, is_new_epoch, self.leader_epoch_start, hw_moved)

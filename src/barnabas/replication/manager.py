@@ -178,7 +178,7 @@ class ReplicaManager:
         now_ms = self._clock.now_ms()
         outcomes: list[AppendOutcome] = []
         grown: list[tuple[Partition, bool]] = []
-        waiting: dict[int, tuple[Partition, int]] = {}
+        waiting: dict[int, tuple[Partition, int, int]] = {}
         to_flush: list[tuple[AppendOutcome, Log]] = []
         for index, (tp, records, guard, topic_id) in enumerate(entries):
             outcome = AppendOutcome()
@@ -208,7 +208,7 @@ class ReplicaManager:
             outcome.log_append_time_ms = info.log_append_time_ms
             outcome.log_start_offset = info.log_start_offset
             if required_acks == -1:
-                waiting[index] = (partition, info.last_offset + 1)
+                waiting[index] = (partition, info.last_offset + 1, partition.machine.leaderships)
             if info.duplicate:
                 if info.first_offset < 0:
                     # From before a restart: it is here, but nobody knows where. Clients take this for success.
@@ -231,7 +231,7 @@ class ReplicaManager:
             if not waiting:
                 on_done(outcomes)
                 return
-            keys = [partition for partition, _ in waiting.values()]
+            keys = [partition for partition, _, _ in waiting.values()]
             operation = DelayedProduce(waiting, replicated)
             self.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
 
@@ -274,7 +274,7 @@ class ReplicaManager:
         if info.flush_due:
             self._flush_own(partition, info.last_offset + 1, on_committed)
         else:
-            self._when_replicated(partition, info.last_offset + 1, on_committed)
+            self._when_replicated(partition, info.last_offset + 1, partition.machine.leaderships, on_committed)
         self.log_end_moved(partition)
         if hw_moved:
             self.high_watermark_moved(partition)
@@ -282,21 +282,26 @@ class ReplicaManager:
 
     def _flush_own(self, partition: Partition, end: int, on_committed: Callable[[ErrorCode], None]) -> None:
         outcome = AppendOutcome()
+        leadership = partition.machine.leaderships
 
         def flushed() -> None:
             if outcome.error is ErrorCode.NONE:
-                self._when_replicated(partition, end, on_committed)
+                self._when_replicated(partition, end, leadership, on_committed)
             else:
                 on_committed(outcome.error)
 
         self._flush(outcome, partition.local_log, flushed)
 
-    def _when_replicated(self, partition: Partition, end: int, on_done: Callable[[ErrorCode], None]) -> None:
-        verdict = partition.machine.check_replicated(end)
+    def _when_replicated(
+        self, partition: Partition, end: int, leadership: int, on_done: Callable[[ErrorCode], None]
+    ) -> None:
+        verdict = partition.machine.check_replicated(end, leadership)
         if verdict is not None:
             on_done(verdict)
             return
-        operation = DelayedProduce({0: (partition, end)}, lambda errors: on_done(errors.get(0, ErrorCode.NONE)))
+        operation = DelayedProduce(
+            {0: (partition, end, leadership)}, lambda errors: on_done(errors.get(0, ErrorCode.NONE))
+        )
         self.produce_purgatory.watch(operation, (partition,), timeout_ms=NEVER_MS)
 
     def refused(self, tp: TopicPartition, records: memoryview | bytearray, code: ErrorCode) -> None:

@@ -301,7 +301,7 @@ class Stage:
     def _settle(self, replica: Replica) -> None:
         still = []
         for required, letter in replica.waiting:
-            code = replica.machine.check_replicated(required)
+            code = replica.machine.check_replicated(required, replica.machine.leaderships)
             if code is None:
                 still.append((required, letter))
             elif code is ErrorCode.NONE:

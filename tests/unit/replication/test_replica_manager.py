@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.core.clock import ManualClock
-from barnabas.core.config.log_config import LogConfig
+from barnabas.core.config.log_config import LONG_MAX, LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
@@ -15,8 +15,9 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import PartitionState
+from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads, Threads
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
 
@@ -43,8 +44,13 @@ class World:
         replicas: tuple[BrokerId, ...] = (ME,),
         isr: tuple[BrokerId, ...] = (ME,),
         prefers: BrokerId | None = None,
+        flush_messages: int = LONG_MAX,
+        threads: Threads | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.clock = ManualClock()
+        self._threads = InlineThreads() if threads is None else threads
+        self._disk = disk or Disk()
         self.timers = ManualTimers(self.clock)
         self.manager = ReplicaManager(
             ME,
@@ -57,7 +63,7 @@ class World:
             fetch_bytes_max=1 << 20,
         )
         self._folder = folder
-        self._config = LogConfig(segment_bytes=segment_bytes)
+        self._config = LogConfig(segment_bytes=segment_bytes, flush_messages=flush_messages)
         self._replicas = replicas
         self._isr = isr
         self.partition = self.add_partition(0)
@@ -67,7 +73,9 @@ class World:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         tp = TopicPartition("t", number)
         partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
-        env = LogEnvironment(clock=self.clock)
+        env = LogEnvironment(
+            disk=self._disk, clock=self.clock, threads=self._threads, on_fault=lambda fault: self._fail(partition)
+        )
         partition.log = open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp)
         replicas = self._replicas
         state = PartitionState(
@@ -76,6 +84,12 @@ class World:
         partition.become_leader(state, now_ms=self.clock.now_ms())
         self.manager.add(partition)
         return partition
+
+    def _fail(self, partition: Partition) -> None:
+        """As the broker does when a directory fails."""
+        partition.machine.go_offline()
+        partition.log = None
+        self.manager.wake_all(partition)
 
     def append(self, size_bytes: int = 100) -> None:
         """One batch of about `size_bytes`."""
@@ -105,9 +119,11 @@ class World:
         self.manager.fetch(params, [(want, TP)], answers.append)
         return answers
 
-    def fetch_as_follower(self, offset: int, *, last_fetched_epoch: int = -1) -> list[list[PartitionRead]]:
+    def fetch_as_follower(
+        self, offset: int, *, last_fetched_epoch: int = -1, leader_epoch: int = 0
+    ) -> list[list[PartitionRead]]:
         answers: list[list[PartitionRead]] = []
-        want = FetchedPartition(FetchKey("t", 0), offset, 1 << 20, 0, last_fetched_epoch, 0)
+        want = FetchedPartition(FetchKey("t", 0), offset, 1 << 20, leader_epoch, last_fetched_epoch, 0)
         self.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), [(want, TP)], answers.append)
         return answers
 
@@ -346,3 +362,80 @@ def test_batch_of_the_brokers_own_that_is_refused_is_not_heard_of_again(tmp_path
     with pytest.raises(Refused) as refused:
         world.append_own()
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_path: Path, is_own: bool) -> None:
+    """With `flush.messages` an append waits for the disk first. By then this broker may have lost the leadership, cut the
+    record, led again, and committed others at its offset."""
+    threads = ManualThreads()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
+    partition = world.partition
+
+    def state(leader: BrokerId, epoch: int) -> PartitionState:
+        both = (ME, FOLLOWER)
+        return PartitionState(
+            leader=leader, leader_epoch=LeaderEpoch(epoch), isr=both, partition_epoch=epoch, replicas=both
+        )
+
+    heard: list[ErrorCode] = []
+    if is_own:
+        _, heard = world.append_own()
+    else:
+        world.manager.append(
+            [AppendEntry(TP, bytearray(plain_batch([(b"k", b"lost"), (b"k", b"too")], timestamp=0)))],
+            required_acks=-1,
+            timeout_ms=30_000,
+            origin=Origin.CLIENT,
+            on_done=lambda outcomes: heard.append(outcomes[0].error),
+        )
+    assert world.log.log_end_offset == 2
+    partition.become_follower(state(FOLLOWER, 1))
+    world.manager.wake_all(partition)
+    world.log.truncate_to(0)
+    partition.become_leader(state(ME, 2), now_ms=world.clock.now_ms())
+    world.manager.wake_all(partition)
+    world.append_own()
+    world.fetch_as_follower(2, leader_epoch=2)
+    assert world.log.high_watermark == 2
+    assert heard == []
+    threads.run_pending()
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+class BrokenDisk(Disk):
+    """Does not read any more, once it is broken."""
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def pread(self, fd: int, size_bytes: int, position: int) -> bytes:
+        if self.is_broken:
+            raise OSError(5, "Input/output error")
+        return super().pread(fd, size_bytes, position)
+
+
+def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path) -> None:
+    """A produce wakes the first of them, whose look at the log takes the directory offline: that wakes them all."""
+    disk = BrokenDisk()
+    world = World(tmp_path, disk=disk)
+    world.append(100)
+    patient = CONSUMER._replace(min_bytes=10_000)
+    polls = [world.fetch(patient, 0) for _ in range(3)]
+    assert polls == [[], [], []]
+    disk.is_broken = True
+    produced: list[AppendOutcome] = []
+    world.manager.append(
+        [AppendEntry(TP, bytearray(plain_batch([(b"k", b"v")], timestamp=0)))],
+        required_acks=1,
+        timeout_ms=0,
+        origin=Origin.CLIENT,
+        on_done=produced.extend,
+    )
+    assert [outcome.error for outcome in produced] == [ErrorCode.NONE]
+    assert [[read.error for reads in answers for read in reads] for answers in polls] == [
+        [ErrorCode.KAFKA_STORAGE_ERROR]
+    ] * 3
+    assert len(world.manager.fetch_purgatory) == 0

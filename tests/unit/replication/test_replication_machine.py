@@ -129,17 +129,17 @@ def test_end_offset_is_unknown_until_the_new_leaders_high_watermark_has_caught_u
 def test_produce_waits_for_the_high_watermark_and_learns_of_a_shrunken_isr():
     led = leader(min_insync_replicas=2)
     led.record_append(1, NOW)
-    assert led.check_replicated(1) is None
+    assert led.check_replicated(1, 1) is None
     fetch(led, 2, 1, log_end=1)
     fetch(led, 3, 1, log_end=1)
-    assert led.check_replicated(1) is ErrorCode.NONE
+    assert led.check_replicated(1, 1) is ErrorCode.NONE
     proposal = led.tick(NOW + LAG_MS + 1, 2).propose
     led.isr_accepted(
         proposal, isr=frozenset({1}), leader_epoch=5, partition_epoch=11, log_end=2, now_ms=NOW + LAG_MS + 1
     )
-    assert led.check_replicated(1) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert led.check_replicated(1, 1) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     led.become_follower(state(leader=2, leader_epoch=6, partition_epoch=12))
-    assert led.check_replicated(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert led.check_replicated(1, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # --- ISR --------------------------------------------------------------------------------------------------------------
