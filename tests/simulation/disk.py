@@ -8,7 +8,8 @@ What is durable: a file's pages and length after `fsync`, a directory's names af
 any part: each page, torn at sectors too; each length; each create, rename and unlink by itself. All choices come from the
 `Random` that the cut is given, in an order that depends on nothing else.
 
-Not modelled: links, permissions, a map that grows with its file. `SimDisk` is not thread-safe.
+Not modelled: links, permissions, a map that grows with its file. Stores through a map count where bytes were written or
+reserved before: elsewhere they could find the disk full, and the real process would be killed. `SimDisk` is not thread-safe.
 """
 
 import errno
@@ -103,6 +104,7 @@ class _File(_Node):
     """Bytes of `data` past `length` are zero, and so are those of the file past `data`. `durable` likewise."""
 
     __slots__ = (
+        "allocated",
         "cold",
         "data",
         "dirty",
@@ -134,9 +136,10 @@ class _File(_Node):
         #: the medium by themselves, and the cut may not.
         self.high = 0
         self.ghosts: dict[int, bytes] = {}
-        #: Bytes from the start that a map may have changed since the last sync.
-        self.mapped = 0
-        #: How many there are now.
+        #: Bytes from the start that have room on the medium; the rest are holes.
+        self.allocated = 0
+        #: A map may have changed it since the last sync, and how many there are now.
+        self.mapped = False
         self.maps = 0
         #: Not in memory: whoever reads it waits for the disk.
         self.cold = False
@@ -162,6 +165,8 @@ class _File(_Node):
             self._grow(position, data)
         if end > self.length:
             self.length = end
+        if end > self.allocated:
+            self.allocated = end
         first, last = position // PAGE_BYTES, (end - 1) // PAGE_BYTES
         if first == last:
             self.dirty.add(first)
@@ -180,6 +185,7 @@ class _File(_Node):
     def truncate(self, size_bytes: int) -> None:
         if size_bytes < self.length:
             self.low = min(self.low, size_bytes)
+            self.allocated = min(self.allocated, size_bytes)
             self.high = max(self.high, self.length)
             first = size_bytes // PAGE_BYTES
             cut_off = {page for page in self.dirty if page >= first}
@@ -207,7 +213,7 @@ class _File(_Node):
         view = memoryview(self.data)[:length]
         if read_only:
             return view.toreadonly()
-        self.mapped = max(self.mapped, length)
+        self.mapped = True
         return view
 
     def detach(self) -> None:
@@ -219,19 +225,21 @@ class _File(_Node):
 
     def _settle_map(self) -> None:
         """Find the pages that stores through a map have changed."""
-        for start in range(0, min(self.mapped, len(self.data)), 16 * PAGE_BYTES):
-            end = min(start + 16 * PAGE_BYTES, self.mapped)
-            if self._differs(start, end):
-                first, last = start // PAGE_BYTES, (end - 1) // PAGE_BYTES
+        step = 16 * PAGE_BYTES
+        for start in range(0, self.allocated, step):
+            if self._differs(start, start + step):
+                first = start // PAGE_BYTES
                 self.dirty.update(
                     page
-                    for page in range(first, last + 1)
+                    for page in range(first, first + 16)
                     if page not in self.unwritten and self._differs(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
                 )
 
     def _differs(self, start: int, end: int) -> bool:
+        end = min(end, self.allocated)
         now, then = self.data[start:end], self.durable[start : min(end, self.low)]
-        return bool(now != then and bytes(now).rstrip(b"\0") != bytes(then).rstrip(b"\0"))
+        size = max(len(now), len(then))
+        return bytes(now).ljust(size, b"\0") != bytes(then).ljust(size, b"\0")
 
     def dirty_bytes(self) -> int:
         return len(self.dirty) * PAGE_BYTES
@@ -256,7 +264,7 @@ class _File(_Node):
             dirty.clear()
         self.durable_length = self.length
         if not self.maps:
-            self.mapped = 0
+            self.mapped = False
 
     def _copy(self, start: int, end: int) -> None:
         durable = self.durable
@@ -295,7 +303,8 @@ class _File(_Node):
         self.unwritten.clear()
         self.ghosts.clear()
         self.low, self.high = _NEVER, 0
-        self.mapped = 0
+        self.mapped, self.maps = False, 0
+        self.allocated = length
         self.cold = True
         self.lock = None
 
@@ -707,6 +716,7 @@ class Life(Disk):
             raise _error(errno.ENOSPC, opened.path)
         if end > file.length:
             file.truncate(end)
+        file.allocated = max(file.allocated, end)
 
     def length(self, fd: int) -> int:
         return self._opened(fd).file.length
@@ -785,6 +795,8 @@ class Life(Disk):
         node = folder.entries.get(name)
         if node is None:
             raise _error(errno.ENOENT, source)
+        if f"{target}/".startswith(f"{source}/") and target != source:
+            raise _error(errno.EINVAL, target)
         replaced = target_folder.entries.get(target_name)
         if replaced is node:
             return

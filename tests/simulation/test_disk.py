@@ -238,7 +238,7 @@ def test_what_was_cut_off_before_any_sync_may_come_back() -> None:
 def test_stores_through_a_map_are_durable_after_a_sync_and_in_doubt_before() -> None:
     def prepare(life: Life) -> None:
         fd = life.open("/x", create=True)
-        life.truncate(fd, 2 * PAGE_BYTES)
+        life.reserve(fd, 0, 2 * PAGE_BYTES)
         mapped = life.map(fd, 2 * PAGE_BYTES, read_only=False)
         struct.pack_into(">q", mapped, 0, 7)
         life.fsync(fd)
