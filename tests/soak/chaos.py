@@ -64,12 +64,14 @@ class ChaosCluster(Cluster):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.lines = {broker: Proxy(self._zookeeper) for broker in self.broker_ids}
+        #: Of ZooKeeper, which keeps it when it starts again.
+        self._port = 0
+        self.lines = {broker: Proxy(lambda: (self.host, self._port)) for broker in self.broker_ids}
         self.settings: dict[int, dict[str, str]] = {}
 
-    def _zookeeper(self) -> tuple[str, int]:
-        host, _, port = self.zookeeper_connect.rpartition(":")
-        return host, int(port)
+    def _start_coordinator(self, port: str = "0") -> None:
+        super()._start_coordinator(port)
+        self._port = int(self.zookeeper_connect.rpartition(":")[2])
 
     def log_dirs(self, broker_id: int) -> list[Path]:
         first = self.log_dir(broker_id)
