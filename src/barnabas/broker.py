@@ -48,6 +48,7 @@ from barnabas.coordination.registration import (
 )
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, encode_log_dir_event
+from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
@@ -55,7 +56,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
-from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid, random_uuid
+from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.compression import Codec

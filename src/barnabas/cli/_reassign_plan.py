@@ -1,4 +1,4 @@
-"""Reassignments as data: the JSON, what moves from where to where, which throttles that needs, and a proposal. All pure."""
+"""Reassignments as data: the JSON, what moves from where to where, which throttles that needs, and a proposal."""
 
 import json
 import random

@@ -69,9 +69,10 @@ from barnabas.coordination.registration import BrokerRegistrar
 from barnabas.coordination.session import BatchAnswer, SessionState, ZkError, ZooKeeperSession
 from barnabas.coordination.session import SessionExpired as SessionIsOver
 from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
+from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicId, TopicPartition, random_uuid
+from barnabas.core.ids import TopicId, TopicPartition
 
 _log = logging.getLogger(__name__)
 

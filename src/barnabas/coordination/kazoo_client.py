@@ -1,4 +1,4 @@
-"""The only module that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
+"""The only module of a broker that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
 
 Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Everything that happens
 is told through callbacks on that thread, in the order in which it happened; the session brings them to the loop.

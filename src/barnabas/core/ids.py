@@ -1,7 +1,6 @@
 """The kinds of integer and name that must not be mixed up."""
 
 import base64
-import os
 from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
@@ -41,13 +40,3 @@ def parse_uuid(text: str) -> bytes:
     if len(raw) != 16:
         raise ValueError(f"{text!r} is not a UUID in Kafka's form (22 characters of URL-safe base64)")
     return raw
-
-
-def random_uuid() -> bytes:
-    """A version-4 UUID whose text form never starts with a dash, so that no tool takes it for a flag."""
-    while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if not format_uuid(bytes(raw)).startswith("-"):
-            return bytes(raw)

@@ -28,7 +28,7 @@ from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from barnabas.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from barnabas.runtime.coordinator import Result, Ticket
+from barnabas.runtime.machine import Result, Ticket
 
 #: A new member's JoinGroup is given up after this time: sockets of waiting requests are not watched for disconnects.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.describe_groups import DescribedGroupMember
 from barnabas.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponse, JoinGroupResponseMember
 from barnabas.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata
 from barnabas.protocol.messages.sync_group import SyncGroupResponse
-from barnabas.runtime.coordinator import Effect, KeyValue, Respond, Ticket
+from barnabas.runtime.machine import Effect, KeyValue, Respond, Ticket
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 NO_MEMBER_ID: Final = ""

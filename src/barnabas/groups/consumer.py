@@ -42,7 +42,7 @@ from barnabas.protocol.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
     ResponseTopicPartitions,
 )
-from barnabas.runtime.coordinator import Result
+from barnabas.runtime.machine import Result
 
 #: From this version on, members make up their own ids (KIP-1082).
 OWN_MEMBER_ID_FROM: Final = 1

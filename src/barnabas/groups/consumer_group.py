@@ -19,7 +19,7 @@ from barnabas.groups.group import Expiry, GroupType, Topics
 from barnabas.groups.records import Partitions
 from barnabas.protocol.messages import consumer_group_describe as described
 from barnabas.protocol.messages import consumer_group_records as modern
-from barnabas.runtime.coordinator import KeyValue
+from barnabas.runtime.machine import KeyValue
 
 #: Sent instead of an epoch by a member that leaves, and by a static member that will be back.
 LEAVING_EPOCH: Final = -1

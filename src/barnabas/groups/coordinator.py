@@ -39,7 +39,8 @@ from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, Offset
 from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Marker, Producer, Reply, ShardState
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, ShardState
+from barnabas.runtime.machine import Marker, Producer, Reply
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.groups.settings import GroupSettings
-from barnabas.runtime.coordinator import CancelTimer, Effect, KeyValue, Result, SetTimer
+from barnabas.runtime.machine import CancelTimer, Effect, KeyValue, Result, SetTimer
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ from barnabas.groups.offsets import Offsets
 from barnabas.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from barnabas.protocol.messages.describe_groups import DescribedGroup
 from barnabas.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
-from barnabas.runtime.coordinator import Result
+from barnabas.runtime.machine import Result
 
 #: From this version of DescribeGroups on, a group that does not exist is an error (KIP-1043).
 GROUP_ID_NOT_FOUND_FROM: Final = 6

@@ -42,7 +42,7 @@ from barnabas.protocol.messages.offsets_topic import (
 )
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from barnabas.runtime.coordinator import Marker, ReplayedRecord, Result, Ticket
+from barnabas.runtime.machine import Marker, ReplayedRecord, Result, Ticket
 
 CHECK_OFFSETS: Final = "check offsets"
 EXPIRE_OFFSETS: Final = "expire offsets"

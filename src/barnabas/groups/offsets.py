@@ -38,7 +38,7 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from barnabas.runtime.coordinator import Producer, Result
+from barnabas.runtime.machine import Producer, Result
 
 #: From this version of OffsetCommit on, a missing group is told from a wrong generation.
 GROUP_ID_NOT_FOUND_FROM: Final = 9

@@ -20,7 +20,7 @@ from barnabas.protocol.messages.offsets_topic import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from barnabas.runtime.coordinator import KeyValue
+from barnabas.runtime.machine import KeyValue
 
 OFFSET_KEY_VERSION: Final = 1
 #: Kafka 3.9 writes the highest version that is not flexible; version 1 for the sake of `expire_timestamp`.

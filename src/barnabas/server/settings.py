@@ -1,4 +1,4 @@
-"""From a broker's settings to what its parts are made with. Pure."""
+"""From a broker's settings to what its parts are made with."""
 
 import ssl
 

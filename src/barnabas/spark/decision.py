@@ -3,7 +3,7 @@
 For each query the log holds at most two records. `decision`: the last batch that was decided, and the transactions that
 hold its rows. It is written in a transaction of the query's driver, so that of two drivers one is fenced, and a decision
 counts once its transaction is committed. `ended`: the last batch whose transactions are known to have ended; a fact, which
-whoever finishes a batch may write. Pure: bytes in, states out; `transactions.py` asks and writes.
+whoever finishes a batch may write. Bytes in, states out; `transactions.py` asks and writes.
 
 Invariants: batches of a query are decided in order; a batch is decided when the one before it has ended, hence every
 decided batch but the last has ended; a decision never changes, but for being voided when none of its rows can be seen.

@@ -1,4 +1,4 @@
-"""The options of format `barnabas` as a source: names, defaults, rules and refusals of Spark's own `kafka` source. Pure.
+"""The options of format `barnabas` as a source: names, defaults, rules and refusals of Spark's own `kafka` source.
 
 Spark hands names over in lower case. What nobody knows is refused with the nearest known name: a misspelt
 `startingOffset` would otherwise read from the wrong place in silence.

@@ -18,10 +18,10 @@ from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, Malformed
 from barnabas.runtime.disk import REAL_DISK, Disk, FileMap
+from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 
 #: Blocks are reserved this far ahead: 8,192 entries of the offset index, 32 MB of log at the default interval.
 RESERVE_BYTES: Final = 64 * 1024
-RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 DEFAULT_MAX_INDEX_BYTES: Final = 10 * 1024 * 1024
 
 

@@ -1,11 +1,13 @@
 """What goes into a log and what comes out: the values that callers of `Log` hold."""
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import LeaderEpoch, Offset
-from barnabas.storage.file_handle import FileRange
 from barnabas.storage.producer_state import AppendOrigin as Origin
+
+if TYPE_CHECKING:
+    from barnabas.storage.file_handle import FileRange
 
 __all__ = [
     "AppendInfo",
@@ -19,6 +21,8 @@ __all__ = [
 ]
 
 NO_LOG_APPEND_TIME: Final = -1
+#: Indexes hold offsets relative to their segment's base, in 32 bits.
+RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 #: Records of a refused batch that are told of one by one. Kafka tells of all: a batch of 1 MB would have an answer of 20 MB.
 RECORD_ERRORS_MAX: Final = 100
 
@@ -72,7 +76,7 @@ class OffsetMetadata(NamedTuple):
 class ReadResult(NamedTuple):
     """Whole batches, the first of which holds or follows the offset asked for. Release every range."""
 
-    ranges: list[FileRange]
+    ranges: "list[FileRange]"
     size_bytes: int
     #: Where the read began.
     start: OffsetMetadata

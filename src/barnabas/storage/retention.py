@@ -1,21 +1,23 @@
 """Which segments may go: by time, by size, because the log starts after them. Pure decisions; `Log` carries them out."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.core.config.log_config import LogConfig
-from barnabas.storage.segment import Segment
-from barnabas.storage.segments import SegmentList
+
+if TYPE_CHECKING:
+    from barnabas.storage.segment import Segment
+    from barnabas.storage.segments import SegmentList
 
 
 class Deletable(NamedTuple):
-    segments: list[Segment]
+    segments: "list[Segment]"
     #: For the log: why.
     reason: str
 
 
 def deletable_segments(
-    segments: SegmentList,
+    segments: "SegmentList",
     config: LogConfig,
     *,
     log_start_offset: int,
@@ -31,7 +33,7 @@ def deletable_segments(
     remaining = list(segments)
     found: list[Deletable] = []
 
-    def apply(reason: str, wants: Callable[[Segment, int | None], bool]) -> None:
+    def apply(reason: str, wants: "Callable[[Segment, int | None], bool]") -> None:
         taken = []
         for place, segment in enumerate(remaining):
             next_base = remaining[place + 1].base_offset if place + 1 < len(remaining) else None
@@ -51,7 +53,7 @@ def deletable_segments(
         if config.retention_bytes >= 0:
             excess = [sum(segment.size_bytes for segment in remaining) - config.retention_bytes]
 
-            def oversized(segment: Segment, next_base: int | None) -> bool:
+            def oversized(segment: "Segment", next_base: int | None) -> bool:
                 if excess[0] < 0 or excess[0] - segment.size_bytes < 0:
                     return False
                 excess[0] -= segment.size_bytes

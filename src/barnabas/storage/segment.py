@@ -18,7 +18,8 @@ from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage import names
 from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
 from barnabas.storage.index_build import IndexBuilder
-from barnabas.storage.index_file import RELATIVE_OFFSET_MAX, CorruptIndex
+from barnabas.storage.index_file import CorruptIndex
+from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.storage.txn_index import TransactionIndex

@@ -25,8 +25,7 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.runtime.disk import Disk
 from barnabas.storage.epoch_cache import LeaderEpochCache
-from barnabas.storage.index_file import RELATIVE_OFFSET_MAX
-from barnabas.storage.log_types import Origin
+from barnabas.storage.log_types import RELATIVE_OFFSET_MAX, Origin
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
 from barnabas.storage.segment import CorruptSegment, Segment

@@ -17,7 +17,8 @@ from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, Result
+from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime
+from barnabas.runtime.machine import Result
 from barnabas.runtime.timers import Timers
 from barnabas.transactions import metrics
 from barnabas.transactions.ending import EndAnswer

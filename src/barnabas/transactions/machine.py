@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.runtime.coordinator import CancelTimer, KeyValue, Marker, ReplayedRecord, Result, SetTimer, Tell, Ticket
+from barnabas.runtime.machine import CancelTimer, KeyValue, Marker, ReplayedRecord, Result, SetTimer, Tell, Ticket
 from barnabas.transactions import records
 from barnabas.transactions.ending import EndAnswer, TakeId, complete, end, fence, refuse_stranger
 from barnabas.transactions.initializing import Bump, InitAnswer, InitRequest, initialize

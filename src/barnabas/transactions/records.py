@@ -11,7 +11,7 @@ from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.codec import decode_versioned, encode_versioned
 from barnabas.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from barnabas.runtime.coordinator import KeyValue
+from barnabas.runtime.machine import KeyValue
 from barnabas.transactions.state import Transaction, TransactionState
 
 KEY_VERSION: Final = 0

@@ -24,7 +24,8 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 from barnabas.protocol.versions import api_of
-from barnabas.runtime.coordinator import KeyValue, Marker, Producer, Replay, ReplayedRecord
+from barnabas.runtime.coordinator import Replay
+from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.runtime.timers import ManualTimers
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.principal import ANONYMOUS, Principal

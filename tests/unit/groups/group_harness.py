@@ -14,9 +14,9 @@ from barnabas.protocol.messages.heartbeat import HeartbeatRequest
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from barnabas.runtime.coordinator import (
+from barnabas.runtime.coordinator import REFUSED_TIMER_BACKOFF_MS
+from barnabas.runtime.machine import (
     NO_PRODUCER,
-    REFUSED_TIMER_BACKOFF_MS,
     CancelTimer,
     KeyValue,
     Marker,

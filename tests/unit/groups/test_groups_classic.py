@@ -8,7 +8,7 @@ from barnabas.groups.classic import ABANDONED_GRACE_MS, NEW_MEMBER_JOIN_TIMEOUT_
 from barnabas.groups.classic_group import TRANSITIONS, ClassicGroup, GroupState, IllegalTransition
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol.messages.list_groups import ListGroupsRequest
-from barnabas.runtime.coordinator import Ticket
+from barnabas.runtime.machine import Ticket
 
 
 @pytest.fixture

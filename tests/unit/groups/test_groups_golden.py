@@ -19,7 +19,7 @@ from barnabas.protocol import codec
 from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import iter_records
-from barnabas.runtime.coordinator import KeyValue, Producer, ReplayedRecord
+from barnabas.runtime.machine import KeyValue, Producer, ReplayedRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden/kafka-3.9.1/broker-0/__consumer_offsets-1/00000000000000000000.log"
 MEMBER = "golden-client-6b86c746-05bf-4b7b-91c5-e89bec880bf1"

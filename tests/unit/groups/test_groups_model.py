@@ -19,7 +19,7 @@ from barnabas.groups.classic_group import DEAD, EMPTY, PREPARING, STABLE, Classi
 from barnabas.groups.consumer import REBALANCE, SESSION
 from barnabas.groups.consumer_group import ConsumerGroup, MemberState
 from barnabas.groups.settings import GroupSettings, MigrationPolicy
-from barnabas.runtime.coordinator import Ticket
+from barnabas.runtime.machine import Ticket
 
 PARTITIONS = 6
 

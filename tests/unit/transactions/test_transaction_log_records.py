@@ -8,7 +8,7 @@ from txn_harness import A0, A1, B0, Bench
 from barnabas.core.errors import Malformed
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import Record, iter_records
-from barnabas.runtime.coordinator import KeyValue, ReplayedRecord
+from barnabas.runtime.machine import KeyValue, ReplayedRecord
 from barnabas.transactions.records import (
     PLAIN_VALUE,
     TAGGED_VALUE,

@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.runtime.coordinator import (
-    CancelTimer,
-    KeyValue,
-    Producer,
-    Replay,
-    ReplayedRecord,
-    Result,
-    SetTimer,
-    Tell,
-)
+from barnabas.runtime.coordinator import Replay
+from barnabas.runtime.machine import CancelTimer, KeyValue, Producer, ReplayedRecord, Result, SetTimer, Tell
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
 from barnabas.transactions.machine import SendMarkers, TimeoutKey, TransactionMachine

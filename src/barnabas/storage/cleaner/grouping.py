@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from barnabas.storage.index_file import RELATIVE_OFFSET_MAX
+from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 
 
 class GroupMember(NamedTuple):

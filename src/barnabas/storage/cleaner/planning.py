@@ -5,14 +5,16 @@ Follows Kafka's LogCleanerManager (cleanableOffsets, grabFilthiestCompactedLog).
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.core.config.log_config import LONG_MAX
 from barnabas.core.ids import TopicPartition
 from barnabas.storage.cleaner.job import CleanJob, LastRecord, SourceSegment
 from barnabas.storage.cleaner.settings import CleanerSettings
-from barnabas.storage.log import Log
-from barnabas.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from barnabas.storage.log import Log
+    from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class Candidate(NamedTuple):
         return (dirty.overdue_ms > 0 and dirty.dirty_bytes > 0) or dirty.ratio > self.min_cleanable_dirty_ratio
 
 
-def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
+def dirty_range(log: "Log", checkpoint: int | None, now_ms: int) -> DirtyRange:
     """What of `log` is dirty and may be cleaned. Looks at segments, not at records."""
     first_dirty, reset = _first_dirty(log, checkpoint)
     config = log.config
@@ -72,7 +74,7 @@ def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
     return DirtyRange(first_dirty, end_offset, clean_bytes, dirty_bytes, _overdue_ms(log, dirty, now_ms), reset)
 
 
-def _first_dirty(log: Log, checkpoint: int | None) -> tuple[int, bool]:
+def _first_dirty(log: "Log", checkpoint: int | None) -> tuple[int, bool]:
     """(first dirty offset, whether the checkpoint was no offset of this log)"""
     start, end = log.log_start_offset, log.log_end_offset
     if checkpoint is None:
@@ -90,7 +92,7 @@ def _first_dirty(log: Log, checkpoint: int | None) -> tuple[int, bool]:
     return checkpoint, False
 
 
-def _overdue_ms(log: Log, dirty: Iterable[Segment], now_ms: int) -> int:
+def _overdue_ms(log: "Log", dirty: "Iterable[Segment]", now_ms: int) -> int:
     lag_ms = max(log.config.max_compaction_lag_ms, 0)
     if lag_ms == LONG_MAX:
         return 0
@@ -104,7 +106,7 @@ def filthiest(candidates: Iterable[Candidate]) -> Candidate | None:
     return max(allowed, key=lambda candidate: candidate.dirty.ratio, default=None)
 
 
-def clean_job(log: Log, dirty: DirtyRange, settings: CleanerSettings, now_ms: int) -> CleanJob:
+def clean_job(log: "Log", dirty: DirtyRange, settings: CleanerSettings, now_ms: int) -> CleanJob:
     """What a worker must know to clean `log`. `dirty` has bytes."""
     config = log.config
     bases = log.segments.base_offsets

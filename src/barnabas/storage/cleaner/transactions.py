@@ -4,17 +4,20 @@ Follows Kafka's CleanedTransactionMetadata. It sees every transactional and cont
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from barnabas.protocol.control_records import ControlType, control_type
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import decode_body
-from barnabas.storage.txn_index import AbortedTxn
+
+if TYPE_CHECKING:
+    from barnabas.storage.txn_index import AbortedTxn
 
 
 class TransactionTracker:
     """One walk. `aborted` are the aborted transactions that may have a batch in it, in any order."""
 
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+    def __init__(self, aborted: "Iterable[AbortedTxn]") -> None:
         #: The next one is the last.
         self._waiting = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
