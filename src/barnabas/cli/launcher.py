@@ -142,7 +142,7 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
     try:
         os.setsid()  # Ctrl-C in a terminal is for the parent, which stops its children in order
         os.environ["BARNABAS_PARENT_DEATH_SIGNAL"] = "1"
-        log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output, 1)

@@ -186,6 +186,7 @@ class LocalCluster:
         if self.secure:
             from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
 
+            self.folder.chmod(0o700)  # records, logs and ZooKeeper's data are nobody else's business
             self._security = LocalSecurity.prepare(self.folder / "security", self.host)
         if self.zookeeper is None:
             self._start_coordinator()
@@ -340,7 +341,11 @@ class LocalCluster:
     def _start_coordinator(self, port: str = "0") -> None:
         assert self._launcher is not None
         data = self.folder / COORDINATOR
-        arguments = ["--host", self.host, "--port", port, "--data", str(data), "--max-client-cnxns", "0"]
+        arguments = ["--host", self.host, "--data", str(data), "--max-client-cnxns", "0"]
+        if self._security is None:
+            arguments += ["--port", port]
+        else:
+            arguments.insert(0, str(self._security.write_zookeeper_files(port)))
         member = Member(COORDINATOR, "zookeeper", [*arguments, *self.zookeeper_options], self.folder / "zookeeper.log")
         self._members[COORDINATOR] = member
         self._launcher.start(member)
@@ -349,9 +354,11 @@ class LocalCluster:
     def _launch_broker(self, broker_id: int, config: Mapping[str, str] | None = None) -> None:
         assert self._launcher is not None
         file = self.folder / f"broker-{broker_id}.properties"
-        if self.secure:
-            file.touch(mode=0o600)  # it holds what the brokers share with ZooKeeper
-        file.write_text(format_properties({**self._properties(broker_id), **(config or {})}))
+        settings = format_properties({**self._properties(broker_id), **(config or {})})
+        if self._security is None:
+            file.write_text(settings)
+        else:
+            self._security.write_secret(file, settings)  # it holds what the brokers share with ZooKeeper
         name = f"broker-{broker_id}"
         arguments = [str(file)]
         if self.with_control:

@@ -61,13 +61,14 @@ class LocalSecurity:
             return LocalSecurity(folder, kept["passwords"], kept["zookeeper"], kept["tokens"])
         authority = LocalAuthority.create("barnabas local cluster")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
         hosts = dict.fromkeys(("localhost", "127.0.0.1", "::1", host))
         (folder / "ca.pem").write_text(authority.certificate_pem)
-        write_secret(folder / "broker.pem", authority.issue(_BROKER, list(hosts)))
+        LocalSecurity.write_secret(folder / "broker.pem", authority.issue(_BROKER, list(hosts)))
         passwords = {user: secrets.token_urlsafe(12) for user in (ADMIN, CLIENT)}
         made = LocalSecurity(folder, passwords, secrets.token_urlsafe(18), secrets.token_urlsafe(18))
         kept = {"passwords": passwords, "zookeeper": made.zookeeper_password, "tokens": made.token_key}
-        write_secret(secret_file, json.dumps(kept))
+        LocalSecurity.write_secret(secret_file, json.dumps(kept))
         return made
 
     def broker_settings(self, host: str, port: int, *, own_zookeeper: bool) -> dict[str, str]:
@@ -88,11 +89,46 @@ class LocalSecurity:
             "delegation.token.secret.key": self.token_key,
         }
         if own_zookeeper:
-            settings |= {
-                "zookeeper.set.acl": "true",
-                "barnabas.zookeeper.digest": f"{_BROKER}:{self.zookeeper_password}",
-            }
+            settings |= {"zookeeper.set.acl": "true", **self.zookeeper_client_settings()}
         return settings
+
+    # -- ZooKeeper ----------------------------------------------------------------------------------------------------
+
+    def zookeeper_client_settings(self) -> dict[str, str]:
+        """With these a broker, or an operator with `zookeeper-shell`, is let in."""
+        return {
+            "barnabas.zookeeper.digest": f"{_BROKER}:{self.zookeeper_password}",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+            "zookeeper.ssl.keystore.type": "PEM",
+            "zookeeper.ssl.keystore.location": str(self.folder / "broker.pem"),
+            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.ssl.truststore.location": str(self.folder / "ca.pem"),
+        }
+
+    def write_zookeeper_files(self, port: str) -> Path:
+        """Who has no certificate of this cluster's authority cannot even connect: whatever the znodes' ACLs say, also those
+        that an earlier run without security left open. Returns the server's file."""
+        LocalSecurity.write_secret(
+            self.folder / "zookeeper-client.properties", format_properties(self.zookeeper_client_settings())
+        )
+        file = self.folder / "zookeeper.properties"
+        settings = {
+            "secureClientPort": port,
+            "ssl.keyStore.location": str(self.folder / "broker.pem"),
+            "ssl.trustStore.location": str(self.folder / "ca.pem"),
+            "ssl.clientAuth": "need",
+            "4lw.commands.whitelist": "srvr,ruok",
+        }
+        LocalSecurity.write_secret(file, format_properties(settings))
+        return file
+
+    @staticmethod
+    def write_secret(path: Path, text: str) -> None:
+        """For its owner's eyes only, whatever was there before."""
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_text(text)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +159,7 @@ class LocalSecurity:
     def write_properties(self, bootstrap: str) -> None:
         for user in self.passwords:
             settings = {"bootstrap.servers": bootstrap, **self.client_settings(user)}
-            write_secret(self.properties_file(user), format_properties(settings))
+            LocalSecurity.write_secret(self.properties_file(user), format_properties(settings))
 
     # -- users and ACLs -----------------------------------------------------------------------------------------------
 
@@ -162,10 +198,3 @@ class LocalSecurity:
         except AuthenticationFailed:
             return False
         return sum(len(resource.acls) for resource in known) >= len(_CLIENT_ACLS)
-
-
-def write_secret(path: Path, text: str) -> None:
-    """For its owner's eyes only."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(text)

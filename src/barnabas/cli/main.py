@@ -27,6 +27,9 @@ COMMANDS: dict[str, _Entry] = {
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded coordinator."),
     "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),
+    "zookeeper-security-migration": _Entry(
+        "barnabas.cli.zookeeper_security_migration", "Close a cluster's znodes to strangers, or open them."
+    ),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
     "configs": _Entry(
         "barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."

@@ -6,6 +6,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -107,6 +108,7 @@ def run(values: dict[str, object]) -> None:
     """Serve until a signal comes. `values` are the options by name; None is not given."""
     import logging
 
+    from barnabas.runtime.descriptors import raise_limit
     from barnabas.runtime.parent import die_with_parent
 
     die_with_parent()
@@ -114,14 +116,23 @@ def run(values: dict[str, object]) -> None:
         level=logging.INFO if values["verbose"] else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    host, port, data, config = _settings(values)
+    host, ports, data, config = _settings(values)
+    raise_limit()
+    # Its log and snapshots hold what the brokers keep secret: SCRAM verifiers, delegation tokens.
+    os.umask(0o077)
     with _data_dir(data) as folder:
         import uvloop
 
-        uvloop.run(_serve(folder, host, port, config))
+        uvloop.run(_serve(folder, host, ports, config))
 
 
-def _settings(values: dict[str, object]) -> "tuple[str, int, Path | None, ZooKeeperConfig]":
+class Ports(NamedTuple):
+    #: None: nobody is served without TLS.
+    plain: int | None
+    secure: int | None
+
+
+def _settings(values: dict[str, object]) -> "tuple[str, Ports, Path | None, ZooKeeperConfig]":
     from dataclasses import replace
 
     from barnabas.coordination.embedded.config import ConfigFile, ZooKeeperConfig, read_config
@@ -141,15 +152,26 @@ def _settings(values: dict[str, object]) -> "tuple[str, int, Path | None, ZooKee
     host, port, data = values["host"], values["port"], values["data"]
     return (
         str(host or file.host or "127.0.0.1"),
-        port if isinstance(port, int) else 2181 if file.port is None else file.port,
+        Ports(_plain_port(port, file.port, file.secure_port), file.secure_port),
         data if isinstance(data, Path) else file.data_dir,
         replace(file.config, **changes),  # type: ignore[arg-type]
     )
 
 
+def _plain_port(option: object, of_file: int | None, secure: int | None) -> int | None:
+    if isinstance(option, int):
+        return option
+    return 2181 if of_file is None and secure is None else of_file
+
+
 @contextlib.contextmanager
 def _data_dir(data: Path | None) -> Iterator[Path]:
     if data is not None:
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            data.chmod(0o700)  # whatever an earlier run or the umask made of it
+        except OSError as error:
+            raise StartFailed(f"can't use the directory {data}: {error.strerror}") from error
         yield data
         return
     import shutil
@@ -162,13 +184,13 @@ def _data_dir(data: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _serve(folder: Path, host: str, port: int, config: "ZooKeeperConfig") -> None:
+async def _serve(folder: Path, host: str, ports: Ports, config: "ZooKeeperConfig") -> None:
     import asyncio
     import signal
 
     from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 
-    server = EmbeddedZooKeeper(folder, host, port, config=config)
+    server = EmbeddedZooKeeper(folder, host, ports.plain, secure_port=ports.secure, config=config)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -176,6 +198,7 @@ async def _serve(folder: Path, host: str, port: int, config: "ZooKeeperConfig") 
     try:
         await server.start()
     except OSError as error:
+        port = ports.plain if ports.secure is None else ports.secure
         where = f"the directory {error.filename}" if error.filename else f"{host}:{port}"
         raise StartFailed(f"can't use {where}: {error.strerror or error}") from error
     assert server.failed is not None, "start sets it"

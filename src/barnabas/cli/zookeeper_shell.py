@@ -1,7 +1,7 @@
 """`barnabas zookeeper-shell`: Kafka's `zookeeper-shell.sh`, for the embedded coordinator and for Apache ZooKeeper."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +19,25 @@ def command(
         typer.Argument(metavar="[COMMAND]…", help="What to do; without it, lines from standard input."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for a connection.")] = 15.0,
+    zk_tls_config_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="zookeeper.ssl.* settings, and barnabas.zookeeper.digest, as a broker's."),
+    ] = None,
 ) -> None:
     """Look at and change znodes: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit."""
     from barnabas.coordination.embedded.shell import Shell, connect
 
-    client = connect(address, timeout_s=timeout)
+    # Kafka's tool takes it behind the address.
+    if words and words[0] in ("-zk-tls-config-file", "--zk-tls-config-file"):
+        zk_tls_config_file, words = words[1] if len(words) > 1 else None, words[2:]
+    options: dict[str, Any] = {}
+    if zk_tls_config_file is not None:
+        from barnabas.cli._zookeeper_settings import session_settings
+        from barnabas.coordination.kazoo_client import TlsHandler
+
+        config = session_settings(address, zk_tls_config_file)
+        options = {"handler": TlsHandler(config.tls), "auth_data": list(config.auth) or None}
+    client = connect(address, timeout_s=timeout, **options)
     try:
         shell = Shell(client, typer.echo)
         if words:

@@ -64,11 +64,9 @@ Done = Callable[[Answer], None]
 Fired = Callable[[str, Hashable], None]
 
 
-class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own.
-
-    It also wraps the socket with our TLS context: kazoo's own shows no certificate unless the key has a file of its own,
-    reads PEM files only, and takes neither versions nor a trust store's password.
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Wraps the socket with our TLS context: kazoo's own shows no certificate unless the key has a file of its own, reads
+    PEM files only, and takes neither versions nor a trust store's password.
     """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
@@ -86,6 +84,19 @@ class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
         except BaseException:
             plain.close()
             raise
+
+    def select(self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None) -> Any:
+        """Answers that came together are in TLS's own buffer, where the system does not see them: without this the second
+        one is read when the next one comes, seconds later."""
+        buffered = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if not buffered:
+            return super().select(rlist, wlist, xlist, timeout)
+        readable, writable, failed = super().select(rlist, wlist, xlist, 0)
+        return list({*readable, *buffered}), writable, failed
+
+
+class _InlineHandler(TlsHandler):
+    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
 
     def start(self) -> None:
         self._running = True

@@ -1,4 +1,4 @@
-"""Who may do what: ZooKeeper's schemes `world`, `auth`, `digest` and `ip`, and the super user.
+"""Who may do what: ZooKeeper's schemes `world`, `auth`, `digest`, `x509` and `ip`, and the super user.
 
 Pure. An identity is (scheme, id), as a connection collects them; an ACL entry is (permissions, scheme, id).
 """
@@ -66,7 +66,7 @@ def _is_valid(scheme: str, identity: str) -> bool:
         return bool(colon) and bool(rest) and ":" not in rest.rstrip(":") and bool(rest.rstrip(":"))
     if scheme == "ip":
         return _network(identity) is not None
-    return False
+    return scheme == "x509" and bool(identity)
 
 
 def check(acl: Acl, perm: int, identities: Iterable[Identity]) -> None:
@@ -110,7 +110,7 @@ def fix(acl: Acl, identities: Iterable[Identity]) -> Acl:
         if scheme == "world" and identity == "anyone":
             fixed.append(entry)
         elif scheme == "auth":
-            authenticated = [held for held in identities if held[0] == "digest"]
+            authenticated = [held for held in identities if held[0] in ("digest", "x509")]
             if not authenticated:
                 raise Refusal(Err.INVALID_ACL)
             fixed.extend((perms, *held) for held in authenticated)

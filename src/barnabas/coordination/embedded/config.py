@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from barnabas.auth.tls import TlsSettings
 from barnabas.coordination.embedded.wire import JUTE_MAX_BUFFER
 from barnabas.core.errors import ConfigError
 
@@ -38,6 +39,8 @@ class ZooKeeperConfig:
     container_check_interval_ms: int = 60_000
     #: zookeeper.DigestAuthenticationProvider.superDigest
     super_digest: str | None = None
+    #: ssl.keyStore.location, …: how clients of the secure port are met; None where there is no such port.
+    tls: TlsSettings | None = None
     #: forceSync: whether to wait for the disk. Only a test that does not mind losing data sets it to false.
     force_sync: bool = True
 
@@ -84,6 +87,17 @@ _KEYS: dict[str, str] = {
     "znode.container.checkIntervalMs": "container_check_interval_ms",
     "DigestAuthenticationProvider.superDigest": "super_digest",
 }
+#: Settings of the secure port by ZooKeeper's names, and the fields of `TlsSettings` that they are.
+_TLS_KEYS: dict[str, str] = {
+    "ssl.keyStore.location": "keystore_location",
+    "ssl.keyStore.type": "keystore_type",
+    "ssl.keyStore.password": "keystore_password",
+    "ssl.trustStore.location": "truststore_location",
+    "ssl.trustStore.type": "truststore_type",
+    "ssl.trustStore.password": "truststore_password",
+}
+#: ssl.clientAuth and Kafka's words for it. As in ZooKeeper, a client must show a certificate unless told otherwise.
+_CLIENT_AUTH = {"need": "required", "want": "requested", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,8 @@ class ConfigFile:
     data_dir: Path | None
     host: str | None
     port: int | None
+    #: secureClientPort: with TLS.
+    secure_port: int | None = None
 
 
 def read_config(path: Path, base: ZooKeeperConfig | None = None) -> ConfigFile:
@@ -113,13 +129,36 @@ def read_config(path: Path, base: ZooKeeperConfig | None = None) -> ConfigFile:
     for key, field in _KEYS.items():
         if key in values:
             changes[field] = _parse(path, key, values[key], getattr(ZooKeeperConfig(), field))
-    port = _parse(path, "clientPort", values["clientPort"], 0) if "clientPort" in values else None
+    port, secure_port = (
+        int(str(_parse(path, key, values[key], 0))) if key in values else None
+        for key in ("clientPort", "secureClientPort")
+    )
+    if secure_port is not None:
+        changes["tls"] = _read_tls(path, values)
     return ConfigFile(
         config=replace(base or ZooKeeperConfig(), **changes),  # type: ignore[arg-type]
         data_dir=Path(values["dataDir"]) if "dataDir" in values else None,
-        host=values.get("clientPortAddress"),
-        port=int(str(port)) if port is not None else None,
+        host=values.get("clientPortAddress") or values.get("secureClientPortAddress"),
+        port=port,
+        secure_port=secure_port,
     )
+
+
+def _read_tls(path: Path, values: dict[str, str]) -> TlsSettings:
+    wanted = values.get("ssl.clientAuth", "need").lower()
+    if wanted not in _CLIENT_AUTH:
+        raise ConfigError(f"{path}: ssl.clientAuth={wanted}: must be need, want or none")
+    fields = {field: values[key] for key, field in _TLS_KEYS.items() if key in values}
+    for store in ("keystore", "truststore"):
+        if fields.get(f"{store}_location", "").lower().endswith(".pem"):
+            fields.setdefault(f"{store}_type", "PEM")
+    # ZooKeeper has one password for the store and its key.
+    if "keystore_password" in fields:
+        fields["key_password"] = fields["keystore_password"]
+    protocols = tuple(word.strip() for word in values.get("ssl.enabledProtocols", "").split(",") if word.strip())
+    if protocols:
+        return TlsSettings(client_auth=_CLIENT_AUTH[wanted], enabled_protocols=protocols, **fields)
+    return TlsSettings(client_auth=_CLIENT_AUTH[wanted], **fields)
 
 
 def _parse(path: Path, key: str, value: str, default: object) -> object:

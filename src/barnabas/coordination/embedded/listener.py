@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
+from barnabas.auth.distinguished_name import format_subject
 from barnabas.coordination.embedded import fourletter
 from barnabas.coordination.embedded.watches import Client
 from barnabas.coordination.embedded.wire import INT
@@ -105,6 +106,10 @@ class Connection(Client, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else "127.0.0.1"
         self.peer = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert() if tls is not None else None
+        if certificate:
+            self.identities.append(("x509", format_subject(certificate["subject"])))
         self.is_open = self._service.admit(self)
         if not self.is_open:
             stream.abort()

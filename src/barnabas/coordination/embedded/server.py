@@ -5,9 +5,11 @@ Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others e
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from barnabas.auth.tls import TlsSettings, server_context
 from barnabas.coordination.embedded import snapshot
 from barnabas.coordination.embedded.commit import GroupCommit, Job, LogThread
 from barnabas.coordination.embedded.config import ZooKeeperConfig
@@ -38,15 +40,18 @@ class EmbeddedZooKeeper:
         self,
         data_dir: str | Path,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = 0,
         *,
+        secure_port: int | None = None,
         config: ZooKeeperConfig | None = None,
         clock: Clock | None = None,
         make_log_thread: Callable[[Callable[[Job], None]], LogThread] = LogThread,
         disk: Disk = REAL_DISK,
     ) -> None:
         self.host = host
+        #: None where only clients with TLS may come.
         self.port = port
+        self.secure_port = secure_port
         self.config = config or ZooKeeperConfig()
         self._clock: Clock = clock or SystemClock()
         self._make_log_thread = make_log_thread
@@ -57,7 +62,7 @@ class EmbeddedZooKeeper:
             disk=disk,
         )
         self._service: Service | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshot_task: asyncio.Task[None] | None = None
         self._txns_since_snapshot = 0
@@ -67,7 +72,7 @@ class EmbeddedZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.host}:{self.port if self.port is not None else self.secure_port}"
 
     @property
     def service(self) -> Service:
@@ -86,13 +91,16 @@ class EmbeddedZooKeeper:
             machine.sessions.restart_timers(now_ms=int(self._clock.monotonic_s() * 1000))
             self._txns_since_snapshot = self._store.replayed
             service = self._service = self._compose(loop, machine)
-            self._server = await loop.create_server(
-                lambda: Connection(service), self.host, self.port, backlog=1024, reuse_address=True
-            )
+            if self.port is not None:
+                self.port = service.port = await self._listen(loop, service, self.port, tls=None)
+            if self.secure_port is not None:
+                tls = server_context(self.config.tls or TlsSettings())
+                self.secure_port = await self._listen(loop, service, self.secure_port, tls=tls)
+                service.port = service.port or self.secure_port
         except BaseException:
+            self._stop_listening()
             self._store.close()
             raise
-        self.port = service.port = self._server.sockets[0].getsockname()[1]
         service.commit.start(machine.last_zxid)
         self._tasks = [
             loop.create_task(self._tick(service), name="zookeeper-tick"),
@@ -100,6 +108,27 @@ class EmbeddedZooKeeper:
         ]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, service: Service, port: int, *, tls: ssl.SSLContext | None
+    ) -> int:
+        server = await loop.create_server(
+            lambda: Connection(service),
+            self.host,
+            port,
+            backlog=1024,
+            reuse_address=True,
+            ssl=tls,
+            ssl_handshake_timeout=self.config.sessionless_timeout_ms / 1000 if tls is not None else None,
+        )
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
     def _compose(self, loop: asyncio.AbstractEventLoop, machine: Machine) -> Service:
         commit = GroupCommit(
@@ -127,8 +156,7 @@ class EmbeddedZooKeeper:
         _log.critical("stopped serving: %s", error, exc_info=None if isinstance(error, OSError) else error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         for connection in list(self.service.connections):
             connection.abort()
 
@@ -197,12 +225,11 @@ class EmbeddedZooKeeper:
 
     async def stop(self) -> None:
         """Close connections, flush, and let the directory go. Sessions stay, for the next start."""
-        service, server = self._service, self._server
-        if service is None or server is None:
+        service, self._service = self._service, None
+        if service is None:
             return
-        self._service = self._server = None
         self._stopping = True
-        server.close()
+        self._stop_listening()
         for task in self._tasks:
             task.cancel()
         # A snapshot gives up at its next slice.

@@ -1,0 +1,13 @@
+"""How tools come into ZooKeeper: with the part of a broker's settings that says so."""
+
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.properties import load as load_properties
+from barnabas.server.settings import session_config
+
+
+def session_settings(connect: str, file: str | None) -> SessionConfig:
+    """:raises ConfigError: for a file that cannot be read or used."""
+    settings = load_properties(file) if file is not None else {}
+    known = {name: value for name, value in settings.items() if "zookeeper" in name and name != "zookeeper.set.acl"}
+    return session_config(BrokerConfig.parse({**known, "zookeeper.connect": connect}))
