@@ -10,6 +10,7 @@ import pytest
 from tests.unit.storage.manager import manager_support as storage
 
 from barnabas.broker import Broker
+from barnabas.core.chance import random_uuid
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
@@ -20,7 +21,6 @@ from barnabas.core.ids import (
     LeaderEpoch,
     TopicId,
     TopicPartition,
-    random_uuid,
 )
 from barnabas.metrics.registry import Registry
 from barnabas.replication.control import EPOCH_DURING_DELETE

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.core.ids import TopicPartition, random_uuid
+from barnabas.core.chance import random_uuid
+from barnabas.core.ids import TopicPartition
 from barnabas.runtime.disk import REAL_DISK
 from barnabas.storage import checkpoints
 from barnabas.storage.checkpoints import CheckpointError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.core.chance import random_uuid
 from barnabas.core.errors import Malformed
-from barnabas.core.ids import random_uuid
 from barnabas.storage import meta_properties
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.meta_properties import InconsistentMetaProperties, MetaProperties

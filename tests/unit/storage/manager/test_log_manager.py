@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.manager.manager_support import CONFIG, Broker, append, tp, values
 
+from barnabas.core.chance import random_uuid
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
-from barnabas.core.ids import TopicId, random_uuid
+from barnabas.core.ids import TopicId
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.log_dir import LogDirLocked
