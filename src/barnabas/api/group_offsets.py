@@ -109,14 +109,15 @@ class GroupOffsetsApi:
                 accepted.append(topic if not bad else topic.replace(partitions=good))
         if not accepted:
             return OffsetCommitResponse(topics=refused)
-        request.topics = accepted
 
         def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
             response.topics += refused
             return response
 
+        # Where the coordinator refuses, the answer speaks of every partition of the request.
         reply = replying(call, request, finish if refused else None)
-        self._groups.commit_offsets(request, reply, api_version=call.api_version)
+        asked = request.replace(topics=accepted) if refused else request
+        self._groups.commit_offsets(asked, reply, api_version=call.api_version)
         return None
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------

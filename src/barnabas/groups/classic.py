@@ -103,8 +103,7 @@ class ClassicProtocol:
         if member_id in group.members or member_id in group.pending_joins:
             out.cancel_timer((HEARTBEAT, group.group_id, member_id))
             group.remove(member_id)
-            if group.previous_state is not EMPTY:
-                self._complete_if_all_joined(group, out, now_ms)
+            self._complete_if_all_joined(group, out, now_ms)
         return _join_error(NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def _join_new(
@@ -258,8 +257,7 @@ class ClassicProtocol:
             if member.is_new:
                 out.cancel_timer((HEARTBEAT, group.group_id, member.member_id))
                 group.remove(member.member_id)
-                if group.previous_state is not EMPTY:
-                    self._complete_if_all_joined(group, out, now_ms)
+                self._complete_if_all_joined(group, out, now_ms)
             else:
                 grace_ms = min(ABANDONED_GRACE_MS, member.session_timeout_ms)
                 out.set_timer((HEARTBEAT, group.group_id, member.member_id), grace_ms)
@@ -270,8 +268,7 @@ class ClassicProtocol:
     def _rebalance_or_complete(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
         if group.can_rebalance:
             self.prepare_rebalance(group, out, now_ms)
-        elif group.state is PREPARING and group.previous_state is not EMPTY:
-            # In an initial rebalance the delay decides, not who has joined.
+        else:
             self._complete_if_all_joined(group, out, now_ms)
 
     def prepare_rebalance(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
@@ -297,7 +294,8 @@ class ClassicProtocol:
             out.set_timer((JOIN, group.group_id), group.rebalance_timeout_ms)
 
     def _complete_if_all_joined(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        if group.state is PREPARING and group.has_all_joined:
+        # In an initial rebalance the delay decides, not who has joined.
+        if group.state is PREPARING and group.previous_state is not EMPTY and group.has_all_joined:
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
@@ -349,6 +347,7 @@ class ClassicProtocol:
         if not group.pending_syncs:
             out.cancel_timer((SYNC, group.group_id, group.generation))
         if group.state is STABLE:
+            self.heard_from(group, member, out)
             return out.result(_synced(group, member.assignment))
         self._answer_sync(group, member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
         member.sync_ticket = ticket
@@ -410,7 +409,7 @@ class ClassicProtocol:
         if group.is_in(STABLE, COMPLETING):
             if len(group.members) < size_before:
                 self.prepare_rebalance(group, out, now_ms)
-        elif group.previous_state is not EMPTY:
+        else:
             self._complete_if_all_joined(group, out, now_ms)
         return out.result(response)
 

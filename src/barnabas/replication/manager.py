@@ -274,7 +274,7 @@ class ReplicaManager:
         if info.flush_due:
             self._flush_own(partition, info.last_offset + 1, on_committed)
         else:
-            self._when_replicated(partition, info.last_offset + 1, partition.machine.leaderships, on_committed)
+            self.when_replicated(partition, info.last_offset + 1, partition.machine.leaderships, on_committed)
         self.log_end_moved(partition)
         if hw_moved:
             self.high_watermark_moved(partition)
@@ -286,15 +286,16 @@ class ReplicaManager:
 
         def flushed() -> None:
             if outcome.error is ErrorCode.NONE:
-                self._when_replicated(partition, end, leadership, on_committed)
+                self.when_replicated(partition, end, leadership, on_committed)
             else:
                 on_committed(outcome.error)
 
         self._flush(outcome, partition.local_log, flushed)
 
-    def _when_replicated(
+    def when_replicated(
         self, partition: Partition, end: int, leadership: int, on_done: Callable[[ErrorCode], None]
     ) -> None:
+        """Call `on_done` when what is below `end` is committed, or with the error that prevents it; at once if known."""
         verdict = partition.machine.check_replicated(end, leadership)
         if verdict is not None:
             on_done(verdict)

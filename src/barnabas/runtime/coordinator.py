@@ -69,7 +69,10 @@ class CoordinatorLog(Protocol):
         ...
 
     async def load(self, partition: int, replay: Replay) -> None:
-        """Feed everything in the log to `replay` with its offset, in slices that leave the loop to others."""
+        """Feed everything in the log to `replay` with its offset, in slices that leave the loop to others.
+
+        Returns when all of it is committed. Raises `Refused` where this broker does not lead the partition any more.
+        """
         ...
 
 
@@ -237,6 +240,10 @@ class CoordinatorRuntime(Generic[M]):
 
         try:
             await self._log.load(shard.partition, replay)
+        except Refused as refusal:
+            log.info("%s partition %d is not loaded: %s", self._name, shard.partition, refusal)
+            shard.state = ShardState.FAILED
+            return
         except Exception:
             log.exception(
                 "cannot load %s partition %d; its groups or transactions are unavailable", self._name, shard.partition

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset, TopicPartition
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import iter_batches
@@ -18,6 +18,7 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.runtime.coordinator import Replay
 from barnabas.runtime.machine import NO_PRODUCER, KeyValue, Marker, Producer, ReplayedRecord
+from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin, ReadResult
 
 #: How much of the log is read and replayed before others get their turn.
@@ -89,10 +90,22 @@ class InternalTopicLog:
 
     async def load(self, partition: int, replay: Replay) -> None:
         """Reading and decompressing run on a thread; the loop only replays."""
-        log = self._replicas.require(TopicPartition(self._topic, partition)).local_log
+        replica = self._replicas.require(TopicPartition(self._topic, partition))
+        leadership = replica.machine.leaderships
+        offset = await self._load_from(replica.local_log.log_start_offset, replica.local_log, replay)
+        # What the former leader left above the high watermark is not committed yet. Nobody may see it before it is, and no
+        # decision may be carried out: another leader might not have it.
+        replicated: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._replicas.when_replicated(replica, offset, leadership, replicated.set_result)
+        error = await replicated
+        if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            raise Refused(error, f"{replica.tp} is not led by this broker any more")
+        # Markers are written to `__consumer_offsets` whoever loads it.
+        await self._load_from(offset, replica.local_log, replay)
+
+    async def _load_from(self, offset: Offset, log: Log, replay: Replay) -> Offset:
+        """To the very end, which may move meanwhile; the offset reached."""
         loop = asyncio.get_running_loop()
-        offset = log.log_start_offset
-        # To the very end, which may move meanwhile: markers are written to `__consumer_offsets` whoever loads it.
         while offset < (end := log.log_end_offset):
             found = log.read(offset, max_bytes=LOAD_STEP_BYTES, max_offset=end, min_one_batch=True)
             try:
@@ -100,10 +113,11 @@ class InternalTopicLog:
             finally:
                 found.release()
             if next_offset is None:
-                return
+                break
             for entry, at in entries:
                 replay(entry, at)
             offset = next_offset
+        return offset
 
 
 def _read_entries(found: ReadResult) -> tuple[list[tuple[ReplayedRecord | Marker, int]], Offset | None]:

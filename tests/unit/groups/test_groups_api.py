@@ -391,6 +391,24 @@ def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() ->
     run(scenario)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_commit_that_the_coordinator_refuses_speaks_of_all_its_partitions(at_once: bool) -> None:
+    async def scenario(broker: FakeBroker) -> None:
+        request = commit_request(1)
+        request.topics += commit_request(1, "gone").topics + commit_request(1, "orders", partition=7).topics
+        if at_once:
+            for partition in range(4):
+                broker.coordinator.resigned(partition)
+        else:
+            broker.log.refuses_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await broker.ask(request, OffsetCommitResponse, 8)
+        codes = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+        asked = [("orders", 0), ("gone", 0), ("orders", 7)]
+        assert codes == dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
+
+    run(scenario)
+
+
 def test_unknown_topic_ids_are_told_apart() -> None:
     async def scenario(broker: FakeBroker) -> None:
         committed = await broker.ask(commit_request(1, "gone"), OffsetCommitResponse, 10)

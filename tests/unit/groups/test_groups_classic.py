@@ -129,6 +129,16 @@ def test_initial_delay_is_not_extended_when_nobody_came() -> None:
     assert h.answers[first].generation_id == h.answers[second].generation_id == 1
 
 
+def test_initial_delay_does_not_end_early_when_somebody_gives_up() -> None:
+    h = Harness(GroupSettings(initial_rebalance_delay_ms=30_000))
+    _, first = h.new_member()
+    h.send_join()  # gets an id, and never comes back with it
+    h.advance(29_999)
+    assert first in h.waiting
+    h.advance(1)
+    assert h.answers[first].generation_id == 1
+
+
 # -- syncing -----------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +152,15 @@ def test_followers_wait_for_the_leaders_assignment_and_get_their_own() -> None:
     assert h.answers[ticket].assignment == b"F"
     assert h.answers[ticket].protocol_name == "range"
     assert h.group().state is GroupState.STABLE
+
+
+def test_sync_of_a_stable_group_is_a_sign_of_life(h: Harness) -> None:
+    leader, follower = h.stable_group()
+    for _ in range(3):
+        h.advance(9_000)
+        h.heartbeat(leader, 1)
+        assert h.sync(follower, 1).assignment == follower.encode()
+    assert set(h.group().members) == {leader, follower}
 
 
 def test_member_that_the_leader_forgot_gets_an_empty_assignment(h: Harness) -> None:

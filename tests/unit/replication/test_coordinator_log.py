@@ -1,0 +1,63 @@
+"""An internal topic that is loaded from a real log: nothing counts before it is committed."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from test_replica_manager import FOLLOWER, ME, World
+
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.runtime.machine import Marker, ReplayedRecord
+from barnabas.server.coordinator_log import InternalTopicLog
+
+
+class Loading:
+    """A load under way, and the offsets of what it has replayed."""
+
+    def __init__(self, world: World, pool: ThreadPoolExecutor) -> None:
+        self.offsets: list[int] = []
+        log = InternalTopicLog("t", world.manager, pool)
+        self.task = asyncio.ensure_future(log.load(0, self._replay))
+
+    def _replay(self, entry: ReplayedRecord | Marker, offset: int) -> None:
+        self.offsets.append(offset)
+
+    async def until_replayed(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.offsets) < count:
+                await asyncio.sleep(0.001)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_load_ends_when_everything_that_was_found_is_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+        world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.until_replayed(2)
+            assert not loading.task.done(), "the follower has not confirmed it"
+            world.append_own()  # a marker, say
+            world.fetch_as_follower(2)
+            await loading.task
+        assert loading.offsets == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+        world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.until_replayed(2)
+            world.partition.machine.stop()
+            world.manager.wake_all(world.partition)
+            with pytest.raises(Refused) as refusal:
+                await loading.task
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(main())
