@@ -7,20 +7,29 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
 from barnabas.spark.pipelines import sinks, sources
 from barnabas.spark.pipelines.connector import Sink
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
+from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
+from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
 pytestmark = pytest.mark.timeout(900)  # several queries each, on what may be a busy machine
 
@@ -163,6 +172,61 @@ def test_every_type_comes_back_as_it_went(spark: SparkSession, uri: str) -> None
     [there] = sources.table(uri, "kinds").batch(spark).collect()
     [here] = row.collect()
     assert there.asDict() | {"n": Decimal(there.n)} == here.asDict()
+
+
+def staged(uri: str, table: str, schema: StructType, rows: list[dict[str, object]], attempt: int = 0) -> Any:
+    """A target with the rows of one task put aside, without Spark."""
+    target = SqlSource(CaseInsensitiveDict({"uri": uri, "table": table})).streamWriter(schema, False).target
+    data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    return target, target.stage(iter([data]), Task("query", 1, 0, attempt))
+
+
+def test_of_two_drivers_that_publish_one_batch_at_once_one_does(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old driver, taken for dead, inserts while the new one does. Neither sees what the other has not committed."""
+    schema = StructType().add("id", LongType())
+    first, items = staged(uri, "once", schema, [{"id": 0}])
+    first.publish(items, Batch("query", 0))
+    (old, old_items), (new, new_items) = (staged(uri, "once", schema, [{"id": 1}], attempt) for attempt in (1, 2))
+    original, threads = SqlTarget._moves, []
+
+    def moves(target: SqlTarget, stages: Sequence[str]) -> list[str]:
+        if target is old:
+            threads.append(threading.Thread(target=new.publish, args=(new_items, Batch("query", 1))))
+            threads[0].start()
+            threads[0].join(2)
+        return original(target, stages)
+
+    monkeypatch.setattr(SqlTarget, "_moves", moves)
+    old.publish(old_items, Batch("query", 1))
+    threads[0].join()
+    assert ask(uri, "SELECT id FROM once ORDER BY id") == [(0,), (1,)]
+    assert ask(uri, "SELECT batch_id FROM barnabas_sink_progress WHERE query_id = 'query'") == [(1,)]
+
+
+def test_rows_that_a_table_cannot_take_are_refused_before_they_are_written(uri: str) -> None:
+    ask(
+        uri,
+        "CREATE TABLE strict (id BIGINT NOT NULL, n INT, at TIMESTAMPTZ DEFAULT now() NOT NULL, price NUMERIC(8,2))",
+    )
+
+    def refused(said: str, **columns: DataType) -> None:
+        schema = StructType()
+        for name, kind in columns.items():
+            schema.add(name, kind)
+        with pytest.raises(TableMismatch, match=said):
+            SqlSource(CaseInsensitiveDict({"uri": uri, "table": "strict", "mergeSchema": "true"})).writer(schema, False)
+
+    refused("column n is int in the table and string in the rows", id=LongType(), n=StringType())
+    refused("column n is int in the table and double in the rows", id=LongType(), n=DoubleType())
+    refused("column n is int in the table and bigint in the rows", id=LongType(), n=LongType())
+    refused("no column id, which must not be null", n=IntegerType())
+    given = {"uri": uri, "table": "strict", "mergeSchema": "true"}
+    schema = StructType().add("id", LongType()).add("price", DecimalType(8, 2)).add("more", StringType())
+    target = SqlSource(CaseInsensitiveDict(given)).streamWriter(schema, False).target
+    rows = [{"id": 1, "price": Decimal("1.25"), "more": "x"}]
+    data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    target.publish(target.stage(iter([data]), Task("strict", 0, 0, 0)), Batch("strict", 0))
+    assert ask(uri, "SELECT id, n, price::text, more FROM strict") == [(1, None, "1.25", "x")]
 
 
 def test_missing_table_and_server_that_is_away_are_named(spark: SparkSession, uri: str) -> None:

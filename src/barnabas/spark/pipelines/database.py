@@ -31,6 +31,8 @@ class Column(NamedTuple):
     name: str
     #: The database's own name of its type; in SQLite as declared, which may be nothing.
     declared: str
+    nullable: bool = True
+    has_default: bool = False
 
 
 class Database:
@@ -85,6 +87,29 @@ class Database:
         finally:
             execute(connection, "DROP VIEW temp.barnabas_shape")
         return [Column(row["name"], (row["type"] or "").upper()) for row in rows]
+
+    def table_columns(self, connection: Any, table: str) -> list[Column]:
+        """Of a table; none where there is no such table."""
+        schema, _, name = table.rpartition(".")
+        if self.dialect is Dialect.SQLITE:
+            where = f"{self.quoted(schema)}." if schema else ""
+            # A key of integers is a row's number, which is never null and made up where it is missing.
+            rows = fetch(connection, f"PRAGMA {where}table_info({self.quoted(name)})")
+            return [
+                Column(row["name"], row["type"] or "", not row["notnull"], row["dflt_value"] is not None)
+                for row in rows
+            ]
+        place = f"n.nspname = {self.parameter(2, 'TEXT')}" if schema else "pg_table_is_visible(c.oid)"
+        rows = fetch(
+            connection,
+            "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS declared, a.attnotnull AS needed, "
+            "(a.atthasdef OR a.attidentity <> '') AS has_default "
+            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE c.relname = {self.parameter(1, 'TEXT')} AND c.relkind IN ('r', 'p') AND {place} "
+            "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            [name, schema] if schema else [name],
+        )
+        return [Column(row["name"], row["declared"], not row["needed"], row["has_default"]) for row in rows]
 
 
 def execute(connection: Any, statement: str, parameters: Sequence[object] = ()) -> None:

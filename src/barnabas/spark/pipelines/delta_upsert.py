@@ -5,20 +5,19 @@ driver takes the last change of each key and merges them in one commit, which al
 action); a batch that the log already names is left alone.
 """
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
+from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget, storage_of
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.table_schema import columns_named, flag
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 STAGE: Final = "_barnabas_stage"
 _STORAGE: Final = "storage."
-_OPTIONS: Final = ("path", "key", "deletes")
+_OPTIONS: Final = ("path", "key", "deletes", "mergeSchema")
 _ROW: Final = "_row"
 
 
@@ -47,26 +46,35 @@ class DeltaUpsertSource(DataSource):
         if "path" not in self.options:
             raise ValueError("barnabas-delta-upsert needs the option path: the table's folder or URI")
         check_names(self.options, _OPTIONS, what="format barnabas-delta-upsert", prefixes=(_STORAGE,))
-        keys = [each.strip() for each in self.options.get("key", "").split(",") if each.strip()]
+        keys = columns_named(self.options.get("key", ""))
         check_changes(schema, keys)
-        storage = {
-            name[len(_STORAGE) :]: value for name, value in self.options.items() if name.lower().startswith(_STORAGE)
-        }
         deletes = self.options.get("deletes", "hard")
         if deletes not in ("hard", "soft"):
             raise ValueError(f"deletes of barnabas-delta-upsert are hard or soft, not {deletes!r}")
-        return DeltaUpsertTarget(self.options["path"], schema, keys, soft=deletes == "soft", storage=storage)
+        storage, merge = storage_of(self.options), flag(self.options, "mergeSchema")
+        target = DeltaUpsertTarget(
+            self.options["path"], schema, keys, soft=deletes == "soft", storage=storage, merge=merge
+        )
+        target.plan()
+        return target
 
 
 class DeltaUpsertTarget(DeltaTarget):
     """Stages like the target that appends, elsewhere; publishes by a merge. `schema` is that of the changes."""
 
     def __init__(
-        self, path: str, schema: StructType, keys: Sequence[str], *, soft: bool, storage: Mapping[str, str]
+        self,
+        path: str,
+        schema: StructType,
+        keys: Sequence[str],
+        *,
+        soft: bool,
+        storage: Mapping[str, str],
+        merge: bool = False,
     ) -> None:
-        super().__init__(path, schema, [], storage)
         self.keys = list(keys)
         self.soft = soft
+        super().__init__(path, schema, [], storage, merge=merge)
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         filesystem = self._filesystem()
@@ -74,30 +82,31 @@ class DeltaUpsertTarget(DeltaTarget):
         if "://" not in self.path:
             filesystem.create_dir(folder, recursive=True)
         staged: list[dict[str, object]] = []
-        for table in files.in_chunks(rows, to_arrow_schema(self.schema, timezone="UTC")):
+        # Of a row that is deleted, only the key need be known: nullable columns of the table are checked by the merge.
+        for number, table in enumerate(files.in_chunks(rows, self.schema, what=self.what)):
             for name in (*self.keys, SEQUENCE):
                 if nulls := table.column(name).null_count:
                     raise ValueError(f"{nulls} changes for Delta table {self.path} have no {name}")
-            name = f"{folder}/{task.batch_number:010}-{task.partition:05}-{uuid.uuid4().hex}.parquet"
+            # In the order of its rows when names are sorted: of equal changes the last one counts.
+            name = f"{folder}/{task.batch_number:010}-{task.partition:05}-{number:06}-{uuid.uuid4().hex}.parquet"
             files.write_parquet(filesystem, name, table)
             staged.append({"path": name})
         return staged
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
-        from deltalake import CommitProperties, Transaction
-
-        table = self._made()
-        if batch is not None:
-            last = table.transaction_version(batch.query_id)
-            if last is not None and last >= batch.number:
-                self.discard(items)
-                return
-        done = [Transaction(batch.query_id, batch.number, int(time.time() * 1000))] if batch is not None else None
-        changes = last_of_each_key(self._staged(items), self.keys)
-        self._merge(table, changes, CommitProperties(app_transactions=done))
-        self.discard(items)
+        super().publish(items, batch)
         if batch is not None:
             self._discard_leftovers(batch)
+
+    def _publish(
+        self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
+    ) -> None:
+        self._merge(table, last_of_each_key(self._staged(items), self.keys), properties)
+        self.discard(items)
+
+    def abandon(self, items: Sequence[dict[str, object]]) -> None:
+        """Nobody sees what is staged here."""
+        self.discard(items)
 
     def _discard_leftovers(self, batch: Batch) -> None:
         """Files that attempts of this query left when they died: its batches come one after the other."""
@@ -123,7 +132,7 @@ class DeltaUpsertTarget(DeltaTarget):
     def _merge(self, table: "DeltaTable", changes: "pyarrow.Table", properties: "CommitProperties") -> None:
         match = " AND ".join(f"t.{quoted(key)} = c.{quoted(key)}" for key in self.keys)
         newer = f"c.{quoted(SEQUENCE)} >= t.{quoted(SEQUENCE)}"
-        values = {quoted(name): f"c.{quoted(name)}" for name in self._columns()}
+        values = {quoted(name): f"c.{quoted(name)}" for name in self.columns().names}
         merge = table.merge(changes, match, source_alias="c", target_alias="t", commit_properties=properties)
         if self.soft:
             merge = merge.when_matched_update(values, predicate=newer).when_not_matched_insert(values)
@@ -134,23 +143,8 @@ class DeltaUpsertTarget(DeltaTarget):
             merge = merge.when_not_matched_insert(values, predicate=f"NOT {gone}")
         merge.execute()
 
-    def _columns(self) -> list[str]:
-        return [name for name in self.schema.names if self.soft or name != DELETED]
-
-    def _made(self) -> "DeltaTable":
-        """The table, which the first batch makes; its columns must be those of the changes."""
-        from deltalake import DeltaTable
-
-        storage = self.storage or None
-        if not DeltaTable.is_deltatable(self.path, storage):
-            kept = StructType([field for field in self.schema.fields if field.name in self._columns()])
-            arrow = to_arrow_schema(kept, timezone="UTC")
-            DeltaTable.create(self.path, arrow, "ignore", storage_options=storage)
-        table = DeltaTable(self.path, storage_options=storage)
-        columns = [field.name for field in table.schema().fields]
-        if set(columns) != set(self._columns()):
-            raise ValueError(f"Delta table {self.path} has the columns {columns}; the changes have {self._columns()}")
-        return table
+    def columns(self) -> StructType:
+        return StructType([field for field in self.schema.fields if self.soft or field.name != DELETED])
 
 
 def quoted(name: str) -> str:

@@ -64,16 +64,29 @@ def parquet(path: str, *, partition_by: Sequence[str] = (), options: Mapping[str
     return Sink("parquet", {"path": path} | dict(options or {}), partition_by=tuple(partition_by))
 
 
-def delta(path: str, *, partition_by: Sequence[str] = (), storage: Mapping[str, str] | None = None) -> Sink:
-    """A Delta table at this folder or URI, made by the first batch. `storage`: options of `deltalake` for object stores."""
-    options = {"path": path} | text_options(partitionBy=list(partition_by) or None)
+def delta(
+    path: str,
+    *,
+    partition_by: Sequence[str] = (),
+    merge_schema: bool = False,
+    storage: Mapping[str, str] | None = None,
+) -> Sink:
+    """A Delta table at this folder or URI, made by the first batch. `storage`: options of `deltalake` for object stores.
+
+    Rows that the table cannot take are refused before any is written. With `merge_schema` columns that it lacks are added.
+    """
+    options = {"path": path} | text_options(partitionBy=list(partition_by) or None, mergeSchema=merge_schema or None)
     options |= {f"storage.{key}": value for key, value in (storage or {}).items()}
     return Sink("barnabas-delta", options, registering("barnabas.spark.pipelines.sinks.delta_table", "DeltaSource"))
 
 
-def iceberg(table: str, *, catalog: Mapping[str, str]) -> Sink:
-    """An Iceberg table `namespace.name`; `catalog` is what pyiceberg's `load_catalog` takes (`type`, `uri`, `warehouse`, …)."""
-    options = {"table": table} | {f"catalog.{key}": value for key, value in catalog.items()}
+def iceberg(table: str, *, catalog: Mapping[str, str], merge_schema: bool = False) -> Sink:
+    """An Iceberg table `namespace.name`; `catalog` is what pyiceberg's `load_catalog` takes (`type`, `uri`, `warehouse`, …).
+
+    Rows that the table cannot take are refused before any is written. With `merge_schema` columns are added, and widened.
+    """
+    options = {"table": table} | text_options(mergeSchema=merge_schema or None)
+    options |= {f"catalog.{key}": value for key, value in catalog.items()}
     return Sink(
         "barnabas-iceberg", options, registering("barnabas.spark.pipelines.sinks.iceberg_table", "IcebergSource")
     )
@@ -88,11 +101,13 @@ def sql(
     order_by: str | None = None,
     delete_column: str | None = None,
     create: bool = True,
+    merge_schema: bool = False,
 ) -> Sink:
     """A table of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///…`).
 
     `upsert` replaces rows by `key`; within a batch the row with the largest `order_by` wins, else the last. Rows whose boolean
-    `delete_column` is true are deleted by key. `create`: make the table if it is missing.
+    `delete_column` is true are deleted by key. `create`: make the table if it is missing. Rows whose columns the table does not
+    have, or has in another type, are refused before any is written; with `merge_schema` columns that it lacks are added.
     """
     options = text_options(
         uri=uri,
@@ -102,5 +117,6 @@ def sql(
         orderBy=order_by,
         deleteColumn=delete_column,
         createTable=create,
+        mergeSchema=merge_schema or None,
     )
     return Sink("barnabas-sql", options, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))

@@ -2,8 +2,12 @@
 
 Executors write Parquet files into the table's folder; the driver adds them to the log in one commit that also names the
 query and the batch (Delta's `txn` action). A batch that the log already names is left alone, and its files are removed.
+
+Rows that the table cannot take are refused before any is written. Where it has constraints, the driver has deltalake write the
+rows instead, which checks them.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +20,26 @@ from pyspark.sql.types import StructType
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.table_schema import (
+    Fit,
+    TableMismatch,
+    columns_named,
+    fit,
+    flag,
+    same_types,
+)
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.fs
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 _STORAGE = "storage."
-_OPTIONS = ("path", "partitionBy")
+_OPTIONS = ("path", "partitionBy", "mergeSchema")
+#: Features of the protocol that ask nothing of who appends files.
+_HARMLESS = frozenset(
+    {"appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata", "timestampNtz", "vacuumProtocolCheck"}
+)
 
 
 class DeltaSource(DataSource):
@@ -43,27 +59,69 @@ class DeltaSource(DataSource):
         check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(_STORAGE,))
         if "path" not in self.options:
             raise ValueError("barnabas-delta needs the option path: the table's folder or URI")
-        partition_by = [each.strip() for each in self.options.get("partitionBy", "").split(",") if each.strip()]
+        partition_by = columns_named(self.options.get("partitionBy", ""))
         unknown = sorted(set(partition_by) - set(schema.names))
         if unknown:
             raise ValueError(f"partitionBy names {', '.join(unknown)}, which the rows do not have: {schema.names}")
-        storage = {
-            name[len(_STORAGE) :]: value for name, value in self.options.items() if name.lower().startswith(_STORAGE)
-        }
-        return DeltaTarget(self.options["path"], schema, partition_by, storage)
+        target = DeltaTarget(
+            self.options["path"],
+            schema,
+            partition_by,
+            storage_of(self.options),
+            merge=flag(self.options, "mergeSchema"),
+        )
+        target.plan()
+        return target
+
+
+def storage_of(options: Mapping[str, str]) -> dict[str, str]:
+    return {name[len(_STORAGE) :]: value for name, value in options.items() if name.lower().startswith(_STORAGE)}
 
 
 class DeltaTarget:
-    def __init__(self, path: str, schema: StructType, partition_by: list[str], storage: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: StructType,
+        partition_by: list[str],
+        storage: Mapping[str, str],
+        *,
+        merge: bool = False,
+    ) -> None:
         self.path = path.removeprefix("file://")
         self.schema = schema
         self.partition_by = partition_by
         self.storage = dict(storage)
+        self.merge = merge
+        #: The columns that the table has of these rows; those of the rows where it is still to be made.
+        self.written = self.columns()
+
+    def plan(self) -> None:
+        """Refuse rows that the table cannot take, before any of them is written."""
+        table = self._existing()
+        if table is not None:
+            self.written = self._fit(table).written
+
+    def _fit(self, table: "DeltaTable") -> Fit:
+        partitions = table.metadata().partition_columns
+        if partitions != self.partition_by:
+            raise TableMismatch(f"{self.what} is partitioned by {partitions}, not by {self.partition_by}")
+        # What Delta writes down is Spark's own description of a schema.
+        there = StructType.fromJson(json.loads(table.schema().to_json()))
+        return fit(self.columns(), there, what=self.what, merge=self.merge)
+
+    def columns(self) -> StructType:
+        """Those that go into the table."""
+        return self.schema
+
+    @property
+    def what(self) -> str:
+        return f"Delta table {self.path}"
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         filesystem = self._filesystem()
         staged: list[dict[str, object]] = []
-        for table in files.in_chunks(rows, self._arrow_schema()):
+        for table in files.in_chunks(rows, self.written, what=self.what):
             for values, part in files.by_partition(table, self.partition_by):
                 # No folder per partition value: Delta reads the values from its log, and names need no escaping.
                 name = f"part-{task.partition:05}-{uuid.uuid4().hex}.zstd.parquet"
@@ -73,15 +131,28 @@ class DeltaTarget:
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
 
-        table = self._table()
+        table = self._made()
         if batch is not None:
             last = table.transaction_version(batch.query_id)
             if last is not None and last >= batch.number:
                 self.discard(items)
                 return
         now_ms = int(time.time() * 1000)
+        done = [Transaction(batch.query_id, batch.number, now_ms)] if batch is not None else None
+        self._publish(table, items, CommitProperties(app_transactions=done), now_ms)
+
+    def _publish(
+        self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
+    ) -> None:
+        from deltalake import write_deltalake
+        from deltalake.transaction import AddAction, RemoveAction
+
+        if _has_rules(table):
+            # Constraints are checked by deltalake, as it writes. It also finds who else commits the same batch.
+            write_deltalake(table, self._read(items), mode="append", commit_properties=properties)
+            self.discard(items)
+            return
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 cast(str, item["path"]),
@@ -93,42 +164,66 @@ class DeltaTarget:
             )
             for item in items
         ]
-        done = [Transaction(batch.query_id, batch.number, now_ms)] if batch is not None else None
         table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            self.partition_by or None,
-            commit_properties=CommitProperties(app_transactions=done),
+            actions, "append", table.schema(), self.partition_by or None, commit_properties=properties
         )
+
+    def _read(self, items: Sequence[dict[str, object]]) -> "pyarrow.Table":
+        """What was staged, with its partition columns, which are not in the files."""
+        import pyarrow
+        import pyarrow.parquet as parquet
+
+        filesystem, schema = self._filesystem(), self._arrow_schema()
+        parts = []
+        for item in items:
+            part = parquet.read_table(cast(str, item["path"]), filesystem=filesystem)
+            for name, value in cast("dict[str, str | None]", item["values"]).items():
+                text = pyarrow.array([value] * part.num_rows, pyarrow.string())
+                part = part.append_column(name, text.cast(schema.field(name).type))
+            parts.append(part.select(schema.names).cast(schema))
+        return pyarrow.concat_tables(parts)
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
         filesystem = self._filesystem()
         for item in items:
             filesystem.delete_file(cast(str, item["path"]))
 
-    def _table(self) -> "DeltaTable":
-        """The table, which the first batch makes."""
+    def abandon(self, items: Sequence[dict[str, object]]) -> None:
+        """A commit that failed may have reached the log: files that the log names stay."""
+        table = self._existing()
+        live = set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
+        self.discard([item for item in items if item["path"] not in live])
+
+    def _existing(self) -> "DeltaTable | None":
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(self.path, self.storage or None):
+        storage = self.storage or None
+        return DeltaTable(self.path, storage_options=storage) if DeltaTable.is_deltatable(self.path, storage) else None
+
+    def _made(self) -> "DeltaTable":
+        """The table, which the first batch makes, with every column that these rows need."""
+        from deltalake import DeltaTable
+        from deltalake import Schema as DeltaSchema
+
+        table = self._existing()
+        if table is None:
+            arrow = to_arrow_schema(self.columns(), timezone="UTC")
             DeltaTable.create(
-                self.path,
-                self._arrow_schema(),
-                "ignore",
-                self.partition_by or None,
-                storage_options=self.storage or None,
+                self.path, arrow, "ignore", self.partition_by or None, storage_options=self.storage or None
             )
-        table = DeltaTable(self.path, storage_options=self.storage or None)
-        partitions, columns = table.metadata().partition_columns, [each.name for each in table.schema().fields]
-        if partitions != self.partition_by:
-            raise ValueError(f"Delta table {self.path} is partitioned by {partitions}, not by {self.partition_by}")
-        if columns != self.schema.names:
-            raise ValueError(f"Delta table {self.path} has the columns {columns}; the rows have {self.schema.names}")
+            table = DeltaTable(self.path, storage_options=self.storage or None)
+        found = self._fit(table)
+        if found.added:
+            new = to_arrow_schema(StructType(list(found.added)), timezone="UTC")
+            table.alter.add_columns(DeltaSchema.from_arrow(new).fields)
+            table.update_incremental()
+            found = self._fit(table)
+        if not same_types(found.written, self.written):
+            raise TableMismatch(f"{self.what} was changed while the batch was written: run it again")
         return table
 
     def _arrow_schema(self) -> "pyarrow.Schema":
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return to_arrow_schema(self.written, timezone="UTC")
 
     def _filesystem(self) -> "pyarrow.fs.FileSystem":
         import pyarrow.fs
@@ -139,3 +234,18 @@ class DeltaTarget:
         local = pyarrow.fs.LocalFileSystem()
         local.create_dir(self.path)
         return pyarrow.fs.SubTreeFileSystem(self.path, local)
+
+
+def _has_rules(table: "DeltaTable") -> bool:
+    """Whether its writers have more to do than to add files: constraints, generated columns, names that are mapped."""
+    config = table.metadata().configuration
+    mapped = (config.get("delta.columnMapping.mode") or "none") != "none"
+    features = set(table.protocol().writer_features or ())
+    described = json.loads(table.schema().to_json())["fields"]
+    metadata = {name for field in described for name in field.get("metadata") or {}}
+    return (
+        mapped
+        or any(name.startswith("delta.constraints.") for name in config)
+        or bool(metadata & {"delta.invariants", "delta.generationExpression"})
+        or bool(features - _HARMLESS)
+    )

@@ -53,8 +53,8 @@ class Target(Protocol):
         """Show them, all at once; not if `batch` has been published before. On the driver. None: a batch write, always new."""
         ...
 
-    def discard(self, items: Sequence[dict[str, object]]) -> None:
-        """Throw away what was put aside."""
+    def abandon(self, items: Sequence[dict[str, object]]) -> None:
+        """The batch failed, perhaps after it was published: throw away what was put aside, unless it is seen."""
         ...
 
 
@@ -78,7 +78,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self.target.publish(items, Batch(staged[0].query_id, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self.target.discard([item for each in _staged(messages) for item in each.items])
+        self.target.abandon([item for each in _staged(messages) for item in each.items])
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -97,7 +97,7 @@ class BatchWriter(DataSourceArrowWriter):
             self.target.publish(items, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.target.discard([item for each in _staged(messages) for item in each.items])
+        self.target.abandon([item for each in _staged(messages) for item in each.items])
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -6,6 +6,11 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from barnabas.spark.pipelines.sinks.table_schema import require_values
+
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.fs
@@ -14,9 +19,16 @@ if TYPE_CHECKING:
 ROWS_MAX = 262_144
 
 
-def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", schema: "pyarrow.Schema") -> "Iterator[pyarrow.Table]":
-    """Tables of up to `ROWS_MAX` rows or a batch more, in the schema that the table has."""
+def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
+    """Tables of up to `ROWS_MAX` rows or a batch more, in the types of the table `what`, with a value wherever it needs one."""
     import pyarrow
+
+    schema = to_arrow_schema(written, timezone="UTC")
+
+    def chunk(waiting: "list[pyarrow.RecordBatch]") -> pyarrow.Table:
+        table = pyarrow.Table.from_batches(waiting)
+        require_values(table, written, what=what)
+        return table.cast(schema)
 
     waiting: list[pyarrow.RecordBatch] = []
     rows = 0
@@ -25,10 +37,10 @@ def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", schema: "pyarrow.Schema"
             waiting.append(batch)
             rows += batch.num_rows
         if rows >= ROWS_MAX:
-            yield pyarrow.Table.from_batches(waiting).cast(schema)
+            yield chunk(waiting)
             waiting, rows = [], 0
     if waiting:
-        yield pyarrow.Table.from_batches(waiting).cast(schema)
+        yield chunk(waiting)
 
 
 def by_partition(

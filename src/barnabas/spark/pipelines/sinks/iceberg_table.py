@@ -5,17 +5,19 @@ property `barnabas.batch.<query id>`. A batch that the property already covers i
 are divided by the driver, because only the catalog's side knows the partition transforms.
 """
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, same_types
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _CATALOG = "catalog."
-_OPTIONS = ("table",)
+#: Between attempts to commit, when others commit to the table at the same time.
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+_OPTIONS = ("table", "mergeSchema")
 
 
 class IcebergSource(DataSource):
@@ -47,18 +51,45 @@ class IcebergSource(DataSource):
         settings = {
             name[len(_CATALOG) :]: value for name, value in self.options.items() if name.lower().startswith(_CATALOG)
         }
-        target = IcebergTarget(self.options["table"], schema, settings)
-        # Executors put their files into the table's folder: it must be there before they start.
-        target.location = target.load().location()
+        target = IcebergTarget(self.options["table"], schema, settings, merge=flag(self.options, "mergeSchema"))
+        target.plan()
         return target
 
 
 class IcebergTarget:
-    def __init__(self, table: str, schema: StructType, settings: Mapping[str, str]) -> None:
+    def __init__(self, table: str, schema: StructType, settings: Mapping[str, str], *, merge: bool = False) -> None:
         self.table = table
         self.schema = schema
         self.settings = dict(settings)
+        self.merge = merge
         self.location = ""
+        #: The columns of the rows as the table has them, or is given them when the batch is published.
+        self.written = schema
+
+    def plan(self) -> None:
+        """Refuse rows that the table cannot take. Executors put their files into its folder: it must be there by now."""
+        table = self.load()
+        self.location = table.location()
+        self.written = self._fit(table).written
+
+    @property
+    def what(self) -> str:
+        return f"Iceberg table {self.table}"
+
+    def _fit(self, table: "Table") -> Fit:
+        there = from_arrow_schema(table.schema().as_arrow())
+        return fit(self.schema, there, what=self.what, merge=self.merge, can_widen=True)
+
+    def _evolve(self, table: "Table") -> "Table":
+        """With the columns that the rows were written with."""
+        found = self._fit(table)
+        if not same_types(found.written, self.written):
+            raise TableMismatch(f"{self.what} was changed while the batch was written: run it again")
+        if not found.added and not found.widened:
+            return table
+        with table.update_schema() as change:
+            change.union_by_name(to_arrow_schema(StructType([*found.added, *found.widened]), timezone="UTC"))
+        return table.refresh()
 
     def load(self) -> "Table":
         """The table, which the first writer makes, unpartitioned."""
@@ -69,26 +100,42 @@ class IcebergTarget:
             return catalog.load_table(self.table)
         except NoSuchTableError:
             catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
-            return catalog.create_table_if_not_exists(self.table, schema=self._arrow_schema())
+            made = to_arrow_schema(self.schema, timezone="UTC")
+            return catalog.create_table_if_not_exists(self.table, schema=made)
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         filesystem, folder = self._folder()
         filesystem.create_dir(f"{folder}/data")
         staged: list[dict[str, object]] = []
-        for table in files.in_chunks(rows, self._arrow_schema()):
+        for table in files.in_chunks(rows, self.written, what=self.what):
             name = f"data/{task.partition:05}-{uuid.uuid4().hex}.parquet"
             files.write_parquet(filesystem, f"{folder}/{name}", table)
             staged.append({"path": name})
         return staged
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        for pause_s in (*_PAUSES_S, None):
+            table = self.load()
+            mark = f"barnabas.batch.{batch.query_id}" if batch is not None else ""
+            if batch is not None and int(table.properties.get(mark, "-1")) >= batch.number:
+                self.discard(items)
+                return
+            try:
+                self._commit(self._evolve(table), items, {mark: str(batch.number)} if batch is not None else {})
+            except CommitFailedException:
+                # Somebody else has committed: perhaps this batch, by another driver of the query. pyiceberg would not look.
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+            else:
+                return
+
+    def _commit(self, table: "Table", items: Sequence[dict[str, object]], marks: dict[str, str]) -> None:
         import pyarrow.parquet as parquet
 
-        table = self.load()
-        mark = f"barnabas.batch.{batch.query_id}" if batch is not None else ""
-        if batch is not None and int(table.properties.get(mark, "-1")) >= batch.number:
-            self.discard(items)
-            return
+        table.metadata.properties["commit.retry.num-retries"] = "0"  # of this copy
         names = [cast(str, item["path"]) for item in items]
         divided = not table.spec().is_unpartitioned()
         with table.transaction() as transaction:
@@ -98,8 +145,8 @@ class IcebergTarget:
                     transaction.append(parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
             else:
                 transaction.add_files([f"{self._uri()}/{name}" for name in names])
-            if batch is not None:
-                transaction.set_properties({mark: str(batch.number)})
+            if marks:
+                transaction.set_properties(marks)
         if divided:
             self.discard(items)
 
@@ -107,6 +154,11 @@ class IcebergTarget:
         filesystem, folder = self._folder()
         for item in items:
             filesystem.delete_file(f"{folder}/{item['path']}")
+
+    def abandon(self, items: Sequence[dict[str, object]]) -> None:
+        """A commit that failed may have reached the catalog: files that the table names stay."""
+        live = {task.file.file_path.rpartition("/")[2] for task in self.load().scan().plan_files()}
+        self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
 
     def _folder(self) -> "tuple[pyarrow.fs.FileSystem, str]":
         import pyarrow.fs
@@ -121,6 +173,3 @@ class IcebergTarget:
 
         settings = {key: value for key, value in self.settings.items() if key != "name"}
         return load_catalog(self.settings.get("name", "barnabas"), **settings)
-
-    def _arrow_schema(self) -> "pyarrow.Schema":
-        return to_arrow_schema(self.schema, timezone="UTC")

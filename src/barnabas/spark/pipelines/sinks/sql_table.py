@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -32,6 +33,7 @@ from pyspark.sql.types import (
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,7 +61,7 @@ _TYPES: dict[type[DataType], tuple[str, str]] = {
 }
 
 
-_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable")
+_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable", "mergeSchema")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class SqlOptions:
     order_by: str | None
     delete_column: str | None
     create: bool
+    merge: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str], columns: Sequence[str]) -> "SqlOptions":
@@ -91,7 +94,8 @@ class SqlOptions:
             keys=keys,
             order_by=options.get("orderBy"),
             delete_column=options.get("deleteColumn"),
-            create=options.get("createTable", "true").lower() == "true",
+            create=flag({"createTable": "true", **options}, "createTable"),
+            merge=flag(options, "mergeSchema"),
         )
         if parsed.delete_column and not parsed.upsert:
             raise ValueError("deleteColumn of barnabas-sql needs mode upsert: rows are deleted by key")
@@ -109,6 +113,8 @@ class SqlTarget:
         self.schema = schema
         self.database = Database(self.options.uri)
         self._column_types()
+        with self.database.connect() as connection:
+            self._fit(connection)
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         import pyarrow
@@ -148,16 +154,27 @@ class SqlTarget:
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
         stages = [cast(str, item["table"]) for item in items]
         with self.database.connect() as connection:
-            if batch is None or self._is_new(connection, batch):
+            if batch is not None:
+                execute(
+                    connection,
+                    f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)",
+                )
+                connection.commit()  # what follows begins with a write: of two drivers one waits for the other
+            if batch is None or self._claim(connection, batch):
                 if self.options.create:
                     execute(connection, self._create())
+                for field in self._fit(connection).added:
+                    column = f"{self.database.quoted(field.name)} {self._column_types()[field.name]}"
+                    execute(connection, f"ALTER TABLE {self.database.quoted(self.options.table)} ADD COLUMN {column}")
                 for statement in self._moves(stages):
                     execute(connection, statement)
-                if batch is not None:
-                    self._record(connection, batch)
             for stage in self._leftovers(connection, batch) | set(stages):
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(stage)}")
             connection.commit()
+
+    def abandon(self, items: Sequence[dict[str, object]]) -> None:
+        """Nobody sees what is staged."""
+        self.discard(items)
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
         with self.database.connect() as connection:
@@ -165,23 +182,17 @@ class SqlTarget:
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(cast(str, item['table']))}")
             connection.commit()
 
-    def _is_new(self, connection: Any, batch: Batch) -> bool:
-        execute(
-            connection,
-            f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)",
-        )
-        where = self.database.parameter(1, "TEXT")
-        rows = fetch(connection, f"SELECT batch_id FROM {_PROGRESS} WHERE query_id = {where}", [batch.query_id])
-        return not rows or int(rows[0]["batch_id"]) < batch.number
-
-    def _record(self, connection: Any, batch: Batch) -> None:
+    def _claim(self, connection: Any, batch: Batch) -> bool:
+        """Record the batch; False where it is recorded already, by an earlier driver or by another one just now."""
         query_id, number = self.database.parameter(1, "TEXT"), self.database.parameter(2, "BIGINT")
-        execute(
+        claimed = fetch(
             connection,
             f"INSERT INTO {_PROGRESS} (query_id, batch_id) VALUES ({query_id}, {number}) "
-            "ON CONFLICT (query_id) DO UPDATE SET batch_id = EXCLUDED.batch_id",
+            f"ON CONFLICT (query_id) DO UPDATE SET batch_id = EXCLUDED.batch_id "
+            f"WHERE {_PROGRESS}.batch_id < EXCLUDED.batch_id RETURNING batch_id",
             [batch.query_id, str(batch.number)],
         )
+        return bool(claimed)
 
     def _leftovers(self, connection: Any, batch: Batch | None) -> set[str]:
         """Staging tables that attempts of this query left when they died: its batches come one after the other."""
@@ -192,7 +203,28 @@ class SqlTarget:
         name = "tablename" if postgresql else "name"
         rows = fetch(connection, f"SELECT {name} AS name FROM {listing}")
         prefix = _stage_prefix(batch.query_id)
-        return {row["name"] for row in rows if row["name"].startswith(prefix)}
+        mine = (row["name"].removeprefix(prefix) for row in rows if row["name"].startswith(prefix))
+        # Another driver of the query may be at a later batch already.
+        return {prefix + name for name in mine if int(name.partition("_")[0]) <= batch.number}
+
+    def _fit(self, connection: Any) -> Fit:
+        """How the rows go into the table as it is now; `TableMismatch` where they do not."""
+        what = f"table {self.options.table} of {self.database.name}"
+        columns = StructType([field for field in self.schema.fields if field.name != self.options.delete_column])
+        there = self.database.table_columns(connection, self.options.table)
+        if not there:
+            if not self.options.create:
+                raise TableMismatch(f"{what} does not exist, and createTable is false")
+            return Fit(columns)
+        known = []
+        for column in there:
+            field = columns[column.name] if column.name in columns.names else None
+            kind = taken_as(
+                column.declared, field.dataType if field is not None else StringType(), self.database.dialect
+            )
+            # What has a default need not be there.
+            known.append(StructField(column.name, kind, column.nullable or (field is None and column.has_default)))
+        return fit(columns, StructType(known), what=what, merge=self.options.merge)
 
     def _create(self) -> str:
         quoted = self.database.quoted
@@ -246,6 +278,52 @@ class SqlTarget:
             f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {last} WHERE {kept} ON CONFLICT ({keys}) {action}"
         )
         return [*statements, upsert]
+
+
+#: What a column of a database holds, by the beginning of its declared type, and what is a value of that as it is.
+_HOLDS: tuple[tuple[str, DataType], ...] = (
+    ("smallint", ShortType()),
+    ("int2", ShortType()),
+    ("bigint", LongType()),
+    ("int8", LongType()),
+    ("int", IntegerType()),
+    ("serial", IntegerType()),
+    ("bigserial", LongType()),
+    ("real", FloatType()),
+    ("float", DoubleType()),
+    ("double", DoubleType()),
+    ("bool", BooleanType()),
+    ("text", StringType()),
+    ("character", StringType()),
+    ("varchar", StringType()),
+    ("char", StringType()),
+    ("clob", StringType()),
+    ("bytea", BinaryType()),
+    ("datetime", TimestampNTZType()),
+    ("date", DateType()),
+    ("timestamp with time zone", TimestampType()),
+    ("timestamptz", TimestampType()),
+    ("timestamp", TimestampNTZType()),
+)
+
+
+def taken_as(declared: str, given: DataType, dialect: Dialect) -> DataType:
+    """The Spark type of a column that rows of type `given` go to. Where only the database can tell, `given` itself."""
+    name = declared.lower()
+    is_other = name.startswith("interval") or name.endswith(("[]", "range"))
+    found = None if is_other else next((kind for prefix, kind in _HOLDS if name.startswith(prefix)), None)
+    is_number = isinstance(given, DecimalType | ByteType | ShortType | IntegerType | LongType)
+    if name.startswith(("numeric", "decimal")):
+        return given if is_number else DecimalType(38, 18)
+    if dialect is Dialect.SQLITE:
+        # By affinity: its integers have 64 bits, its numbers 8 bytes, its times no zone.
+        if isinstance(found, ShortType | IntegerType):
+            return LongType()
+        if isinstance(found, FloatType):
+            return DoubleType()
+        if isinstance(found, TimestampNTZType) and isinstance(given, TimestampType):
+            return given
+    return given if found is None else found
 
 
 def _stage_prefix(query_id: str) -> str:

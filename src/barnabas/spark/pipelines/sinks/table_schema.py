@@ -1,0 +1,116 @@
+"""What a table takes: its columns beside those of the rows, decided before anything is written, for every kind. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_DIGITS: Final = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+
+
+class TableMismatch(ValueError):
+    """Rows that the table cannot hold. The message names table, column and types."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How rows go into a table."""
+
+    #: The columns of the rows, in the types that the table has or gets, nullable where it lets them be.
+    written: StructType
+    added: tuple[StructField, ...] = ()
+    widened: tuple[StructField, ...] = ()
+
+
+def fit(rows: StructType, table: StructType, *, what: str, merge: bool, can_widen: bool = False) -> Fit:
+    """`merge` (the option mergeSchema): columns may be added, and widened where that kind of table can."""
+    written, added, widened, problems = [], [], [], []
+    known = {field.name: field for field in table.fields}
+    for field in rows.fields:
+        there = known.get(field.name)
+        if there is None:
+            added.append(StructField(field.name, field.dataType, True))
+            written.append(added[-1])
+        elif becomes(field.dataType, there.dataType):
+            written.append(there)
+        elif merge and can_widen and becomes(there.dataType, field.dataType):
+            widened.append(StructField(field.name, field.dataType, there.nullable))
+            written.append(widened[-1])
+        else:
+            kinds = f"{there.dataType.simpleString()} in the table and {field.dataType.simpleString()} in the rows"
+            problems.append(f"column {field.name} is {kinds}")
+    if added and not merge:
+        names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in added)
+        problems.append(f"the table has no column {names} (mergeSchema=true would add it)")
+    lacking = [field for field in table.fields if field.name not in rows.names]
+    if not merge and lacking:
+        problems.append(f"the rows have no column {', '.join(field.name for field in lacking)}")
+    elif needed := [field.name for field in lacking if not field.nullable]:
+        problems.append(f"the rows have no column {', '.join(needed)}, which must not be null")
+    if problems:
+        raise TableMismatch(f"{what} does not take these rows: {'; '.join(problems)}")
+    return Fit(StructType(written), tuple(added), tuple(widened))
+
+
+def becomes(given: DataType, wanted: DataType) -> bool:
+    """Whether every value of `given` is one of `wanted`, unchanged."""
+    if isinstance(given, NullType) or given == wanted:
+        return True
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        return given.names == wanted.names and all(
+            becomes(one.dataType, other.dataType) for one, other in zip(given.fields, wanted.fields, strict=True)
+        )
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return becomes(given.elementType, wanted.elementType)
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        return becomes(given.keyType, wanted.keyType) and becomes(given.valueType, wanted.valueType)
+    if isinstance(given, _INTEGERS):
+        if isinstance(wanted, _INTEGERS):
+            return _INTEGERS.index(type(given)) <= _INTEGERS.index(type(wanted))
+        return isinstance(wanted, DecimalType) and wanted.precision - wanted.scale >= _DIGITS[type(given)]
+    if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
+        return wanted.scale >= given.scale and wanted.precision - wanted.scale >= given.precision - given.scale
+    return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
+
+
+def require_values(rows: "pyarrow.Table", written: StructType, *, what: str) -> None:
+    """No null where the table has none: checked on the executor, before its file is written."""
+    for field in written.fields:
+        if not field.nullable and field.name in rows.column_names and (nulls := rows.column(field.name).null_count):
+            raise TableMismatch(
+                f"{what} does not take these rows: column {field.name} is NOT NULL, and null in {nulls} rows"
+            )
+
+
+def same_types(one: StructType, other: StructType) -> bool:
+    return [(field.name, field.dataType) for field in one] == [(field.name, field.dataType) for field in other]
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} is {text!r}: neither true nor false")
+    return text == "true"
+
+
+def columns_named(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]

@@ -1,0 +1,354 @@
+"""Tables that pipelines write, without Spark: what they refuse before a byte is written, and two drivers of one query."""
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
+from barnabas.spark.pipelines.sinks.delta_table import DeltaSource
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
+from barnabas.spark.pipelines.sinks.iceberg_table import IcebergSource
+from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes
+from barnabas.spark.pipelines.sources.sql_query import SqlSource
+
+Rows = list[dict[str, Any]]
+INT, LONG, STRING, DOUBLE = IntegerType(), LongType(), StringType(), DoubleType()
+TYPES: dict[str, DataType] = {"int": INT, "long": LONG, "string": STRING, "double": DOUBLE, "boolean": BooleanType()}
+
+
+def schema_of(text: str) -> StructType:
+    """`id long not null, name string`."""
+    made = StructType()
+    for column in text.split(", "):
+        name, kind, *rest = column.split(" ")
+        made.add(name, TYPES[kind], nullable=rest != ["not", "null"])
+    return made
+
+
+@dataclass
+class Table:
+    """One table of one kind."""
+
+    kind: str
+    folder: Path
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def target(self, schema: StructType, **options: str) -> Target:
+        options = self.extra | options
+        match self.kind:
+            case "delta":
+                given, source = {"path": f"{self.folder}/delta"}, DeltaSource
+            case "delta upsert":
+                given, source = {"path": f"{self.folder}/delta", "key": "id"}, DeltaUpsertSource
+            case "iceberg":
+                given = {"table": "a.b"} | {f"catalog.{name}": value for name, value in self.catalog().items()}
+                source = IcebergSource
+            case "sqlite":
+                given, source = {"uri": f"sqlite:///{self.folder}/db", "table": "t"}, SqlSource
+            case other:
+                raise AssertionError(other)
+        return source(CaseInsensitiveDict(given | options)).streamWriter(schema, False).target
+
+    def catalog(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+
+    def write(self, schema: str, rows: Rows, batch: Batch | None = None, **options: str) -> None:
+        staged = self.stage(schema, rows, **options)
+        staged.publish(batch)
+
+    def stage(self, schema: str, rows: Rows, *, task: int = 0, **options: str) -> "Staged":
+        kind = schema_of(schema)
+        target = self.target(kind, **options)
+        data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(nullable(kind), timezone="UTC"))
+        return Staged(target, target.stage(iter([data]), Task("query", 0, 0, task)))
+
+    def rows(self) -> Rows:
+        match self.kind:
+            case "delta" | "delta upsert":
+                return DeltaTable(f"{self.folder}/delta").to_pyarrow_table().sort_by("id").to_pylist()
+            case "iceberg":
+                with closing(load_catalog("barnabas", **self.catalog())) as catalog:
+                    return catalog.load_table("a.b").scan().to_arrow().sort_by("id").to_pylist()
+            case _:
+                with closing(sqlite3.connect(f"{self.folder}/db")) as connection:
+                    connection.row_factory = sqlite3.Row
+                    return [dict(row) for row in connection.execute("SELECT * FROM t ORDER BY id")]
+
+    def files(self) -> set[str]:
+        return {each.name for each in self.folder.rglob("*.parquet") if "_delta_log" not in each.parts}
+
+
+def nullable(schema: StructType) -> StructType:
+    """What executors get: Spark does not promise what a frame says of nulls."""
+    made = StructType()
+    for each in schema.fields:
+        made.add(each.name, each.dataType, True)
+    return made
+
+
+@dataclass
+class Staged:
+    target: Target
+    items: Sequence[dict[str, object]]
+
+    def publish(self, batch: Batch | None = None) -> None:
+        self.target.publish(self.items, batch)
+
+
+KINDS = ["delta", "iceberg", "sqlite"]
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return Table(request.param, tmp_path)
+
+
+# -- what a table takes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("id long, n string", "column n is .* in the table and string in the rows"),
+        ("id long, n int, more string", "the table has no column more string"),
+        ("id long", "the rows have no column n"),
+        ("id long, n double", "column n is .* in the table and double in the rows"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_before_anything_is_written(table: Table, schema: str, said: str) -> None:
+    table.write("id long, n int", [{"id": 1, "n": 1}])
+    before = table.files()
+    with pytest.raises(TableMismatch, match=f"does not take these rows: {said}"):
+        table.target(schema_of(schema))
+    assert table.rows() == [{"id": 1, "n": 1}]
+    assert table.files() == before
+
+
+def test_what_is_narrower_is_written_in_the_type_of_the_table(table: Table) -> None:
+    table.write("id long, n long", [{"id": 1, "n": 2**40}])
+    table.write("id int, n int", [{"id": 2, "n": 7}])
+    assert table.rows() == [{"id": 1, "n": 2**40}, {"id": 2, "n": 7}]
+
+
+def test_a_null_for_a_column_that_takes_none_is_refused_and_nothing_of_the_batch_is_seen(table: Table) -> None:
+    if table.kind == "sqlite":
+        with closing(sqlite3.connect(f"{table.folder}/db")) as connection:
+            connection.execute("CREATE TABLE t (id INTEGER, n INTEGER NOT NULL)")
+    else:
+        table.write("id long, n int not null", [{"id": 1, "n": 1}])
+    before = table.rows()
+    with pytest.raises(Exception, match=r"column n is NOT NULL, and null in 1 rows|NOT NULL constraint failed: t\.n"):
+        table.write("id long, n int", [{"id": 2, "n": 5}, {"id": 3, "n": None}])
+    assert table.rows() == before
+
+
+def test_constraints_of_a_delta_table_are_kept(tmp_path: Path) -> None:
+    table = Table("delta", tmp_path)
+    table.write("id long, n int, day string", [{"id": 1, "n": 1, "day": "mon"}], partitionBy="day")
+    DeltaTable(f"{tmp_path}/delta").alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(Exception, match="1 rows failed validation"):
+        table.write("id long, n int, day string", [{"id": 2, "n": -1, "day": "tue"}], partitionBy="day")
+    table.write("id long, n int, day string", [{"id": 3, "n": 3, "day": None}], Batch("q", 4), partitionBy="day")
+    table.write("id long, n int, day string", [{"id": 3, "n": 3, "day": None}], Batch("q", 4), partitionBy="day")
+    assert table.rows() == [{"id": 1, "n": 1, "day": "mon"}, {"id": 3, "n": 3, "day": None}]
+
+
+def test_constraints_of_a_database_are_kept(tmp_path: Path) -> None:
+    table = Table("sqlite", tmp_path)
+    with closing(sqlite3.connect(f"{tmp_path}/db")) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER, n INTEGER CHECK (n > 0), kind TEXT DEFAULT 'x' NOT NULL)")
+    with pytest.raises(Exception, match="CHECK constraint failed"):
+        table.write("id long, n int, kind string", [{"id": 1, "n": 5, "kind": "k"}, {"id": 2, "n": -1, "kind": "k"}])
+    assert table.rows() == []
+
+
+def test_merge_schema_adds_columns_and_fills_what_rows_lack(table: Table) -> None:
+    table.write("id long, n int", [{"id": 1, "n": 1}])
+    table.write("id long, more string", [{"id": 2, "more": "x"}], mergeSchema="true")
+    assert table.rows() == [{"id": 1, "n": 1, "more": None}, {"id": 2, "n": None, "more": "x"}]
+    with pytest.raises(TableMismatch, match=r"column n is .* and string in the rows"):
+        table.target(schema_of("id long, n string"), mergeSchema="true")
+
+
+def test_merge_schema_widens_where_the_table_can(tmp_path: Path) -> None:
+    iceberg = Table("iceberg", tmp_path)
+    iceberg.write("id long, n int", [{"id": 1, "n": 1}])
+    iceberg.write("id long, n long", [{"id": 2, "n": 2**40}], mergeSchema="true")
+    assert iceberg.rows() == [{"id": 1, "n": 1}, {"id": 2, "n": 2**40}]
+    delta = Table("delta", tmp_path)
+    delta.write("id long, n int", [{"id": 1, "n": 1}])
+    with pytest.raises(TableMismatch, match="column n is int in the table and bigint in the rows"):
+        delta.target(schema_of("id long, n long"), mergeSchema="true")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "is_so"),
+    [
+        (INT, LONG, True),
+        (LONG, INT, False),
+        (INT, DOUBLE, False),
+        (FloatType(), DOUBLE, True),
+        (INT, DecimalType(12, 2), True),
+        (LONG, DecimalType(12, 2), False),
+        (DecimalType(8, 2), DecimalType(10, 4), True),
+        (DecimalType(8, 2), DecimalType(9, 4), False),
+        (STRING, BinaryType(), False),
+        (ArrayType(INT), ArrayType(LONG), True),
+        (MapType(STRING, INT), MapType(STRING, STRING), False),
+        (StructType().add("a", INT), StructType().add("a", LONG), True),
+        (StructType().add("a", INT), StructType().add("b", INT), False),
+    ],
+)
+def test_which_types_become_which(given: DataType, wanted: DataType, is_so: bool) -> None:
+    assert becomes(given, wanted) is is_so
+
+
+def test_delta_upserts_keep_types_too(tmp_path: Path) -> None:
+    table = Table("delta upsert", tmp_path)
+    columns = "id long, n int, _deleted boolean, _sequence long"
+    table.write(columns, [{"id": 1, "n": 1, "_deleted": False, "_sequence": 1}])
+    with pytest.raises(TableMismatch, match="column n is int in the table and string in the rows"):
+        table.target(schema_of(columns.replace("n int", "n string")))
+
+
+def test_of_equal_changes_the_last_row_of_a_task_wins_however_many_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past a chunk a task stages several files; their names once were in no order."""
+    monkeypatch.setattr("barnabas.spark.pipelines.sinks.files.ROWS_MAX", 1)
+    table = Table("delta upsert", tmp_path)
+    target = table.target(schema_of("id long, n int, _deleted boolean, _sequence long"))
+    arrow = to_arrow_schema(nullable(schema_of("id long, n int, _deleted boolean, _sequence long")), timezone="UTC")
+    rows = [{"id": key, "n": n, "_deleted": False, "_sequence": 7} for n in range(8) for key in range(3)]
+    batches = [pa.RecordBatch.from_pylist([row], schema=arrow) for row in rows]
+    items = target.stage(iter(batches), Task("query", 0, 0, 0))
+    assert len(items) == len(rows)
+    target.publish(items, Batch("query", 0))
+    assert [(row["id"], row["n"]) for row in table.rows()] == [(0, 7), (1, 7), (2, 7)]
+
+
+# -- failures and zombies ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_failed_after_it_was_published_keeps_its_files(table: Table) -> None:
+    """Spark aborts when the answer to a commit is lost, too."""
+    staged = table.stage("id long, n int", [{"id": 1, "n": 1}])
+    staged.publish(Batch("q", 0))
+    staged.target.abandon(staged.items)
+    assert table.rows() == [{"id": 1, "n": 1}]
+
+
+def test_a_batch_that_failed_before_leaves_no_file(table: Table) -> None:
+    staged = table.stage("id long, n int", [{"id": 1, "n": 1}])
+    staged.target.abandon(staged.items)
+    assert table.files() == set()
+
+
+#: What `publish` calls between looking for the batch and showing it.
+BETWEEN = {"delta": "_publish", "delta upsert": "_publish", "iceberg": "_evolve", "sqlite": "_moves"}
+
+
+@pytest.fixture(params=[*KINDS, "delta upsert"])
+def any_table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return Table(request.param, tmp_path)
+
+
+def test_of_two_drivers_that_publish_one_batch_at_once_one_does(
+    any_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old driver that was taken for dead comes to publish while the new one does."""
+    table = any_table
+    upserts = table.kind == "delta upsert"
+    columns = "id long, n int" + (", _deleted boolean, _sequence long" if upserts else "")
+
+    def row(key: int) -> dict[str, object]:
+        return {"id": key, "n": key} | ({"_deleted": False, "_sequence": key} if upserts else {})
+
+    table.write(columns, [row(0)], Batch("q", 0))
+    old, new = table.stage(columns, [row(1)], task=1), table.stage(columns, [row(1)], task=2)
+    original = getattr(type(old.target), BETWEEN[table.kind])
+    other: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def publish_new() -> None:
+        try:
+            new.publish(Batch("q", 1))
+        except Exception as error:
+            failures.append(error)
+
+    def while_the_other_publishes(target: Target, *given: object) -> object:
+        if target is old.target and not other:
+            other.append(threading.Thread(target=publish_new))
+            other[0].start()
+            other[0].join(1 if table.kind == "sqlite" else None)  # a database makes it wait
+        return original(target, *given)
+
+    monkeypatch.setattr(type(old.target), BETWEEN[table.kind], while_the_other_publishes)
+    try:
+        old.publish(Batch("q", 1))
+    except Exception as error:
+        failures.append(error)
+    other[0].join()
+    assert [(each["id"], each["n"]) for each in table.rows()] == [(0, 0), (1, 1)]
+    assert len(failures) <= 1, failures
+    # Whichever failed runs again, and finds that it is done.
+    table.write(columns, [row(1)], Batch("q", 1))
+    assert [(each["id"], each["n"]) for each in table.rows()] == [(0, 0), (1, 1)]
+
+
+def test_two_queries_that_publish_into_one_table_at_once_both_do(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.write("id long, n int", [{"id": 0, "n": 0}], Batch("a", 0))
+    if table.kind == "sqlite":
+        return  # one waits for the other, as above
+    one, two = table.stage("id long, n int", [{"id": 1, "n": 1}]), table.stage("id long, n int", [{"id": 2, "n": 2}])
+    original = getattr(type(one.target), BETWEEN[table.kind])
+    todo = [two]
+
+    def while_the_other_publishes(target: Target, *given: object) -> object:
+        if target is one.target and todo:
+            todo.pop().publish(Batch("b", 0))
+        return original(target, *given)
+
+    monkeypatch.setattr(type(one.target), BETWEEN[table.kind], while_the_other_publishes)
+    one.publish(Batch("a", 1))
+    assert [row["id"] for row in table.rows()] == [0, 1, 2]
+
+
+def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path) -> None:
+    table = Table("sqlite", tmp_path)
+    kind = schema_of("id long, n int")
+    data = pa.RecordBatch.from_pylist([{"id": 5, "n": 5}], schema=to_arrow_schema(kind, timezone="UTC"))
+    newer = table.target(kind)
+    items = newer.stage(iter([data]), Task("q", 5, 0, 0))
+    table.write("id long, n int", [{"id": 4, "n": 4}], Batch("q", 4))
+    newer.publish(items, Batch("q", 5))
+    assert [row["id"] for row in table.rows()] == [4, 5]
