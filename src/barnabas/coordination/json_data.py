@@ -30,6 +30,23 @@ def load(path: str, data: bytes) -> dict[str, Any]:
     return value
 
 
+class reading:  # noqa: N801 - it reads as a statement
+    """`with reading(path, data) as value`: the JSON object. A field that is missing or of a wrong kind raises `Malformed`."""
+
+    __slots__ = ("_data", "_path")
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        self._data = data
+
+    def __enter__(self) -> dict[str, Any]:
+        return load(self._path, self._data)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
+        if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
+            raise wrong_shape(self._path, self._data, error) from error
+
+
 def wrong_shape(path: str, data: bytes, error: Exception) -> Malformed:
     return Malformed(f"{path} lacks a field or has one of a wrong kind ({error!r}): {data[:200]!r}")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from barnabas.coordination import paths
-from barnabas.coordination.json_data import dump, load, mutable_map_order, properties_order, wrong_shape
+from barnabas.coordination.json_data import dump, load, mutable_map_order, properties_order, reading, wrong_shape
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicId, TopicPartition, format_uuid, parse_uuid
 
@@ -94,8 +94,7 @@ class BrokerRegistration:
     @staticmethod
     def decode(broker_id: int, data: bytes) -> "BrokerRegistration":
         path = paths.broker_id(broker_id)
-        value = load(path, data)
-        try:
+        with reading(path, data) as value:
             version = int(value["version"])
             if version < 1:
                 raise Malformed(f"{path}: version {version} of a broker's registration is not known")
@@ -120,8 +119,6 @@ class BrokerRegistration:
                 version=version,
                 incarnation=None if incarnation is None else int(incarnation),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise wrong_shape(path, data, error) from error
 
 
 # --- /brokers/topics/T ------------------------------------------------------------------------------------------------
@@ -191,8 +188,7 @@ class TopicAssignment:
     @staticmethod
     def decode(topic: str, data: bytes) -> "TopicAssignment":
         path = paths.topic(topic)
-        value = load(path, data)
-        try:
+        with reading(path, data) as value:
             adding = value.get("adding_replicas") or {}
             removing = value.get("removing_replicas") or {}
             text = value.get("topic_id")
@@ -207,8 +203,6 @@ class TopicAssignment:
                     for number, replicas in (value.get("partitions") or {}).items()
                 },
             )
-        except (TypeError, ValueError, AttributeError) as error:
-            raise wrong_shape(path, data, error) from error
 
 
 # --- /brokers/topics/T/partitions/P/state -----------------------------------------------------------------------------
@@ -271,8 +265,7 @@ class LeaderAndIsr:
     @staticmethod
     def decode(partition: TopicPartition, data: bytes, version: int) -> "LeaderAndIsr":
         path = paths.partition_state(partition)
-        value = load(path, data)
-        try:
+        with reading(path, data) as value:
             return LeaderAndIsr(
                 leader=int(value["leader"]),
                 isr=tuple(map(int, value["isr"])),
@@ -281,8 +274,6 @@ class LeaderAndIsr:
                 partition_epoch=version,
                 controller_epoch=int(value["controller_epoch"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise wrong_shape(path, data, error) from error
 
 
 # --- /controller, /controller_epoch, /feature, /cluster/id ------------------------------------------------------------
@@ -307,15 +298,12 @@ class ControllerRegistration:
 
     @staticmethod
     def decode(data: bytes) -> "ControllerRegistration":
-        value = load(paths.CONTROLLER, data)
-        try:
+        with reading(paths.CONTROLLER, data) as value:
             return ControllerRegistration(
                 broker_id=int(value["brokerid"]),
                 timestamp_ms=int(value.get("timestamp", 0)),
                 kraft_epoch=int(value.get("kraftControllerEpoch", -1)),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise wrong_shape(paths.CONTROLLER, data, error) from error
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -348,15 +336,12 @@ class FinalizedFeatures:
 
     @staticmethod
     def decode(data: bytes) -> "FinalizedFeatures":
-        value = load(paths.FEATURE, data)
-        try:
+        with reading(paths.FEATURE, data) as value:
             return FinalizedFeatures(
                 features={name: int(levels["max_version_level"]) for name, levels in value["features"].items()},
                 enabled=bool(int(value["status"])),
                 version=int(value["version"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise wrong_shape(paths.FEATURE, data, error) from error
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -364,10 +349,8 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_cluster_id(data: bytes) -> str:
-    try:
-        return str(load(paths.CLUSTER_ID, data)["id"])
-    except KeyError as error:
-        raise wrong_shape(paths.CLUSTER_ID, data, error) from error
+    with reading(paths.CLUSTER_ID, data) as value:
+        return str(value["id"])
 
 
 # --- /config ----------------------------------------------------------------------------------------------------------
@@ -411,11 +394,8 @@ def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def _decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
-    value = load(path, data)
-    try:
+    with reading(path, data) as value:
         return [TopicPartition(str(each["topic"]), int(each["partition"])) for each in value["partitions"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong_shape(path, data, error) from error
 
 
 def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
@@ -447,14 +427,11 @@ def encode_reassign_partitions(targets: Mapping[TopicPartition, tuple[int, ...]]
 
 
 def decode_reassign_partitions(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    value = load(paths.REASSIGN_PARTITIONS, data)
-    try:
+    with reading(paths.REASSIGN_PARTITIONS, data) as value:
         return {
             TopicPartition(str(each["topic"]), int(each["partition"])): tuple(map(int, each["replicas"]))
             for each in value["partitions"]
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong_shape(paths.REASSIGN_PARTITIONS, data, error) from error
 
 
 #: The only event that a log directory has: it failed.
@@ -466,10 +443,8 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 
 def decode_log_dir_event(data: bytes) -> int:
-    try:
-        return int(load(paths.LOG_DIR_EVENT_NOTIFICATION, data)["broker"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong_shape(paths.LOG_DIR_EVENT_NOTIFICATION, data, error) from error
+    with reading(paths.LOG_DIR_EVENT_NOTIFICATION, data) as value:
+        return int(value["broker"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,8 +480,5 @@ class ProducerIdBlock:
 
     @staticmethod
     def decode(data: bytes) -> "ProducerIdBlock":
-        value = load(paths.LATEST_PRODUCER_ID_BLOCK, data)
-        try:
+        with reading(paths.LATEST_PRODUCER_ID_BLOCK, data) as value:
             return ProducerIdBlock(int(value["broker"]), int(value["block_start"]), int(value["block_end"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise wrong_shape(paths.LATEST_PRODUCER_ID_BLOCK, data, error) from error

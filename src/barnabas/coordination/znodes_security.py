@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.coordination import paths
-from barnabas.coordination.json_data import dump, load, wrong_shape
+from barnabas.coordination.json_data import dump, reading
 from barnabas.core.errors import Malformed
 
 
@@ -38,16 +38,13 @@ def encode_acls(entries: Iterable[AclEntry]) -> bytes:
 def decode_acls(path: str, data: bytes | None) -> list[AclEntry]:
     if not data:
         return []
-    value = load(path, data)
-    try:
+    with reading(path, data) as value:
         if int(value["version"]) != 1:
             raise Malformed(f"{path}: version {value['version']} of an access control list is not known")
         return [
             AclEntry(str(each["principal"]), str(each["permissionType"]), str(each["host"]), str(each["operation"]))
             for each in value["acls"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong_shape(path, data, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,8 @@ class AclChange:
             if not separator:
                 raise Malformed(f"{paths.ACL_LITERAL_CHANGES}: expected TYPE:name, got {data[:200]!r}")
             return AclChange(resource_type.upper(), name, prefixed=False)
-        value = load(paths.ACL_EXTENDED_CHANGES, data)
-        try:
+        with reading(paths.ACL_EXTENDED_CHANGES, data) as value:
             return AclChange(str(value["resourceType"]).upper(), str(value["name"]), prefixed=True)
-        except KeyError as error:
-            raise wrong_shape(paths.ACL_EXTENDED_CHANGES, data, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +101,7 @@ class DelegationTokenInfo:
 
     @staticmethod
     def decode(data: bytes) -> "DelegationTokenInfo":
-        value = load(paths.DELEGATION_TOKENS, data)
-        try:
+        with reading(paths.DELEGATION_TOKENS, data) as value:
             version = int(value["version"])
             if not 1 <= version <= 3:
                 raise Malformed(f"{paths.DELEGATION_TOKENS}: version {version} of a token is not known")
@@ -122,8 +115,6 @@ class DelegationTokenInfo:
                 max_timestamp_ms=int(value["maxTimestamp"]),
                 expiry_timestamp_ms=int(value["expiryTimestamp"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise wrong_shape(paths.DELEGATION_TOKENS, data, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ from struct import error as struct_error
 from typing import Any
 
 from barnabas.core.errors import BarnabasError
-from barnabas.protocol.codec_read import FIXED, Fields, compiled_at_first_call, is_nullable, present_fields, runs
+from barnabas.protocol.codec_source import (
+    FIXED,
+    Fields,
+    Source,
+    compiled_at_first_call,
+    is_nullable,
+    present_fields,
+    runs,
+)
 from barnabas.protocol.messages.base import EncodedItems, Message, RecordsRef, Wire
 from barnabas.protocol.varint import append_uvarint
 
@@ -47,15 +55,10 @@ def compile_writer(cls: type[Message], version: int, flexible: bool) -> Callable
     return _compiled[key]
 
 
-class _WriterSource:
-    """The source under construction: its lines, and the objects that it names."""
-
+class _WriterSource(Source):
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
-        self._cls = cls
-        self._version = version
-        self._flexible = flexible
-        self._lines: list[str] = []
-        self._names: dict[str, Any] = {
+        super().__init__(cls, version, flexible)
+        self._names |= {
             "append_uvarint": append_uvarint,
             "cut": _cut,
             "null": _null,
@@ -105,25 +108,12 @@ class _WriterSource:
         self._emit(2, "append_uvarint(out, count)", "out += tail")
         return self._compiled("write_tags")
 
-    def _compiled(self, function: str) -> Callable[..., None]:
+    def _compiled(self, function: str) -> Callable[..., Any]:
         title = f"{self._cls.__name__} v{self._version}"
         self._emit(2, "return")
         self._emit(1, "except struct_error as error:")
         self._emit(2, f"raise Unwritable({title!r} + f': {{error}} in {{obj!r}}') from error")
-        exec(compile("\n".join(self._lines), f"<{function} {title}>", "exec"), self._names)
-        compiled: Callable[..., None] = self._names[function]
-        return compiled
-
-    def _emit(self, depth: int, *lines: str) -> None:
-        self._lines.extend("    " * depth + line for line in lines)
-
-    def _what(self, name: str) -> str:
-        return repr(f"{self._cls.__name__}.{name}")
-
-    def _name(self, prefix: str, value: object) -> str:
-        name = f"{prefix}_{len(self._names)}"
-        self._names[name] = value
-        return name
+        return super()._compiled(function)
 
     def _fixed(self, depth: int, fields: Fields, out: str = "out") -> None:
         pack = self._name("pack", Struct(">" + "".join(FIXED[spec.type][0] for _, spec in fields)).pack)

@@ -5,7 +5,7 @@ import json
 from typing import TypeAlias
 
 from barnabas.core.ids import format_uuid
-from barnabas.protocol.codec_read import in_range
+from barnabas.protocol.codec_source import in_range
 from barnabas.protocol.messages.base import Message, Wire
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

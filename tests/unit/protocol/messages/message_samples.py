@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import barnabas.protocol.messages as package
-from barnabas.protocol.codec_read import in_range, is_nullable
+from barnabas.protocol.codec_source import in_range, is_nullable
 from barnabas.protocol.messages.base import Message, Versioned, Wire
 
 M = TypeVar("M", bound=Message)
