@@ -161,7 +161,8 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, view: memoryview) -> None:
         """Start the requests in `view` as far as they may start and the turn lasts; keep the rest."""
         if self._prefix:
-            view = memoryview(self._prefix + view)
+            # Writable, as the receive buffer is: a Produce has its offsets written into its frame.
+            view = memoryview(bytearray(self._prefix) + view)
             self._prefix = b""
         at, end = 0, len(view)
         while at < end:

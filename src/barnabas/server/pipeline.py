@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast
 
+from barnabas.coordination.session import ConnectionLost, SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.metrics.registry import Counter, Histogram, Registry
 from barnabas.protocol import codec
@@ -226,6 +227,10 @@ class Pipeline:
             call.reply(call.api.refuse(request, error.code, error.message))
         elif isinstance(error, Malformed):
             call.channel.fail(f"{call.api.name}: {error}")
+        elif isinstance(error, SessionExpired | ConnectionLost):
+            # Not a bug: the client may ask again, here or at another broker.
+            log.warning("%s of %s needs ZooKeeper, which cannot be reached: %s", call.api.name, call.client_id, error)
+            call.reply(call.api.refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper cannot be reached: {error}"))
         else:
             self._answer_bug(call, request, error)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from barnabas.coordination.session import SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest
@@ -54,6 +55,31 @@ async def test_request_in_one_byte_pieces_is_answered() -> None:
             await client.writer.drain()
         assert await client.correlation_id() == 7
         await client.close()
+
+
+@on_loop
+async def test_records_can_be_written_into_wherever_the_frame_was_cut() -> None:
+    """The log writes offsets into a Produce's frame, so a frame that came in pieces must be as writable as any other."""
+    writable: list[bool] = []
+
+    def take(call: Call, request: ProduceRequest) -> ProduceResponse:
+        records = request.topic_data[0].partition_data[0].records
+        assert isinstance(records, memoryview)
+        writable.append(not records.readonly)
+        return ProduceResponse()
+
+    async with Harness({"Produce": take}) as server:
+        client = await server.client()
+        data = frame.encode_request(produce(b"x" * 50), 7, 1, "test")
+        for cut in range(1, 8):
+            # The rest must not arrive with the first piece: it is sent when the answer before has come.
+            client.writer.write(data[:cut])
+            await client.writer.drain()
+            await eventually(lambda: any(each._prefix or each._frame for each in server.server.connections))
+            client.writer.write(data[cut:])
+            assert await client.correlation_id() == 1
+        await client.close()
+    assert writable == [True] * 7
 
 
 @on_loop
@@ -274,6 +300,18 @@ def test_bug_before_anything_is_written_ends_the_request_alone(
 
     uvloop.run(main())
     assert caplog.text.count("Traceback") == 1, "whoever finds a bug must not fill the disk with it"
+
+
+@on_loop
+async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_no_bug() -> None:
+    async def fails(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        raise SessionExpired("the session has expired and there is no new one yet")
+
+    async with Harness({"Heartbeat": fails}) as server:
+        client = await server.client()
+        assert (await client.heartbeat()).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert server.pipeline.bugs.count.value == 0
+        await client.close()
 
 
 @on_loop
