@@ -263,7 +263,11 @@ class Consumer:
         for (topic, index), offset in positions.items():
             by_topic.setdefault(topic, []).append(
                 FetchPartition(
-                    partition=index, fetch_offset=offset, partition_max_bytes=self.config.partition_max_bytes
+                    partition=index,
+                    # KIP-320: a broker that no longer leads must not answer from a log that is behind.
+                    current_leader_epoch=self.cluster.image.leader_epoch_of(TopicPartition(topic, index)),
+                    fetch_offset=offset,
+                    partition_max_bytes=self.config.partition_max_bytes,
                 )
             )
         return FetchRequest(

@@ -57,6 +57,11 @@ class ClusterImage:
         info = self.partition(partition)
         return info.leader if info is not None and info.leader in self.brokers else -1
 
+    def leader_epoch_of(self, partition: TopicPartition) -> int:
+        """-1 where it is not known: then a broker compares nothing."""
+        info = self.partition(partition)
+        return info.leader_epoch if info is not None else -1
+
     def partition(self, partition: TopicPartition) -> PartitionInfo | None:
         topic = self.topics.get(partition.topic)
         if topic is None:

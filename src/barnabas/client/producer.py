@@ -121,7 +121,7 @@ class Producer:
         #: Bytes that were taken and not acknowledged. `send` waits while they exceed `buffer_memory_bytes`.
         self._buffered_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._unfinished: set[Batch] = set()
+        self._unfinished: dict[Batch, None] = {}
         self.transaction = Transaction(self) if self.config.transactional_id is not None else None
 
     async def __aenter__(self) -> Self:
@@ -227,7 +227,7 @@ class Producer:
             loop = asyncio.get_running_loop()
             batch = Batch(where, loop.create_future(), opened_at_s=loop.time())
             lane.queue.append(batch)
-            self._unfinished.add(batch)
+            self._unfinished[batch] = None
             lane.wake.set()
         return batch
 
@@ -242,7 +242,7 @@ class Producer:
         else:
             batch.done.set_exception(outcome)
             batch.done.exception()  # whoever does not look at it has not asked to know
-        self._unfinished.discard(batch)
+        self._unfinished.pop(batch, None)
         self._buffered_bytes -= batch.size_bytes
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
