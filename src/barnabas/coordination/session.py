@@ -184,7 +184,7 @@ class ZooKeeperSession:
         self._drain_is_due = False
         # Not sent yet, in order.
         self._waiting: list[_Work] = []
-        self._in_flight: set[_Work] = set()
+        self._in_flight: dict[_Work, None] = {}
         self._sequence = 0
         #: Until a server says that it cannot: those of ZooKeeper before 3.6.
         self._packs_reads = True
@@ -411,13 +411,13 @@ class ZooKeeperSession:
             work = heapq.heappop(self._waiting)
             if work.batch.done.done():
                 continue
-            self._in_flight.add(work)
+            self._in_flight[work] = None
             self._connection.submit(work.operation, lambda answer, work=work: self._post(self._answered, work, answer))  # type: ignore[misc]
 
     def _answered(self, work: _Work, answer: "Answer") -> None:
         if work not in self._in_flight:
             return
-        self._in_flight.discard(work)
+        del self._in_flight[work]
         if isinstance(answer, Result):
             self._settle(work, answer)
         elif answer is Interrupted.CONNECTION_LOST and isinstance(work.operation, MultiRead):
@@ -523,7 +523,7 @@ class ZooKeeperSession:
             listener(state)
 
     def _fail_all(self, error: SessionExpired) -> None:
-        batches = {work.batch for work in (*self._waiting, *self._in_flight)}
+        batches = dict.fromkeys(work.batch for work in (*self._waiting, *self._in_flight))
         self._waiting.clear()
         self._in_flight.clear()
         for batch in batches:

@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,7 +136,8 @@ class SocketServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._shared = SharedBuffer()
         self._listening: dict[socket.socket, Endpoint] = {}
-        self._connections: set[Connection] = set()
+        #: In the order in which they came.
+        self._connections: dict[Connection, None] = {}
         self._per_ip: Tally[str] = Tally()
         self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
         self._accepting = False
@@ -329,7 +330,7 @@ class SocketServer:
                 connection.principal = endpoint.principal_of(subject)
             except ValueError as error:
                 return str(error)
-        self._connections.add(connection)
+        self._connections[connection] = None
         if connection.gate is not None:
             self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
         return None
@@ -342,7 +343,7 @@ class SocketServer:
         """Each connection that was made: also one that was refused by `_opened`."""
         leave()
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             if not self._accepting:
                 self._resume_accepting()
 
@@ -375,8 +376,8 @@ class SocketServer:
         self._schedule_idle_check()
 
     @property
-    def connections(self) -> set[Connection]:
-        return self._connections
+    def connections(self) -> Collection[Connection]:
+        return self._connections.keys()
 
     def stop_accepting(self) -> None:
         if self._idle_timer is not None:

@@ -121,7 +121,7 @@ class LogState:
         self._unsynced = epoch_file.unsynced
         self._flush_waiters: list[FlushWaiter] | None = None
         #: Begun and not finished.
-        self._flushing: set[FlushJob] = set()
+        self._flushing: dict[FlushJob, None] = {}
         #: The last bound that a read asked for: usually the high watermark, for many reads in a row.
         self._bound = Bound(-1, 0, 0)
         self._closed = False

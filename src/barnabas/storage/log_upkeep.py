@@ -107,13 +107,13 @@ class LogUpkeep(LogState):
             up_to=offset,
             generation=generation,
         )
-        self._flushing.add(job)
+        self._flushing[job] = None
         return job
 
     def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
         """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
         job.release()
-        self._flushing.discard(job)
+        self._flushing.pop(job, None)
         if isinstance(error, OSError):
             if not self._closed:
                 self._fault(error)

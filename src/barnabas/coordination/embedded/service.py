@@ -384,12 +384,15 @@ class Service:
     def expire_sessions(self) -> None:
         """Close the sessions whose clients have not been heard of."""
         for session_id in self.machine.sessions.expired(now_ms=self._elapsed_ms()):
-            _log.info("session 0x%x expired", session_id)
-            connection = self.by_session.get(session_id)
-            out: list[bytes] = []
-            self._close(session_id, 0, connection, out)
-            if connection is not None:
-                self.commit.send(connection, out, close=True)
+            self.expire(session_id)
+
+    def expire(self, session_id: int) -> None:
+        _log.info("session 0x%x expired", session_id)
+        connection = self.by_session.get(session_id)
+        out: list[bytes] = []
+        self._close(session_id, 0, connection, out)
+        if connection is not None:
+            self.commit.send(connection, out, close=True)
 
     def drop_idle(self) -> None:
         """End connections that opened no session in time, and those that do not take their last answer."""
