@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SEEDS ?= 10000
+SEEDS ?= 2000
 CHAOS_SEEDS ?= 5
 TESTS ?=
 

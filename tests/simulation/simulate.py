@@ -1,88 +1,181 @@
-"""Run seeds of the simulation: `python tests/simulation/simulate.py 17` with its trace, or `0:200` without.
+"""Run seeds of the simulation: `python -m tests.simulation.simulate 17` tells its story, `0:200` runs many.
 
-The order of sets of names depends on PYTHONHASHSEED, so it is fixed here: a seed is the same run everywhere.
+Each seed runs in a process forked from this one, so that it starts from the same state and leaves nothing behind. The order of
+sets of names depends on PYTHONHASHSEED, so it is fixed: a seed is the same run everywhere.
 """
 
 import argparse
-import dataclasses
+import gc
 import json
 import logging
 import os
 import sys
 import time
-from pathlib import Path
+import traceback
+from collections.abc import Iterator
+from random import Random
+from typing import Any
 
 _FIXED = "PYTHONHASHSEED"
 
 
-def replay_command(seed: int, arguments: argparse.Namespace) -> str:
-    words = [".venv/bin/python tests/simulation/simulate.py", str(seed)]
-    if arguments.mutant:
-        words += ["--mutant", repr(arguments.mutant)]
-    words += [f"--{flag.replace('_', '-')}" for flag in ("fast_boot", "rough") if getattr(arguments, flag)]
-    return " ".join(words)
+def run_seed(seed: int, *, mutant: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+    """One run, in this process. What it came to."""
+    from tests.simulation.cluster import SimCluster
+    from tests.simulation.scenario import Scenario
+
+    _fix_chance(seed)
+    log = logging.getLogger("barnabas")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    logging.getLogger().addHandler(logging.NullHandler())
+    if mutant is not None:
+        from tests.simulation.mutants import MUTANTS
+
+        MUTANTS[mutant].apply()
+    began_s = time.process_time()
+    cluster = SimCluster(seed, Scenario.of(seed))
+    world = cluster.world
+    report: dict[str, Any] = {"seed": seed, "broken": None}
+    try:
+        cluster.run(seconds=seconds)
+    except Exception as failure:
+        report["broken"] = world.violation.name if world.violation is not None else type(failure).__name__
+        report["detail"] = str(failure)
+        cause = world.failure
+        report["trace"] = "".join(traceback.format_exception(cause if cause is not None else failure))
+    report |= {
+        "story": world.told(),
+        "digest": world.digest(),
+        "virtual_s": round(world.now_s - world.began_s, 1),
+        "cpu_s": round(time.process_time() - began_s, 2),
+        "steps": world.steps,
+        "acknowledged": cluster.oracle.acknowledged,
+        "excused": len(cluster.oracle.excused),
+    }
+    return report
+
+
+def _fix_chance(seed: int) -> None:
+    """What the operating system's chance decides (ids of topics, clusters, directories) is the seed's to decide."""
+    chance = Random(seed ^ 0x5EED)
+    os.urandom = chance.randbytes
+    import random
+
+    random.seed(seed)
+    gc.disable()
+
+
+def run_forked(seed: int, **options: Any) -> dict[str, Any]:
+    """One run in a process of its own."""
+    read_fd, write_fd = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_fd)
+        try:
+            report = run_seed(seed, **options)
+        except BaseException as error:
+            report = {
+                "seed": seed,
+                "broken": type(error).__name__,
+                "detail": repr(error),
+                "trace": traceback.format_exc(),
+            }
+            report |= {
+                "story": "",
+                "digest": "",
+                "virtual_s": 0,
+                "cpu_s": 0,
+                "steps": 0,
+                "acknowledged": 0,
+                "excused": 0,
+            }
+        data = json.dumps(report).encode()
+        with os.fdopen(write_fd, "wb") as out:
+            out.write(data)
+        os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not data:
+        return {
+            "seed": seed,
+            "broken": "the process died",
+            "detail": f"status {status}",
+            "trace": "",
+            "story": "",
+            "digest": "",
+            "virtual_s": 0,
+            "cpu_s": 0,
+            "steps": 0,
+            "acknowledged": 0,
+            "excused": 0,
+        }
+    return json.loads(data)
+
+
+def seeds_of(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        yield from range(int(first), int(last) if colon else int(first) + 1)
+
+
+def warm_up() -> None:
+    """What every seed needs is loaded before the first fork."""
+    import tests.simulation.cluster
+    import tests.simulation.scenario  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("seeds", help="one seed, or FROM:TO")
-    parser.add_argument("--mutant", help="let a machine have this bug")
+    parser.add_argument("seeds", help="one seed, or FROM:TO, or several with commas")
+    parser.add_argument("--mutant", help="put this small wrong into what ships")
     parser.add_argument("--stop-at-first", action="store_true")
-    parser.add_argument("--fast-boot", action="store_true", help="a broker may be back before anybody missed it")
-    parser.add_argument("--rough", action="store_true", help="a worse network, so that rare bugs show sooner")
+    parser.add_argument("--seconds", type=float, help="of faults, in virtual time")
+    parser.add_argument("--last", type=int, default=400, help="lines of the story to print")
+    parser.add_argument("--digests", action="store_true", help="with --json: what each story comes to")
     parser.add_argument("--json", action="store_true", help="one line for the test that called")
     arguments = parser.parse_args()
-
-    from sim_cluster import Cluster, Settings
-    from sim_mutants import MUTANTS
-    from sim_world import InvariantBroken, World
-
-    logging.disable(logging.CRITICAL)
-    first, colon, last = arguments.seeds.partition(":")
-    seeds = range(int(first), int(last) if colon else int(first) + 1)
-    mutation = MUTANTS[arguments.mutant][0] if arguments.mutant else None
-    report: dict[str, object] = {"failures": [], "seeds": 0, "steps": 0, "acknowledged": 0, "excused": 0}
-    failures: list[dict[str, object]] = []
-    began_s = time.monotonic()
+    seeds = list(seeds_of(arguments.seeds))
+    warm_up()
+    failures: list[dict[str, Any]] = []
+    digests: dict[int, str] = {}
+    total: dict[str, float] = {"seeds": 0, "virtual_s": 0, "cpu_s": 0, "acknowledged": 0, "excused": 0}
     for seed in seeds:
-        settings = dataclasses.replace(Settings.of(World(seed)), slow_boot=not arguments.fast_boot)
-        if arguments.rough:
-            settings = dataclasses.replace(settings, lost=0.1, late=0.3)
-        cluster = Cluster(seed, settings, mutation)
-        try:
-            cluster.run()
-        except Exception as failure:
-            name = failure.name if isinstance(failure, InvariantBroken) else type(failure).__name__
-            replay = replay_command(seed, arguments)
-            failures.append({"seed": seed, "broken": name, "detail": str(failure), "replay": replay})
-            if len(seeds) == 1:
-                print(cluster.world.story())
-                raise
-        else:
-            if len(seeds) == 1:
-                print(cluster.world.story())
-        report["seeds"] = seed - seeds.start + 1
-        for key, value in (
-            ("steps", cluster.world.steps),
-            ("acknowledged", sum(map(len, cluster.oracle.acked.values()))),
-            ("excused", len(cluster.oracle.lost)),
-        ):
-            report[key] += value  # type: ignore[operator]
-        if failures and arguments.stop_at_first:
-            break
-    report["failures"] = failures
-    report["seconds"] = round(time.monotonic() - began_s, 1)
+        report = run_forked(seed, mutant=arguments.mutant, seconds=arguments.seconds)
+        total["seeds"] += 1
+        digests[seed] = report["digest"]
+        for key in ("virtual_s", "cpu_s", "acknowledged", "excused"):
+            total[key] += report[key]
+        if len(seeds) == 1:
+            print("\n".join(report["story"].splitlines()[-arguments.last :]))
+            print({key: value for key, value in report.items() if key not in ("story", "trace")})
+        if report["broken"]:
+            failures.append(report)
+            if not arguments.json:
+                print(f"seed {seed}: {report['detail'][:600]}")
+                if len(seeds) == 1:
+                    print(report["trace"])
+            if arguments.stop_at_first:
+                break
+    for report in failures:
+        report["story"] = "\n".join(report["story"].splitlines()[-60:])
     if arguments.json:
-        print(json.dumps(report))
+        print(json.dumps({**total, "failures": failures, "digests": digests if arguments.digests else {}}))
     else:
-        print({key: value for key, value in report.items() if key != "failures"})
-        for failure in failures:
-            print(f"seed {failure['seed']}: {failure['detail']}\n    {failure['replay']}")
+        print({key: round(value, 1) for key, value in total.items()}, "failed:", [each["seed"] for each in failures])
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
     if os.environ.get(_FIXED) != "0":
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _FIXED: "0"})
-    sys.path.insert(0, str(Path(__file__).parent))
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation.simulate", *sys.argv[1:]],
+            {**os.environ, _FIXED: "0"},
+        )
     sys.exit(main())

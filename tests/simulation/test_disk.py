@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.disk import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE, Life, SimDisk
 
 from barnabas.runtime.disk import Disk, write_fully
 from barnabas.storage.offset_index import OffsetIndex
+from tests.simulation.disk import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE, Life, SimDisk
 
 # -- the same as a real one
 

@@ -1,0 +1,113 @@
+"""An administrator who cannot leave anything alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from barnabas.client.admin.configs import Operation, ResourceType, alter_configs
+from barnabas.client.admin.partitions import (
+    alter_reassignments,
+    alter_replica_log_dirs,
+    delete_records,
+    elect_leaders,
+)
+from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
+from barnabas.client.cluster import Cluster
+from barnabas.client.errors import ClientError
+from barnabas.core.errors import ErrorCode
+from tests.simulation.load import Client
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+
+class Administrator(Client):
+    def __init__(self, cluster: "SimCluster", name: str) -> None:
+        super().__init__(cluster, name)
+        kinds: list[Callable[[Cluster], Awaitable[object]]] = [
+            self._reassign,
+            self._elect,
+            self._delete_records,
+            self._move_log,
+            self._change_topic,
+            self._change_broker,
+            self._come_and_go,
+        ]
+        self._kinds = [kind for kind in kinds if self.chance.random() < 0.7] or kinds
+
+    async def main(self) -> None:
+        while not self.ending:
+            await self.pause(1.0, 5.0)
+            if self.ending:
+                return
+            try:
+                async with self.connect(api_timeout_ms=8_000) as cluster:
+                    await self.chance.choice(self._kinds)(cluster)
+            except ClientError as error:
+                self.note(f"is refused: {error}")
+
+    async def _reassign(self, cluster: Cluster) -> None:
+        tp = self.chance.choice(self.cluster.partitions)
+        brokers = list(self.cluster.brokers)
+        replicas = self.chance.sample(brokers, min(3, len(brokers)))
+        self.note(f"moves {tp} to {replicas}")
+        await alter_reassignments(cluster, {tp: replicas})
+
+    async def _elect(self, cluster: Cluster) -> None:
+        self.note("has preferred leaders elected")
+        await elect_leaders(cluster, 0, self.cluster.partitions)
+
+    async def _delete_records(self, cluster: Cluster) -> None:
+        tp = self.chance.choice(self.cluster.partitions)
+        known = [r.offset for r in self.oracle.sent.values() if r.tp == tp and r.offset >= 0]
+        if known:
+            below = self.chance.choice(known)
+            self.note(f"deletes records of {tp} below {below}")
+            await delete_records(cluster, {tp: below})
+
+    async def _move_log(self, cluster: Cluster) -> None:
+        tp = self.chance.choice(self.cluster.partitions)
+        broker = self.chance.choice(list(self.cluster.brokers))
+        folder = self.chance.choice(["/one", "/two"])
+        self.note(f"moves the log of {tp} on broker {broker} to {folder}")
+        await alter_replica_log_dirs(cluster, broker, {tp: folder})
+
+    async def _change_topic(self, cluster: Cluster) -> None:
+        topic = self.chance.choice(list(self.cluster.topics))
+        name, value = self.chance.choice(
+            [
+                ("segment.bytes", "2000"),
+                ("segment.bytes", "1000000"),
+                ("flush.messages", "1"),
+                ("flush.messages", "9223372036854775807"),
+                ("segment.ms", "2000"),
+                ("index.interval.bytes", "200"),
+            ]
+        )
+        self.note(f"sets {name}={value} of {topic}")
+        await alter_configs(cluster, ResourceType.TOPIC, topic, {name: (Operation.SET, value)})
+
+    async def _change_broker(self, cluster: Cluster) -> None:
+        name, value = self.chance.choice(
+            [
+                ("transaction.partition.verification.enable", "false"),
+                ("transaction.partition.verification.enable", "true"),
+                ("num.replica.fetchers", "2"),
+                ("num.replica.fetchers", "1"),
+                ("log.retention.ms", "600000"),
+                ("background.threads", "3"),
+            ]
+        )
+        where = self.chance.choice(["", *map(str, self.cluster.brokers)])
+        self.note(f"sets {name}={value} of broker {where or 'default'}")
+        await alter_configs(cluster, ResourceType.BROKER, where, {name: (Operation.SET, value)})
+
+    async def _come_and_go(self, cluster: Cluster) -> None:
+        """A topic that is made, deleted, and made again by the same name."""
+        name = "coming"
+        self.note(f"deletes and makes {name}")
+        outcome = await delete_topics(cluster, [name])
+        if outcome.get(name) not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            return
+        await asyncio.sleep(self.chance.uniform(0, 1))
+        await create_topics(cluster, [NewTopic(name=name, partitions=2, replication_factor=3)])

@@ -1,0 +1,291 @@
+"""A whole cluster in one process: ZooKeeper, brokers, clients, one virtual clock."""
+
+import logging
+import traceback
+from typing import Any
+
+from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.coordination.registration import DuplicateBrokerId
+from barnabas.coordination.session import ZkError
+from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from tests.simulation.admin import Administrator
+from tests.simulation.faults import Faults
+from tests.simulation.load import (
+    Auditor,
+    Client,
+    GroupReader,
+    OffsetKeeper,
+    Reader,
+    RecordProducer,
+    TransactionalProducer,
+)
+from tests.simulation.network import Network
+from tests.simulation.oracle import Oracle
+from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
+from tests.simulation.scenario import Scenario, vary
+from tests.simulation.world import World
+
+#: From the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
+SETTLE_S = 90.0
+
+
+class TopicMaker(Client):
+    """Creates the topics, and ends."""
+
+    async def main(self) -> None:
+        while True:
+            try:
+                async with self.connect() as cluster:
+                    for name, (count, factor, configs) in self.cluster.topics.items():
+                        try:
+                            await create_topics(
+                                cluster,
+                                [NewTopic(name=name, partitions=count, replication_factor=factor, configs=configs)],
+                            )
+                        except BrokerRefused as refused:
+                            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                                raise
+                return
+            except ClientError as error:
+                self.note(f"tries again: {error}")
+                await self.pause(0.1, 0.3)
+
+
+class SimCluster:
+    def __init__(self, seed: int, scenario: Scenario) -> None:
+        brokers = scenario.brokers
+        self.scenario = scenario
+        self.world = World(seed)
+        self.network = Network(self.world)
+        self.oracle = Oracle(self.world)
+        self.pace_s = scenario.pace_s
+        self.bootstrap = tuple((f"b{number}", 9092) for number in range(1, brokers + 1))
+        self.topics: dict[str, tuple[int, int, dict[str, str]]] = {
+            "orders": (2, 3, {"min.insync.replicas": "2"}),
+            "events": (2, 3, {"min.insync.replicas": "2", "segment.bytes": str(scenario.segment_bytes)}),
+        }
+        self.zookeeper = ZooKeeperProcess(self.world, self.network)
+        self.brokers = {
+            number: BrokerProcess(self.world, self.network, number, self._settings(number))
+            for number in range(1, brokers + 1)
+        }
+        for process in (self.zookeeper, *self.brokers.values()):
+            process.on_end = self._ended
+        self.clients: list[Client] = []
+        self._capture = _LogCapture(self)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(name, index) for name, (count, _, _) in self.topics.items() for index in range(count)]
+
+    def _settings(self, number: int) -> dict[str, str]:
+        scenario = self.scenario
+        return {
+            "broker.id": str(number),
+            "listeners": f"PLAINTEXT://b{number}:9092",
+            "zookeeper.connect": "zk:2181",
+            "zookeeper.session.timeout.ms": str(scenario.session_timeout_ms),
+            "zookeeper.connection.timeout.ms": "60000",
+            "log.dirs": "/one,/two",
+            "offsets.topic.num.partitions": "2",
+            "offsets.topic.replication.factor": "3",
+            "transaction.state.log.num.partitions": "2",
+            "transaction.state.log.replication.factor": "3",
+            "transaction.state.log.min.isr": "2",
+            "min.insync.replicas": "2",
+            "replica.lag.time.max.ms": str(scenario.replica_lag_ms),
+            "replica.fetch.wait.max.ms": "300",
+            "replica.socket.timeout.ms": "3000",
+            "controller.socket.timeout.ms": "3000",
+            "request.timeout.ms": "3000",
+            "group.initial.rebalance.delay.ms": "0",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+            "controlled.shutdown.max.retries": "1",
+            "auto.create.topics.enable": "false",
+            "log.segment.bytes": str(scenario.segment_bytes),
+            **scenario.settings.get(number, {}),
+        }
+
+    # -- a run ------------------------------------------------------------------------------------------------------------
+
+    def run(self, *, seconds: float | None = None) -> None:
+        world = self.world
+        faults = Faults(self, every_s=self.scenario.fault_every_s)
+        seconds = self.scenario.seconds if seconds is None else seconds
+        logging.getLogger("barnabas").addHandler(self._capture)
+        try:
+            self.zookeeper.start()
+            for broker in self.brokers.values():
+                broker.start()
+            maker = TopicMaker(self, "maker")
+            maker.start()
+            self._start_clients()
+            faults.begin()
+            world.run_until(world.now_s + seconds)
+            faults.end()
+            world.note("world", "calm: everything is mended and runs")
+            self._heal()
+            self._settle()
+        finally:
+            logging.getLogger("barnabas").removeHandler(self._capture)
+
+    def _start_clients(self) -> None:
+        partitions, scenario = self.partitions, self.scenario
+        topics = list(self.topics)
+        self.clients = [
+            *(RecordProducer(self, f"p{number}", partitions) for number in range(scenario.producers)),
+            *(TransactionalProducer(self, f"t{number}", partitions) for number in range(scenario.transactional)),
+            *(Reader(self, f"r{number}", partitions, isolation=number % 2) for number in range(scenario.readers)),
+            *(GroupReader(self, f"g{number}", "group", topics) for number in range(scenario.group_members)),
+            *([RecordProducer(self, "one", partitions, acks=1)] if scenario.has_acks_one else []),
+            *([OffsetKeeper(self, "keeper", partitions)] if scenario.has_keeper else []),
+            *([Administrator(self, "admin")] if scenario.has_admin else []),
+        ]
+        for client in self.clients:
+            client.start()
+
+    def _heal(self) -> None:
+        self.network.mend_all()
+        for process in (self.zookeeper, *self.brokers.values()):
+            if process.is_paused:
+                process.resume()
+            if not process.is_up:
+                process.start()
+        for client in self.clients:
+            client.end()
+
+    def _settle(self) -> None:
+        """Clients finish what they have begun; then everything is read and compared. Bounded: a healthy cluster serves."""
+        world = self.world
+        deadline_s = world.now_s + SETTLE_S
+        while any(client.is_up for client in self.clients) and world.now_s < deadline_s:
+            world.run_until(world.now_s + 0.5)
+        late = [client.name for client in self.clients if client.is_up]
+        if late:
+            world.violate(
+                "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"
+            )
+        auditor = Auditor(self, [c.group for c in self.clients if isinstance(c, OffsetKeeper)])
+        auditor.start()
+        while not auditor.is_done and world.now_s < deadline_s + SETTLE_S:
+            world.run_until(world.now_s + 0.5)
+        if not auditor.is_done:
+            world.violate("a healthy cluster serves in time", f"the audit did not end within {2 * SETTLE_S:.0f} s")
+        world.run_until(world.now_s)
+
+    def _ended(self, process: Process, error: BaseException | None) -> None:
+        if isinstance(process, BrokerProcess) and not process.is_ready and _is_zookeepers(error):
+            # Its supervisor starts it again, as systemd would.
+            self.world.after(0.5, lambda: None if process.is_up else process.start())
+            return
+        self.world.failure = error
+        self.world.violate("nobody stops by itself", f"{process.name}: {error!r}")
+
+    # -- for faults -------------------------------------------------------------------------------------------------------
+
+    def partition_states(self) -> dict[TopicPartition, LeaderAndIsr]:
+        """What ZooKeeper has; empty while it is away."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return {}
+        nodes = self.zookeeper.server.service.machine.tree.nodes
+        states = {}
+        for path, node in nodes.items():
+            if path.startswith("/brokers/topics/") and path.endswith("/state") and node.data:
+                _, _, _, topic, _, index, _ = path.split("/")
+                tp = TopicPartition(topic, int(index))
+                states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
+        return states
+
+    def log_of(self, broker: int, tp: TopicPartition) -> Any:
+        process = self.brokers.get(broker)
+        if process is None or not process.is_up or process.broker is None:
+            return None
+        replicas = getattr(process.broker, "replicas", None)
+        partition = replicas.get(tp) if replicas is not None else None
+        return partition.log if partition is not None else None
+
+    def controller(self) -> BrokerProcess | None:
+        for process in self.brokers.values():
+            controller = getattr(process.broker, "controller", None)
+            if process.is_up and controller is not None and controller.is_active:
+                return process
+        return None
+
+    def expire_session(self, process: BrokerProcess) -> bool:
+        session = getattr(process.broker, "session", None)
+        if session is None or not self.zookeeper.is_serving or self.zookeeper.server is None:
+            return False
+        return self.zookeeper.expire(session.session_id)
+
+    def vary_settings(self, process: BrokerProcess) -> None:
+        """Brokers need not have the same settings, nor the same ones after a restart."""
+        process.settings |= vary(self.world.random)
+
+    # -- for the oracle ---------------------------------------------------------------------------------------------------
+
+    def compare_replicas(self) -> None:
+        """Below the high watermark all replicas of a partition have the same bytes."""
+        for tp in self.partitions:
+            logs = {}
+            for number, process in self.brokers.items():
+                partition = process.broker.replicas.get(tp) if process.broker is not None else None
+                if partition is not None and partition.log is not None:
+                    logs[number] = partition.log
+            if not logs:
+                continue
+            end = min(log.high_watermark for log in logs.values())
+            start = max(log.log_start_offset for log in logs.values())
+            contents = {number: _bytes_of(log, start, end) for number, log in logs.items()}
+            first = next(iter(contents))
+            for number, content in contents.items():
+                if content != contents[first]:
+                    self.world.violate(
+                        "replicas are equal below the high watermark",
+                        f"{tp} [{start}, {end}) of broker {number} is not that of broker {first}",
+                    )
+
+
+def _is_zookeepers(error: BaseException | None) -> bool:
+    """A broker that cannot start because ZooKeeper is away, or still knows its former life."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_zookeepers(each) for each in error.exceptions)
+    return isinstance(error, ZkError | DuplicateBrokerId)
+
+
+def _bytes_of(log: Any, start: int, end: int) -> bytes:
+    pieces = []
+    offset = start
+    while offset < end:
+        result = log.read(offset, max_bytes=1 << 30, max_offset=end)
+        data = result.read()
+        if not data:
+            break
+        pieces.append(data)
+        from barnabas.protocol.record_batch import iter_batches
+
+        for _, header in iter_batches(data, 0, len(data)):
+            offset = header.last_offset + 1
+    return b"".join(pieces)
+
+
+class _LogCapture(logging.Handler):
+    """What brokers log is part of the story; a traceback in it is a bug that somebody only wrote down."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(logging.INFO)
+        self._cluster = cluster
+
+    def emit(self, record: logging.LogRecord) -> None:
+        import asyncio
+
+        loop = asyncio._get_running_loop()
+        who = getattr(loop, "name", "thread")
+        message = record.getMessage()
+        self._cluster.world.note(who, f"{record.levelname[0]} {message}")
+        if record.exc_info and record.exc_info[1] is not None:
+            lines = "".join(traceback.format_exception(record.exc_info[1]))
+            self._cluster.world.failure = record.exc_info[1]
+            self._cluster.world.violate("no exception is left unhandled", f"{who}: {message}\n{lines}")

@@ -1,0 +1,301 @@
+"""Misfortune: one after the other, several at a time, until it is told to end.
+
+A power cut loses what was not synced, so it comes only to a broker beside which an undamaged in-sync replica of each of its
+partitions stays up: nobody promises more. `Damage` keeps account of that, and excuses a partition where the cluster was left
+with nothing better than a damaged replica.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from barnabas.coordination import paths
+from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.core.ids import TopicPartition
+from tests.simulation.process import BrokerProcess, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+#: How often partition states and logs are looked at.
+WATCH_S = 0.05
+
+
+class Damage:
+    """Which replicas lost acknowledged records to a power cut and have not got them back."""
+
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        #: (broker, partition) -> the log end before the cut.
+        self._before: dict[tuple[int, TopicPartition], int] = {}
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        #: Those whose last restart has been looked at.
+        self._judged: dict[tuple[int, TopicPartition], int] = {}
+
+    def start(self) -> None:
+        self._watch()
+
+    def is_damaged(self, broker: int, tp: TopicPartition) -> bool:
+        return (broker, tp) in self._before
+
+    @property
+    def states(self) -> dict[TopicPartition, LeaderAndIsr]:
+        return self._states
+
+    def cut(self, process: BrokerProcess) -> None:
+        """The power of `process` is about to be cut."""
+        assert process.broker is not None
+        for partition in getattr(process.broker, "replicas", ()):
+            if partition.log is not None:
+                self._before.setdefault((process.id, partition.tp), partition.log.log_end_offset)
+
+    def may_lose(self, process: BrokerProcess) -> bool:
+        """Whether each partition has an undamaged in-sync replica that is up beside this broker."""
+        for tp, state in self._states.items():
+            if process.id not in state.isr:
+                continue
+            others = [self._cluster.brokers[each] for each in state.isr if each != process.id]
+            if not any(other.is_serving and not self.is_damaged(other.id, tp) for other in others):
+                return False
+        return True
+
+    def has_any(self) -> bool:
+        return bool(self._before)
+
+    def _watch(self) -> None:
+        self._cluster.world.after(WATCH_S, self._watch)
+        before = self._states
+        self._states = self._cluster.partition_states() or before
+        for (broker, tp), log_end in list(self._before.items()):
+            self._look(broker, tp, log_end, before.get(tp))
+
+    def _look(self, broker: int, tp: TopicPartition, log_end: int, before: LeaderAndIsr | None) -> None:
+        process = self._cluster.brokers[broker]
+        log = self._cluster.log_of(broker, tp)
+        if process.is_up and log is not None and self._judged.get((broker, tp)) != process.lives:
+            self._judged[broker, tp] = process.lives
+            if log.log_end_offset >= log_end:
+                del self._before[broker, tp]  # it had been written out after all
+                return
+        state = self._states.get(tp)
+        if state is None:
+            return
+        if state.leader == broker:
+            isr = set(state.isr) | set(before.isr if before is not None else ())
+            if not any(other != broker and not self.is_damaged(other, tp) for other in isr):
+                self._cluster.oracle.excuse(tp, f"broker {broker}, which lost power, is its last in-sync replica")
+            if tp in self._cluster.oracle.excused:
+                del self._before[broker, tp]
+        elif broker in state.isr and log is not None and process.is_ready:
+            leader = self._cluster.log_of(state.leader, tp)
+            caught_up = leader is not None and log.log_end_offset >= max(log_end, leader.high_watermark)
+            if caught_up and not self.is_damaged(state.leader, tp):
+                del self._before[broker, tp]
+
+
+class Faults:
+    def __init__(self, cluster: "SimCluster", *, every_s: tuple[float, float] = (0.3, 2.5)) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._every_s = every_s
+        self._has_ended = False
+        self.damage = Damage(cluster)
+        kinds: list[tuple[Callable[[], None], int]] = [
+            (self._kill, 4),
+            (self._kill_leader, 3),
+            (self._kill_controller, 2),
+            (self._restart, 2),
+            (self._cut_power, 4),
+            (self._cut_power_of_two, 2),
+            (self._pause, 4),
+            (self._cut_link, 3),
+            (self._isolate, 3),
+            (self._expire, 3),
+            (self._reset_connections, 3),
+            (self._slow_network, 2),
+            (self._kill_zookeeper, 2),
+            (self._pause_zookeeper, 1),
+            (self._jump_clock, 1),
+        ]
+        #: Each seed has its own mix: some faults only show without others.
+        chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
+        self._kinds = [action for action, weight in chosen for _ in range(weight)]
+
+    def begin(self) -> None:
+        self.damage.start()
+        self._world.after(self._world.between(1.0, 3.0), self._act)
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._cluster.network.delay_s = (0.0001, 0.001)
+        self._cluster.network.loss = 0.0
+
+    def _act(self) -> None:
+        if self._has_ended:
+            return
+        self._world.random.choice(self._kinds)()
+        self._world.after(self._world.between(*self._every_s), self._act)
+
+    # -- who --------------------------------------------------------------------------------------------------------------
+
+    def _pick(self) -> BrokerProcess | None:
+        up = [broker for broker in self._cluster.brokers.values() if broker.is_up]
+        return self._world.random.choice(up) if up else None
+
+    def _start_later(self, process: Process, low_s: float = 0.02, high_s: float = 5.0) -> None:
+        def start() -> None:
+            if not process.is_up:
+                process.start()
+
+        # Often at once: before anybody has missed it.
+        delay_s = self._world.between(low_s, 0.5) if self._world.chance(0.5) else self._world.between(low_s, high_s)
+        self._world.after(delay_s, start)
+
+    def _may_kill(self, broker: BrokerProcess) -> bool:
+        return not self.damage.has_any() or self.damage.may_lose(broker)
+
+    # -- processes --------------------------------------------------------------------------------------------------------
+
+    def _kill(self, broker: BrokerProcess | None = None) -> None:
+        broker = broker or self._pick()
+        if broker is not None and broker.is_up and self._may_kill(broker):
+            broker.kill()
+            self._start_later(broker)
+
+    def _kill_leader(self) -> None:
+        states = self.damage.states
+        if states:
+            leader = self._world.random.choice(list(states.values())).leader
+            if leader in self._cluster.brokers:
+                self._kill(self._cluster.brokers[leader])
+
+    def _kill_controller(self) -> None:
+        broker = self._cluster.controller()
+        if broker is not None:
+            self._kill(broker)
+
+    def _restart(self) -> None:
+        """A clean stop, and a start with what the seed changes of its settings."""
+        broker = self._pick()
+        if broker is None or not broker.is_ready or broker.is_paused or not self._may_kill(broker):
+            return
+        broker.stop()
+        broker.is_stopping = True
+
+        def ended(process: Process, error: BaseException | None) -> None:
+            self._cluster.vary_settings(broker)
+            self._start_later(broker)
+
+        broker.on_stopped = ended
+
+    def _cut_power(self, broker: BrokerProcess | None = None) -> bool:
+        broker = broker or self._pick()
+        if broker is None or not broker.is_up or not self.damage.may_lose(broker):
+            return False
+        self.damage.cut(broker)
+        broker.cut_power()
+        self._start_later(broker)
+        return True
+
+    def _cut_power_of_two(self) -> None:
+        """The controller and another one at the same moment."""
+        controller = self._cluster.controller()
+        if controller is not None and self._cut_power(controller):
+            self._cut_power()
+
+    def _pause(self) -> None:
+        broker = self._pick()
+        if broker is not None and not broker.is_paused:
+            self._pause_for(broker, self._world.between(0.05, 5.0))
+
+    def _pause_for(self, process: Process, seconds: float) -> None:
+        life = process.lives
+        process.pause()
+
+        def resume() -> None:
+            if process.is_up and process.lives == life and process.is_paused:
+                process.resume()
+
+        self._world.after(seconds, resume)
+
+    def _kill_zookeeper(self) -> None:
+        zookeeper = self._cluster.zookeeper
+        if zookeeper.is_up:
+            if self._world.chance(0.5):
+                zookeeper.kill()
+            else:
+                zookeeper.cut_power()
+            self._start_later(zookeeper, 0.05, 2.5)
+
+    def _pause_zookeeper(self) -> None:
+        zookeeper = self._cluster.zookeeper
+        if zookeeper.is_up and not zookeeper.is_paused:
+            self._pause_for(zookeeper, self._world.between(0.1, 3.0))
+
+    # -- network ----------------------------------------------------------------------------------------------------------
+
+    def _hosts(self) -> list[str]:
+        return [broker.name for broker in self._cluster.brokers.values()]
+
+    def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        network = self._cluster.network
+        for pair in pairs:
+            network.cut(*pair)
+        self._world.note("network", f"cut {', '.join(f'{a}->{b}' for a, b in pairs)} for {seconds:.2f} s")
+
+        def mend() -> None:
+            if not self._has_ended:
+                for pair in pairs:
+                    network.mend(*pair)
+
+        self._world.after(seconds, mend)
+
+    def _cut_link(self) -> None:
+        """One way, or both."""
+        one, other = self._world.random.sample([*self._hosts(), "zk"], 2)
+        pairs = [(one, other)] if self._world.chance(0.5) else [(one, other), (other, one)]
+        self._cut(pairs, self._world.between(0.1, 6.0))
+
+    def _isolate(self) -> None:
+        one = self._world.random.choice(self._hosts())
+        others = [each for each in self._hosts() if each != one]
+        clients = [client.name for client in self._cluster.clients]
+        targets = self._world.random.choice([others, ["zk"], [*others, "zk"], [*others, "zk", *clients], clients])
+        pairs = [pair for other in targets for pair in ((one, other), (other, one))]
+        self._cut(pairs, self._world.between(0.1, 6.0))
+
+    def _reset_connections(self) -> None:
+        host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), "zk"])]
+        lines = sorted(host.connections, key=hash)
+        self._world.note("network", f"connections of {host.name} are reset")
+        for line in lines:
+            if self._world.chance(0.5):
+                line.reset_later()
+                line.other.reset_later()
+
+    def _slow_network(self) -> None:
+        network = self._cluster.network
+        most_s = self._world.random.choice([0.01, 0.05, 0.2])
+        network.delay_s, network.loss = (0.0001, most_s), self._world.random.choice([0.0, 0.02, 0.1])
+        self._world.note("network", f"is slow: up to {most_s} s, loss {network.loss}")
+
+        def again() -> None:
+            network.delay_s, network.loss = (0.0001, 0.001), 0.0
+
+        self._world.after(self._world.between(0.5, 5.0), again)
+
+    # -- ZooKeeper and time -----------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        broker = self._pick()
+        if broker is not None and self._cluster.expire_session(broker):
+            self._world.note("zk", f"session of {broker.name} expires early")
+
+    def _jump_clock(self) -> None:
+        broker = self._pick()
+        if broker is not None:
+            broker.clock.skew_ms = self._world.random.choice([0, -3_600_000, 60_000, 3_600_000, -5_000])
+            self._world.note(broker.name, f"clock is off by {broker.clock.skew_ms} ms")
+
+
+def state_path(tp: TopicPartition) -> str:
+    return paths.partition_state(tp)

@@ -1,0 +1,381 @@
+"""Clients under load: producers, transactional producers, readers, groups. Ours, as they ship, each in a process of its own."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.admin.partitions import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.consumer import Consumer, ConsumerConfig
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.group import GroupConfig, GroupConsumer
+from barnabas.client.producer import Delivery, Producer, ProducerConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from tests.simulation.oracle import Fate, Oracle, Read, Sent, Sum
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+
+class Client(Process):
+    """A client that goes on until it is told to end; then it finishes what it has begun."""
+
+    def __init__(self, cluster: "SimCluster", name: str) -> None:
+        super().__init__(cluster.world, cluster.network, name)
+        self.cluster = cluster
+        self.oracle: Oracle = cluster.oracle
+        self.chance = Random(cluster.world.random.getrandbits(64))
+        self.ending = False
+
+    def end(self) -> None:
+        self.ending = True
+
+    def connect(self, *, request_timeout_ms: int = 3_000, api_timeout_ms: int = 30_000) -> Cluster:
+        return Cluster(
+            ClientConfig(
+                bootstrap=self.cluster.bootstrap,
+                client_id=self.name,
+                request_timeout_ms=request_timeout_ms,
+                api_timeout_ms=api_timeout_ms,
+                connect_timeout_ms=2_000,
+                metadata_max_age_ms=5_000,
+            ),
+            chance=self.chance,
+        )
+
+    async def pause(self, low_s: float, high_s: float) -> None:
+        await asyncio.sleep(self.chance.uniform(low_s, high_s))
+
+    def note(self, what: str) -> None:
+        self.world.note(self.name, what)
+
+
+class RecordProducer(Client):
+    """Records one after the other, some at once: acks=all and idempotent, or acks=1."""
+
+    def __init__(
+        self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, acks: int = -1
+    ) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._acks = acks
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                await self._live()
+            except* ClientError as errors:
+                self.note(f"starts anew: {errors.exceptions[0]!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        config = ProducerConfig(
+            acks=self._acks,
+            idempotent=self._acks == -1,
+            delivery_timeout_ms=20_000,
+            request_timeout_ms=3_000,
+            batch_bytes=self.chance.choice([200, 16_384]),
+        )
+        async with (
+            self.connect() as cluster,
+            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
+            asyncio.TaskGroup() as waiting,
+        ):
+            while not self.ending:
+                tp = self.chance.choice(self._partitions)
+                for _ in range(self.chance.choice([1, 1, 1, 2, 5])):
+                    record = self.oracle.sends(
+                        self.name, tp, is_durable=self._acks == -1, is_idempotent=self._acks == -1
+                    )
+                    delivery = await producer.send(
+                        tp.topic, record.name.encode(), partition=tp.partition, key=str(record.number % 7).encode()
+                    )
+                    waiting.create_task(self._wait(record, delivery))
+                await self.pause(*self.cluster.pace_s)
+
+    async def _wait(self, record: Sent, delivery: Delivery) -> None:
+        try:
+            offset = await delivery.offset()
+        except ClientError as error:
+            record.fate = Fate.UNKNOWN
+            self.note(f"gives {record.name} up: {error}")
+        else:
+            self.oracle.acknowledges(record, offset)
+
+
+class TransactionalProducer(Client):
+    """Transactions over several partitions, committed or aborted; after trouble it begins anew under the same id."""
+
+    def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._count = 0
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                await self._live()
+            except* ClientError as errors:
+                self.note(f"starts anew: {errors.exceptions[0]!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        config = ProducerConfig(
+            transactional_id=self.name,
+            transaction_timeout_ms=8_000,
+            delivery_timeout_ms=6_000,
+            request_timeout_ms=2_000,
+        )
+        async with (
+            self.connect(api_timeout_ms=10_000) as cluster,
+            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
+        ):
+            while not self.ending:
+                await self._one(producer)
+                await self.pause(*self.cluster.pace_s)
+
+    async def _one(self, producer: Producer) -> None:
+        assert producer.transaction is not None
+        await producer.transaction.begin()
+        self._count += 1
+        sum_ = self.oracle.begins(f"{self.name}#{self._count}")
+        deliveries: list[tuple[Sent, Delivery]] = []
+        try:
+            for _ in range(self.chance.randint(1, 4)):
+                tp = self.chance.choice(self._partitions)
+                record = self.oracle.sends(self.name, tp, is_durable=True, is_idempotent=True, transaction=sum_)
+                deliveries.append((record, await producer.send(tp.topic, record.name.encode(), partition=tp.partition)))
+                if self.chance.random() < 0.3:
+                    await self.pause(0.0, 0.3)
+            failed = await self._settle(deliveries)
+            if failed or self.chance.random() < 0.25:
+                await producer.transaction.abort()
+                sum_.fate = Fate.ABORTED
+            else:
+                await producer.transaction.commit()
+                sum_.fate = Fate.DONE
+                self.oracle.acknowledged += 1
+        except ClientError as error:
+            self._give_up(sum_)
+            self.note(f"gives {sum_.name} up: {error}")
+            raise
+
+    async def _settle(self, deliveries: list[tuple[Sent, Delivery]]) -> bool:
+        failed = False
+        for record, delivery in deliveries:
+            try:
+                self.oracle.acknowledges(record, await delivery.offset())
+            except ClientError as error:
+                record.fate = Fate.UNKNOWN
+                self.note(f"gives {record.name} up: {error}")
+                failed = True
+        return failed
+
+    def _give_up(self, sum_: Sum) -> None:
+        sum_.fate = Fate.UNKNOWN
+        for record in sum_.records:
+            if record.fate is Fate.OPEN:
+                record.fate = Fate.UNKNOWN
+
+
+class Reader(Client):
+    """Reads partitions in order, and asks for their ends now and then."""
+
+    def __init__(
+        self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, isolation: int
+    ) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._isolation = isolation
+        self._positions = dict.fromkeys(partitions, 0)
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                await self._live()
+            except ClientError as error:
+                self.note(f"starts anew: {error!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        config = ConsumerConfig(
+            isolation_level=self._isolation,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=self.chance.choice([100, 500]),
+            partition_max_bytes=self.chance.choice([300, 1024 * 1024]),
+        )
+        async with self.connect() as cluster, Consumer(cluster, config) as consumer:
+            consumer.assign(self._positions)
+            while not self.ending:
+                for fetched in await consumer.poll(1_000):
+                    tp = fetched.partition
+                    for record in fetched.records(isolation_level=self._isolation):
+                        self.oracle.consumes(self.name, tp, record.offset, bytes(record.value or b"").decode())
+                    self._positions[tp] = consumer.position(tp)
+                if self.chance.random() < 0.2:
+                    tp = self.chance.choice(self._partitions)
+                    found = await list_offsets(cluster, {tp: LATEST}, isolation_level=self._isolation)
+                    listed = found[tp]
+                    if listed.error is ErrorCode.NONE:
+                        self.oracle.told_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset)
+
+
+class GroupReader(Client):
+    """A member of a consumer group: reads what it is given, commits by hand now and then."""
+
+    def __init__(self, cluster: "SimCluster", name: str, group: str, topics: Sequence[str]) -> None:
+        super().__init__(cluster, name)
+        self._group = group
+        self._topics = list(topics)
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                await self._live()
+            except ClientError as error:
+                self.note(f"starts anew: {error!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        group = GroupConfig(
+            group_id=self._group,
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=8_000,
+            heartbeat_interval_ms=1_000,
+            enable_auto_commit=False,
+        )
+        config = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="earliest", fetch_max_wait_ms=300)
+        async with (
+            self.connect(api_timeout_ms=10_000) as cluster,
+            GroupConsumer(cluster, group, topics=self._topics, config=config) as consumer,
+        ):
+            until_s = self.world.now_s + self.chance.uniform(5, 20)
+            while not self.ending and self.world.now_s < until_s:
+                for fetched in await consumer.poll(500):
+                    consumer.consumed(fetched.partition, fetched.next_position)
+                if self.chance.random() < 0.5:
+                    await consumer.commit()
+
+
+class OffsetKeeper(Client):
+    """Commits ever higher offsets for a group of its own, without members: what is acknowledged must stay."""
+
+    def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._offset = 0
+
+    @property
+    def group(self) -> str:
+        return f"group-of-{self.name}"
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                async with self.connect(api_timeout_ms=10_000) as cluster:
+                    while not self.ending:
+                        await self._commit(cluster)
+                        await self.pause(*self.cluster.pace_s)
+            except ClientError as error:
+                self.note(f"starts anew: {error!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _commit(self, cluster: Cluster) -> None:
+        self._offset += 1
+        offsets = {tp: self._offset for tp in self._partitions if self.chance.random() < 0.7}
+        if not offsets:
+            return
+        self.oracle.commits(self.group, offsets)
+        outcome = await commit_offsets(
+            cluster, self.group, {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
+        )
+        done = {tp: offsets[tp] for tp, code in outcome.items() if code is ErrorCode.NONE}
+        self.oracle.committed(self.group, done)
+
+
+class Auditor(Client):
+    """When all is calm: waits until every replica is in sync, reads everything, and has the oracle compare."""
+
+    def __init__(self, cluster: "SimCluster", groups: Sequence[str]) -> None:
+        super().__init__(cluster, "auditor")
+        self._groups = list(groups)
+        self.is_done = False
+
+    async def main(self) -> None:
+        while True:
+            try:
+                async with self.connect() as cluster:
+                    await self._wait_until_in_sync(cluster)
+                    await self._audit(cluster)
+            except ClientError as error:
+                self.note(f"starts anew: {error!r}")
+                await asyncio.sleep(0.5)
+            else:
+                self.note("all is well")
+                self.is_done = True
+                return
+
+    async def _wait_until_in_sync(self, cluster: Cluster) -> None:
+        told = ""
+        while True:
+            topics = await cluster.all_topics()
+            trouble = [
+                f"{topic.name}-{partition.index} leader {partition.leader} isr {partition.isr} of {partition.replicas}"
+                for topic in topics.values()
+                for partition in topic.partitions
+                if partition.leader < 0 or set(partition.isr) != set(partition.replicas)
+            ]
+            missing = [name for name in self.cluster.topics if name not in topics]
+            if not trouble and not missing:
+                return
+            if told != (told := "; ".join(trouble[:3]) or f"missing {missing}"):
+                self.note(f"waits: {told}")
+            await asyncio.sleep(0.5)
+
+    async def _audit(self, cluster: Cluster) -> None:
+        starts: dict[TopicPartition, int] = {}
+        committed: dict[TopicPartition, list[Read]] = {}
+        for tp in self.cluster.partitions:
+            everything, starts[tp] = await self._read(cluster, tp, READ_UNCOMMITTED)
+            committed[tp], _ = await self._read(cluster, tp, READ_COMMITTED)
+            self.oracle.audit_partition(tp, log_start=starts[tp], everything=everything, committed=committed[tp])
+        self.oracle.audit_sums(committed, starts)
+        for group in self._groups:
+            found = await committed_offsets(cluster, group, require_stable=True)
+            self.oracle.audit_group(group, {tp: entry.offset for tp, entry in found.items()})
+        self.cluster.compare_replicas()
+
+    async def _read(self, cluster: Cluster, tp: TopicPartition, isolation: int) -> tuple[list[Read], int]:
+        start = await self._offset(cluster, tp, EARLIEST, isolation)
+        while True:
+            end = await self._offset(cluster, tp, LATEST, isolation)
+            if isolation == READ_UNCOMMITTED or end == await self._offset(cluster, tp, LATEST, READ_UNCOMMITTED):
+                break
+            await asyncio.sleep(0.5)  # a transaction is open: it times out, or its producer ends it
+        reads: list[Read] = []
+        async with Consumer(cluster, ConsumerConfig(isolation_level=isolation, auto_offset_reset="none")) as consumer:
+            consumer.assign({tp: start})
+            while consumer.position(tp) < end:
+                for fetched in await consumer.poll(1_000):
+                    reads += [
+                        Read(record.offset, bytes(record.value or b"").decode())
+                        for record in fetched.records(isolation_level=isolation)
+                    ]
+        return reads, start
+
+    async def _offset(self, cluster: Cluster, tp: TopicPartition, time: int, isolation: int) -> int:
+        listed = (await list_offsets(cluster, {tp: time}, isolation_level=isolation))[tp]
+        if listed.error is not ErrorCode.NONE:
+            raise BrokerRefused(listed.error)
+        return listed.offset

@@ -1,0 +1,294 @@
+"""The event loop of one simulated process: asyncio's interface, virtual time, no threads and no sockets of the machine.
+
+A turn runs what is ready, as asyncio does, and costs the process some virtual time: other processes go on meanwhile. Work for
+threads runs at a moment of its own, between two turns, and its end is heard of later.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Host, SimSocket
+
+#: Virtual time of one callback.
+CALLBACK_S = 20e-6
+#: A turn that is held up: garbage collection, a busy machine.
+HOLDUP_CHANCE = 0.0005
+
+
+class SimFuture(asyncio.Future):
+    """With a hash that is the same in every run: sets of futures are walked through."""
+
+    def __init__(self, *, loop: "SimLoop") -> None:
+        super().__init__(loop=loop)
+        self._number = loop.world.number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task):
+    def __init__(self, coro: Any, *, loop: "SimLoop", name: str | None, context: Any = None) -> None:
+        self._number = loop.world.number()
+        super().__init__(coro, loop=loop, name=name or f"task-{self._number}", context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """Owner: the world. `is_dead`: the process is gone, and nothing of it runs any more."""
+
+    def __init__(self, world: World, name: str, host: "Host") -> None:
+        self.world = world
+        self.name = name
+        self.host = host
+        self.is_dead = False
+        self._is_paused = False
+        self._ready: deque[asyncio.Handle] = deque()
+        self._wake_is_due = False
+        self._busy_until_s = 0.0
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        #: Kept until they end: nothing of a killed process may be closed by the garbage collector in the middle of a run.
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._readers: dict[int, asyncio.Handle] = {}
+        self._writers: dict[int, asyncio.Handle] = {}
+        self._late: list[Callable[[], None]] = []
+        #: Set while a callback runs: what it has cost beyond the usual, by disk.
+        self.cost_s = 0.0
+        self.sockets: dict[int, SimSocket] = {}
+        self._free_fds: list[int] = []
+        self._fds = 10
+        #: Told of exceptions that nobody took.
+        self.on_unhandled: Callable[[dict[str, Any]], None] = lambda context: None
+
+    # -- the world's side -----------------------------------------------------------------------------------------------
+
+    def run_ready(self) -> None:
+        self._wake_is_due = False
+        if self.is_dead or self._is_paused:
+            return
+        ready = self._ready
+        count = len(ready)
+        self.cost_s = 0.0
+        events._set_running_loop(self)
+        try:
+            for _ in range(count):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+                if self.is_dead:
+                    return
+        finally:
+            events._set_running_loop(None)
+        spent_s = count * CALLBACK_S + self.cost_s
+        if self.world.random.random() < HOLDUP_CHANCE:
+            spent_s += self.world.random.uniform(0.001, 0.05)
+        self._busy_until_s = self.world.now_s + spent_s
+        if ready:
+            self._want_turn()
+
+    def timer_fired(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._cancelled and not self.is_dead:
+            self._ready.append(handle)
+            self._want_turn()
+
+    def _want_turn(self) -> None:
+        if not self._wake_is_due and not self._is_paused and not self.is_dead:
+            self._wake_is_due = True
+            now_s = self.world.now_s
+            self.world.push(self._busy_until_s if self._busy_until_s > now_s else now_s, self, None)
+
+    def kill(self) -> None:
+        self.is_dead = True
+        self._ready.clear()
+        self._late.clear()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        late, self._late = self._late, []
+        for job in late:
+            self.world.after(0.0, job)
+        if self._ready:
+            self._want_turn()
+
+    # -- callbacks and time -----------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.world.now_s
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._want_turn()
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        return self.call_at(self.world.now_s + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if when != float("inf"):
+            self.world.push(when if when > self.world.now_s else self.world.now_s, self, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def create_future(self) -> "SimFuture":
+        return SimFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "SimTask":
+        task = SimTask(coro, loop=self, name=name, context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "SimFuture":
+        """On a thread that the process has: it begins a little later, and takes as long as its disk work does."""
+        future = self.create_future()
+        world = self.world
+
+        def work() -> None:
+            if self.is_dead:
+                return
+            if self._is_paused:
+                self._late.append(work)
+                return
+            self.cost_s = 0.0
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = func(*args)
+            except SystemExit:
+                raise
+            except BaseException as raised:
+                error = raised
+            if self.is_dead:
+                return
+            world.after(
+                self.cost_s + world.random.uniform(10e-6, 300e-6), lambda: self.call_soon(finish, result, error)
+            )
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        world.after(world.random.uniform(10e-6, 200e-6), work)
+        return future
+
+    def take_fd(self) -> int:
+        """The lowest that is free, as the kernel gives them out."""
+        if self._free_fds:
+            return heapq.heappop(self._free_fds)
+        self._fds += 1
+        return self._fds
+
+    def free_fd(self, fd: int) -> None:
+        heapq.heappush(self._free_fds, fd)
+
+    # -- sockets ----------------------------------------------------------------------------------------------------------
+
+    async def create_connection(self, protocol_factory: Any, host: str, port: int, *, ssl: Any = None, **_: Any) -> Any:
+        assert ssl is None, "TLS is not simulated"
+        return await self.host.connect(self, protocol_factory, host, port)
+
+    async def create_server(self, protocol_factory: Any, host: str, port: int, **_: Any) -> Any:
+        return self.host.serve(self, protocol_factory, port)
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: "SimSocket", **_: Any) -> Any:
+        return self.host.adopt(self, protocol_factory, sock)
+
+    def add_reader(self, fd: int, callback: Any, *args: Any) -> None:
+        self._readers[fd] = asyncio.Handle(callback, args, self)
+        self.sockets[fd].poll()
+
+    def remove_reader(self, fd: int) -> bool:
+        handle = self._readers.pop(fd, None)
+        if handle is not None:
+            handle.cancel()
+        return handle is not None
+
+    def add_writer(self, fd: int, callback: Any, *args: Any) -> None:
+        self._writers[fd] = asyncio.Handle(callback, args, self)
+        self.sockets[fd].poll()
+
+    def remove_writer(self, fd: int) -> bool:
+        handle = self._writers.pop(fd, None)
+        if handle is not None:
+            handle.cancel()
+        return handle is not None
+
+    def readable(self, fd: int) -> None:
+        """Level-triggered: the callback runs for as long as there is something to read."""
+        self._ready_for(fd, self._readers, lambda sock: sock.is_readable)
+
+    def writable(self, fd: int) -> None:
+        self._ready_for(fd, self._writers, lambda sock: sock.is_writable)
+
+    def _ready_for(self, fd: int, handles: dict[int, asyncio.Handle], is_ready: Callable[["SimSocket"], bool]) -> None:
+        handle = handles.get(fd)
+        if handle is None:
+            return
+
+        def run() -> None:
+            if handles.get(fd) is not handle or fd not in self.sockets or not is_ready(self.sockets[fd]):
+                return
+            handle._run()
+            if handles.get(fd) is handle and fd in self.sockets and is_ready(self.sockets[fd]):
+                self.call_soon(run)
+
+        self.call_soon(run)
+
+    # -- the rest of asyncio's interface that is used ---------------------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self._handler = handler
+
+    def get_exception_handler(self) -> Any:
+        return self._handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.on_unhandled(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_dead:
+            return
+        if self._handler is None:
+            self.default_exception_handler(context)
+        else:
+            self._handler(self, context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """There are none that would matter."""
+
+    def _asyncgen_hook(self, _: object) -> None:
+        """Unused."""

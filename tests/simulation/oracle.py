@@ -1,0 +1,252 @@
+"""What was promised to whom, and whether it was kept. The load writes its books here; the audit at the end compares them.
+
+Every promise has a name; the first that is broken ends the run.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from barnabas.core.ids import TopicPartition
+from tests.simulation.world import World
+
+#: What a record's name looks like on the wire.
+SEPARATOR = "/"
+
+
+class Fate(Enum):
+    """Of a record, a transaction or a commit, as its client knows it."""
+
+    OPEN = "under way"
+    DONE = "acknowledged"
+    UNKNOWN = "given up"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record, named so that no other has its value."""
+
+    name: str
+    producer: str
+    number: int
+    tp: TopicPartition
+    #: Promised to survive: acks=all, with enough replicas.
+    is_durable: bool
+    #: At most once in the log.
+    is_idempotent: bool
+    transaction: "Sum | None" = None
+    fate: Fate = Fate.OPEN
+    offset: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Sum:
+    """A transaction: all of its records or none."""
+
+    name: str
+    fate: Fate = Fate.OPEN
+    records: list[Sent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    offset: int
+    name: str
+
+
+class Oracle:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.sent: dict[str, Sent] = {}
+        self._numbers: dict[tuple[str, TopicPartition], int] = {}
+        self.acknowledged = 0
+        self.transactions: list[Sum] = []
+        #: What consumers have seen at an offset, which is committed and never changes.
+        self._seen: dict[TopicPartition, dict[int, str]] = {}
+        self._positions: dict[tuple[str, TopicPartition], int] = {}
+        #: (partition, isolation level) -> (leader epoch, offset) of the highest end that anybody was told of.
+        self._ends: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        #: (group, partition) -> the last offset that a commit was acknowledged for, and those asked for since.
+        self._committed: dict[tuple[str, TopicPartition], int] = {}
+        self._committing: dict[tuple[str, TopicPartition], set[int]] = {}
+        #: Partitions whose last in-sync replica lost its power: nothing is promised of what was there before.
+        self.excused: dict[TopicPartition, str] = {}
+        #: Records below were deleted because somebody asked for it.
+        self.deleted_below: dict[TopicPartition, int] = {}
+
+    # -- books ------------------------------------------------------------------------------------------------------------
+
+    def sends(
+        self,
+        producer: str,
+        tp: TopicPartition,
+        *,
+        is_durable: bool,
+        is_idempotent: bool,
+        transaction: Sum | None = None,
+    ) -> Sent:
+        number = self._numbers[producer, tp] = self._numbers.get((producer, tp), 0) + 1
+        name = SEPARATOR.join((producer, f"{tp.topic}-{tp.partition}", str(number)))
+        record = Sent(name, producer, number, tp, is_durable, is_idempotent, transaction)
+        self.sent[name] = record
+        if transaction is not None:
+            transaction.records.append(record)
+        return record
+
+    def acknowledges(self, record: Sent, offset: int) -> None:
+        record.fate, record.offset = Fate.DONE, offset
+        self.acknowledged += 1
+
+    def begins(self, name: str) -> Sum:
+        transaction = Sum(name)
+        self.transactions.append(transaction)
+        return transaction
+
+    def consumes(self, reader: str, tp: TopicPartition, offset: int, name: str) -> None:
+        before = self._positions.get((reader, tp), -1)
+        if offset <= before:
+            self._broken("a reader reads in order", f"{reader} read {tp} at {offset} after {before}")
+        self._positions[reader, tp] = offset
+        self._sees(reader, tp, offset, name)
+
+    def seeks(self, reader: str, tp: TopicPartition, offset: int) -> None:
+        self._positions[reader, tp] = offset - 1
+
+    def _sees(self, reader: str, tp: TopicPartition, offset: int, name: str) -> None:
+        if name not in self.sent:
+            self._broken("no record comes from nowhere", f"{reader} read {name!r} at {tp} offset {offset}")
+        known = self._seen.setdefault(tp, {}).setdefault(offset, name)
+        if known != name and tp not in self.excused:
+            self._broken(
+                "committed records do not change", f"{tp} offset {offset} was {known}, and is {name} to {reader}"
+            )
+
+    def told_end(self, reader: str, tp: TopicPartition, isolation: int, leader_epoch: int, offset: int) -> None:
+        """The end never goes back, as long as a reader does not go back to an older leader."""
+        epoch, end = self._ends.get((tp, isolation), (-1, -1))
+        if leader_epoch >= epoch:
+            if offset < end and tp not in self.excused:
+                what = "last stable offset" if isolation else "high watermark"
+                self._broken(
+                    f"the {what} never goes back",
+                    f"{tp}: {end} in epoch {epoch}, then {offset} in epoch {leader_epoch} to {reader}",
+                )
+            self._ends[tp, isolation] = (leader_epoch, max(offset, end))
+
+    def commits(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in offsets.items():
+            self._committing.setdefault((group, tp), set()).add(offset)
+
+    def committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in offsets.items():
+            self._committed[group, tp] = offset
+            # What was asked for before and is lower must not win; what is still under way may.
+            self._committing[group, tp] = {each for each in self._committing[group, tp] if each > offset}
+
+    def excuse(self, tp: TopicPartition, why: str) -> None:
+        if tp not in self.excused:
+            self._world.note("oracle", f"excuses {tp}: {why}")
+            self.excused[tp] = why
+
+    def _broken(self, name: str, detail: str) -> None:
+        self._world.violate(name, detail)
+
+    # -- the audit --------------------------------------------------------------------------------------------------------
+
+    def audit_partition(
+        self,
+        tp: TopicPartition,
+        *,
+        log_start: int,
+        everything: list[Read],
+        committed: list[Read],
+    ) -> None:
+        """`everything`: what a read_uncommitted consumer reads from the log's start to its end."""
+        start = log_start
+        for read in (*everything, *committed):
+            self._sees("audit", tp, read.offset, read.name)
+        at = {read.offset: read.name for read in everything}
+        for offset, name in self._seen.get(tp, {}).items():
+            if offset >= start and offset not in at and tp not in self.excused:
+                self._broken("what was read once can be read again", f"{name} was at {tp} offset {offset}, and is gone")
+        self._audit_records(tp, start, everything)
+        self._audit_transactions(tp, start, everything, committed)
+
+    def _audit_records(self, tp: TopicPartition, start: int, everything: list[Read]) -> None:
+        places: dict[str, list[int]] = {}
+        for read in everything:
+            places.setdefault(read.name, []).append(read.offset)
+        last: dict[str, tuple[int, str]] = {}
+        for name, offsets in places.items():
+            record = self.sent.get(name)
+            if record is None:
+                continue
+            if len(offsets) > 1 and record.is_idempotent:
+                self._broken("an idempotent producer's record is there once", f"{name} is at {tp} offsets {offsets}")
+            if record.is_idempotent:
+                before = last.get(record.producer)
+                if before is not None and before[0] > record.number:
+                    self._broken("records keep their order", f"{tp}: {name} comes after {before[1]}")
+                last[record.producer] = (record.number, name)
+        if tp in self.excused:
+            return
+        for record in self.sent.values():
+            if record.tp != tp or record.fate is not Fate.DONE or not record.is_durable or record.offset < start:
+                continue
+            if record.offset not in places.get(record.name, ()):
+                found = places.get(record.name)
+                self._broken(
+                    "acknowledged records survive",
+                    f"{record.name} was acknowledged at {tp} offset {record.offset} and is "
+                    f"{f'at {found}' if found else 'nowhere'} (log {start}..{everything[-1].offset if everything else start})",
+                )
+
+    def _audit_transactions(
+        self, tp: TopicPartition, start: int, everything: list[Read], committed: list[Read]
+    ) -> None:
+        visible = {read.name for read in committed}
+        for read in everything:
+            record = self.sent.get(read.name)
+            if record is not None and record.transaction is None and read.name not in visible:
+                self._broken(
+                    "read_committed shows what is in no transaction", f"{read.name} at {tp} offset {read.offset}"
+                )
+        for name in visible:
+            record = self.sent.get(name)
+            if record is not None and record.transaction is not None and record.transaction.fate is Fate.ABORTED:
+                self._broken("no aborted record is seen", f"{name} of {record.transaction.name}")
+
+    def audit_sums(
+        self, committed: Mapping[TopicPartition, Iterable[Read]], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """All partitions have been read: transactions are whole."""
+        visible = {read.name for reads in committed.values() for read in reads}
+        for transaction in self.transactions:
+            records = [
+                each
+                for each in transaction.records
+                if each.tp not in self.excused and not (each.fate is Fate.DONE and each.offset < starts.get(each.tp, 0))
+            ]
+            seen = [each for each in records if each.name in visible]
+            missing = [each for each in records if each.name not in visible]
+            if transaction.fate is Fate.DONE and missing:
+                self._broken("committed transactions are whole", f"{transaction.name} lacks {missing[0].name}")
+            # Whoever gave up before its end knows nothing; what the brokers acknowledged belongs together.
+            known = [each for each in missing if each.fate is Fate.DONE]
+            if transaction.fate is Fate.UNKNOWN and seen and known:
+                self._broken(
+                    "transactions are seen whole or not at all",
+                    f"{transaction.name} shows {seen[0].name} and not {known[0].name}",
+                )
+
+    def audit_group(self, group: str, found: Mapping[TopicPartition, int]) -> None:
+        for (name, tp), offset in self._committed.items():
+            if name != group or tp in self.excused:
+                continue
+            allowed = {offset, *self._committing.get((group, tp), ())}
+            if found.get(tp, -1) not in allowed:
+                self._broken(
+                    "committed group offsets stay",
+                    f"{group} committed {offset} for {tp} and finds {found.get(tp, -1)}",
+                )

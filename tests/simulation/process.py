@@ -1,0 +1,224 @@
+"""Processes: a broker, ZooKeeper, a client. Each has a host, a loop for one life, a clock that may be wrong, a disk."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, Future
+from functools import partial
+from random import Random
+from typing import Any
+
+from barnabas.broker import Broker
+from barnabas.coordination.embedded.config import ZooKeeperConfig
+from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.kazoo_client import KazooConnection
+from barnabas.server.platform import Platform
+from tests.simulation.compaction import InProcessWorker
+from tests.simulation.disk import Life, SimDisk
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Network
+from tests.simulation.world import EPOCH_MS, World
+from tests.simulation.zookeeper import SimKazooClient, SimLogThread
+
+
+class SimClock:
+    """The world's time; the wall clock may be off, and may jump."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + int(self._world.now_s * 1000) + self.skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._world.now_s
+
+
+class InlinePool(Executor):
+    """Threads within a thread: one job after the other."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Process:
+    """Owner: the world. One at a time on its host."""
+
+    def __init__(self, world: World, network: Network, name: str) -> None:
+        self.world = world
+        self.network = network
+        self.name = name
+        self.host = network.host(name)
+        self.clock = SimClock(world)
+        self.storage = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000)
+        self._life: Life | None = None
+        self.loop: SimLoop | None = None
+        self.lives = 0
+        #: Told when the process ends by itself, with what ended it.
+        self.on_end: Callable[[Process, BaseException | None], None] = lambda process, error: None
+
+    @property
+    def is_up(self) -> bool:
+        return self.loop is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.loop is not None and self.loop.is_paused
+
+    def start(self) -> None:
+        assert self.loop is None, f"{self.name} runs already"
+        self.lives += 1
+        if not self.host.is_up:
+            self.host.boot()
+        loop = self.loop = SimLoop(self.world, self.name, self.host)
+        loop.on_unhandled = self._unhandled
+        self.world.note(self.name, f"starts, life {self.lives}")
+        task = loop.create_task(self.main(), name="main")
+        task.add_done_callback(partial(self._ended, loop))
+
+    def main(self) -> Coroutine[Any, Any, None]:
+        raise NotImplementedError
+
+    def _unhandled(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        detail = f"{self.name}: {context.get('message')}: {error!r}"
+        self.world.failure = error
+        self.world.violate("no exception is left unhandled", detail)
+
+    def _ended(self, loop: SimLoop, task: "asyncio.Task[None]") -> None:
+        if self.loop is loop:
+            self.loop = None
+            error = None if task.cancelled() else task.exception()
+            self.world.note(self.name, f"has ended{'' if error is None else f': {error!r}'}")
+            self.host.process_died(loop)
+            loop.kill()
+            self._let_disk_go()
+            self.on_end(self, error)
+
+    def kill(self) -> None:
+        """The process dies; the kernel and its page cache live on."""
+        loop, self.loop = self.loop, None
+        assert loop is not None
+        self.world.note(self.name, "is killed")
+        loop.kill()
+        self.host.process_died(loop)
+        self._let_disk_go()
+
+    def cut_power(self) -> None:
+        loop, self.loop = self.loop, None
+        self.world.note(self.name, "loses power")
+        if loop is not None:
+            loop.kill()
+        self.host.lose_power()
+        self._life = None
+        self.storage.power_cut(self.world.random)
+
+    def _take_disk(self) -> Life:
+        self._life = self.storage.life()
+        return self._life
+
+    def _let_disk_go(self) -> None:
+        if self._life is not None:
+            self.storage.process_died(self._life)
+            self._life = None
+
+    def pause(self) -> None:
+        assert self.loop is not None
+        self.world.note(self.name, "is paused")
+        self.loop.pause()
+
+    def resume(self) -> None:
+        assert self.loop is not None
+        self.world.note(self.name, "goes on")
+        self.loop.resume()
+
+
+class ZooKeeperProcess(Process):
+    def __init__(self, world: World, network: Network) -> None:
+        super().__init__(world, network, "zk")
+        self.server: EmbeddedZooKeeper | None = None
+        self.is_ready = False
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_up and self.is_ready and not self.is_paused
+
+    def expire(self, session_id: int) -> bool:
+        """End a session of somebody's before its time."""
+        assert self.server is not None and self.loop is not None
+        service = self.server.service
+        if session_id not in service.by_session:
+            return False
+        self.loop.call_soon(service.expire, session_id)
+        return True
+
+    async def main(self) -> None:
+        self.is_ready = False
+        self.server = EmbeddedZooKeeper(
+            "/zookeeper",
+            "zk",
+            2181,
+            config=ZooKeeperConfig(tick_time_ms=500),
+            clock=self.clock,
+            disk=self._take_disk(),
+            make_log_thread=SimLogThread,
+        )
+        await self.server.start()
+        self.is_ready = True
+        assert self.server.failed is not None
+        await self.server.failed
+
+
+class BrokerProcess(Process):
+    def __init__(self, world: World, network: Network, broker_id: int, settings: Mapping[str, str]) -> None:
+        super().__init__(world, network, f"b{broker_id}")
+        self.id = broker_id
+        self.settings = dict(settings)
+        self.broker: Broker | None = None
+        self.is_ready = False
+        self.is_stopping = False
+        #: Told instead of `on_end` when the broker was told to stop.
+        self.on_stopped: Callable[[Process, BaseException | None], None] = lambda process, error: None
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_up and self.is_ready and not self.is_paused and not self.is_stopping
+
+    async def main(self) -> None:
+        loop = self.loop
+        assert loop is not None
+        self.is_ready = self.is_stopping = False
+        platform = Platform(
+            clock=self.clock,
+            disk=self._take_disk(),
+            make_cleaner_worker=lambda loop, env: InProcessWorker(env),
+            random=Random(self.world.random.getrandbits(64)),
+            make_pool=lambda threads, name: InlinePool(),
+            listen=partial(self.host.listen, loop),
+            zookeeper=partial(KazooConnection, make_client=SimKazooClient),
+        )
+        self.broker = Broker(self.settings, platform=platform)
+        await self.broker.run(self._ready)
+
+    def _ready(self, broker: Broker) -> None:
+        self.is_ready = True
+        self.world.note(self.name, "is ready")
+
+    def _ended(self, loop: SimLoop, task: "asyncio.Task[None]") -> None:
+        told = self.is_stopping
+        on_end = self.on_end
+        if told:
+            self.on_end = self.on_stopped
+        super()._ended(loop, task)
+        self.on_end = on_end
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self.world.note(self.name, "is told to stop")
+        if self.broker is not None:
+            self.broker.stop()

@@ -1,0 +1,67 @@
+"""What a seed's world looks like: no two are alike, and the brokers of one are not alike either."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+#: Settings that a broker may have for itself, changed when it starts again.
+VARIED: dict[str, tuple[str, ...]] = {
+    "transaction.partition.verification.enable": ("true", "true", "true", "false"),
+    "transaction.two.phase.commit.enable": ("false", "true"),
+    "replica.fetch.wait.max.ms": ("50", "300", "500"),
+    "num.replica.fetchers": ("1", "2"),
+    "log.flush.interval.messages": ("9223372036854775807", "9223372036854775807", "1", "10"),
+    "log.flush.interval.ms": ("9223372036854775807", "1000"),
+    "auto.leader.rebalance.enable": ("true", "false"),
+    "unclean.leader.election.enable": ("false",),
+    "num.recovery.threads.per.data.dir": ("1", "4"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    brokers: int = 3
+    #: Virtual seconds of faults under load.
+    seconds: float = 25.0
+    #: Between two actions of a client.
+    pace_s: tuple[float, float] = (0.3, 1.5)
+    #: Between two faults.
+    fault_every_s: tuple[float, float] = (0.3, 2.5)
+    session_timeout_ms: int = 3_000
+    replica_lag_ms: int = 2_000
+    segment_bytes: int = 1_048_576
+    producers: int = 1
+    transactional: int = 1
+    readers: int = 1
+    group_members: int = 1
+    has_acks_one: bool = False
+    has_keeper: bool = True
+    has_admin: bool = True
+    is_network_slow: bool = False
+    settings: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(seed: int) -> "Scenario":
+        chance = Random(seed * 7919 + 13)
+        brokers = chance.choice([3, 3, 3, 4, 5])
+        return Scenario(
+            brokers=brokers,
+            seconds=chance.choice([15.0, 25.0, 40.0]),
+            pace_s=chance.choice([(0.05, 0.4), (0.3, 1.5), (0.3, 1.5), (0.0, 3.0)]),
+            fault_every_s=chance.choice([(0.1, 1.0), (0.3, 2.5), (0.3, 2.5), (2.0, 6.0)]),
+            session_timeout_ms=chance.choice([2_000, 3_000, 6_000]),
+            replica_lag_ms=chance.choice([1_000, 2_000, 5_000]),
+            segment_bytes=chance.choice([1_048_576, 4_000, 1_500]),
+            producers=chance.choice([1, 1, 2]),
+            transactional=chance.choice([0, 1, 1, 2]),
+            readers=chance.choice([1, 2]),
+            group_members=chance.choice([0, 1, 2, 3]),
+            has_acks_one=chance.random() < 0.2,
+            has_keeper=chance.random() < 0.7,
+            has_admin=chance.random() < 0.6,
+            settings={number: vary(chance) for number in range(1, brokers + 1)},
+        )
+
+
+def vary(chance: Random) -> dict[str, str]:
+    """Some settings, from time to time another one."""
+    return {name: chance.choice(values) for name, values in VARIED.items() if chance.random() < 0.5}

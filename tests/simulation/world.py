@@ -1,0 +1,113 @@
+"""One virtual clock, one source of chance, one queue of what happens next; and the story of what happened.
+
+Everything in a simulation runs in the order of this queue, so a seed is one run. Processes never see each other's loops:
+they meet on the simulated network, disk and ZooKeeper alone.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.loop import SimLoop
+
+#: 2026-01-01T00:00:00Z: where wall clocks begin.
+EPOCH_MS = 1_767_225_600_000
+#: More events than this at one moment: something spins.
+EVENTS_AT_ONCE_MAX = 20_000
+
+
+class Violation(AssertionError):
+    """A promise was broken. `name` is which one."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now_s = self.began_s = 100.0
+        self._events: list[tuple[float, int, Any, Any]] = []
+        self._numbers = 0
+        self._at_once = 0
+        self.steps = 0
+        #: (when, who, what)
+        self.story: list[tuple[float, str, str]] = []
+        self.violation: Violation | None = None
+        #: The exception behind it, if there is one.
+        self.failure: BaseException | None = None
+
+    # -- the queue ----------------------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def at(self, when_s: float, action: Callable[[], None]) -> None:
+        self.push(when_s, None, action)
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.push(self.now_s + delay_s, None, action)
+
+    def push(self, when_s: float, loop: "SimLoop | None", what: Any) -> None:
+        """`what` is an action of the world's, a timer of the loop's, or None: the loop has callbacks to run."""
+        self._numbers += 1
+        heapq.heappush(self._events, (when_s, self._numbers, loop, what))
+
+    def run_until(self, end_s: float) -> None:
+        events = self._events
+        while events and self.violation is None:
+            when_s, _, loop, what = events[0]
+            if when_s > end_s:
+                break
+            heapq.heappop(events)
+            self.steps += 1
+            if when_s > self.now_s:
+                self.now_s = when_s
+                self._at_once = 0
+            else:
+                self._at_once += 1
+                if self._at_once > EVENTS_AT_ONCE_MAX:
+                    self.violate("nothing spins", f"time stands still at {self.now_s:.6f} s")
+            if loop is None:
+                what()
+            elif what is None:
+                loop.run_ready()
+            else:
+                loop.timer_fired(what)
+        if self.violation is not None:
+            raise self.violation
+        self.now_s = max(self.now_s, end_s)
+
+    # -- chance -------------------------------------------------------------------------------------------------------
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def between(self, low: float, high: float) -> float:
+        return self.random.uniform(low, high)
+
+    # -- what happened --------------------------------------------------------------------------------------------------
+
+    def note(self, who: str, what: str) -> None:
+        self.story.append((self.now_s, who, what))
+
+    def violate(self, name: str, detail: str) -> None:
+        """The run ends with the first promise that is broken."""
+        if self.violation is None:
+            self.violation = Violation(name, detail)
+            self.note("oracle", f"BROKEN {name}: {detail}")
+
+    def told(self, last: int | None = None) -> str:
+        lines = self.story if last is None else self.story[-last:]
+        return "\n".join(f"{when_s - 100:9.4f} {who:<12} {what}" for when_s, who, what in lines)
+
+    def digest(self) -> str:
+        """Equal for equal runs."""
+        return hashlib.sha256(self.told().encode()).hexdigest()[:16]
