@@ -217,9 +217,12 @@ class ControlRequests:
     def _lead(self, partition: Partition, order: PartitionOrder) -> None:
         self._fetchers.remove([order.tp])
         self._open_log(partition, order)
-        partition.become_leader(order.state, now_ms=self._clock.now_ms())
+        is_elected = partition.become_leader(order.state, now_ms=self._clock.now_ms())
         log.debug("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)
-        self._replicas.wake_all(partition)
+        if is_elected:
+            self._replicas.elected(partition)
+        else:
+            self._replicas.wake_all(partition)
 
     def _follow(self, partition: Partition, order: PartitionOrder) -> None:
         self._open_log(partition, order)

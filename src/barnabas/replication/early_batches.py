@@ -1,13 +1,14 @@
 """Batches that come before their turn: an earlier one of their producer was refused a moment ago, and will come again.
 
 A producer has up to five batches under way. After an election the new leader may refuse the first because it does not know
-of its election yet, and know of it when the second arrives. Nothing is out of order then, the second is only early. Kafka
-answers OUT_OF_ORDER_SEQUENCE_NUMBER, whereupon librdkafka raises its epoch and sends everything unacknowledged again, in
-all partitions, also what had been written; or it appends the second batch before the first where it does not know the
-producer. Here the second gets the first one's error, which is retriable, and both come again in their order.
+of its election yet, and know of it when the second arrives; or the former leader refuses the first while librdkafka sends
+the second to the new one. Nothing is out of order then, the second is only early. Kafka answers
+OUT_OF_ORDER_SEQUENCE_NUMBER, whereupon librdkafka raises its epoch and sends everything unacknowledged again, in all
+partitions, also what had been written; or it appends the second batch before the first where it does not know the
+producer. Here the second gets a retriable error, and both come again in their order.
 
-A true gap is not hidden for long: a refusal speaks for at most the four batches that may follow it, and for two minutes.
-Owner: the event loop.
+A true gap is not hidden for long: four batches may follow the one that is missing, so four times it is early. Then the log
+judges, as it does where nothing was refused and no leader elected. Owner: the event loop.
 """
 
 from typing import Final
@@ -15,47 +16,58 @@ from typing import Final
 from barnabas.core.clock import Clock
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import NO_PRODUCER_ID, TopicPartition
-from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, MAGIC_AT, MAGIC_V2, BatchHeader
+from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, MAGIC_AT, MAGIC_V2, BatchHeader, increment_sequence
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import BATCHES_RETAINED, is_ahead
 
 #: Producers and partitions that are remembered, about 3 MB. Beyond it the oldest goes, and Kafka's answer is given.
-REFUSALS_MAX: Final = 10_000
+MISSING_MAX: Final = 10_000
 #: `delivery.timeout.ms` of Java: after that the refused batch does not come again.
 KEPT_S: Final = 120.0
+#: How long a producer may have batches under way to the leader before this one.
+ELECTED_S: Final = 10.0
+#: For what another broker has refused. Clients repeat it, and do not look for another leader.
+_NOT_YET: Final = ErrorCode.NOT_ENOUGH_REPLICAS
 #: Whether these bytes are what the producer sent is not known: its name would be no more certain.
 _UNTRUSTED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE})
 
 
-class _Refusal:
+class _Missing:
+    """A batch that has to come before those that follow it."""
+
     __slots__ = ("at_s", "code", "epoch", "followers_left", "sequence")
 
-    def __init__(self, header: BatchHeader, code: ErrorCode, at_s: float) -> None:
-        self.epoch = header.producer_epoch
-        #: The first of the batch that was refused.
-        self.sequence = header.base_sequence
+    def __init__(self, epoch: int, sequence: int, code: ErrorCode, at_s: float) -> None:
+        self.epoch = epoch
+        #: Its first.
+        self.sequence = sequence
         self.code = code
         self.at_s = at_s
         #: How many more batches may have been under way behind it.
         self.followers_left = BATCHES_RETAINED - 1
 
-    def is_settled(self, log: Log | None, producer_id: int) -> bool:
-        """Whether the refused batch has come by another way: through a leader in between, whose log this one copied."""
+    def has_come(self, log: Log | None, producer_id: int) -> bool:
+        """Whether the log has it: through a leader in between, whose log this one copied."""
         entry = log.producers.entry(producer_id) if log is not None else None
-        if entry is None or entry.producer_epoch < self.epoch:
-            return False
-        if entry.producer_epoch > self.epoch:
-            return True
-        return bool(entry.batches) and (
-            entry.last_sequence == self.sequence or is_ahead(entry.last_sequence, of=self.sequence)
-        )
+        if entry is None or entry.producer_epoch != self.epoch:
+            return entry is not None and entry.producer_epoch > self.epoch
+        return bool(entry.batches) and not is_ahead(self.sequence, of=entry.last_sequence)
 
 
 class EarlyBatches:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: Oldest first. Empty but for the moments after a refusal: the hot path looks at nothing else.
-        self.refusals: dict[tuple[TopicPartition, int], _Refusal] = {}
+        #: Oldest first.
+        self.missing: dict[tuple[TopicPartition, int], _Missing] = {}
+        #: When this broker was elected, where that was lately.
+        self._elected_s: dict[TopicPartition, float] = {}
+        #: Nothing was refused and nobody elected lately: the hot path looks at nothing else.
+        self.is_quiet = True
+
+    def elected(self, tp: TopicPartition) -> None:
+        """This broker leads a partition that another one has led, or itself in another epoch."""
+        self._elected_s[tp] = self._clock.monotonic_s()
+        self.is_quiet = False
 
     def refused(self, tp: TopicPartition, records: memoryview | bytearray, code: ErrorCode, log: Log | None) -> None:
         """A client's batch was refused with `code`, and nothing of it was written."""
@@ -64,16 +76,20 @@ class EarlyBatches:
         header = _header(records)
         if header is None:
             return
-        key = (tp, header.producer_id)
-        known = self.refusals.get(key)
-        if known is not None:
-            comes_after = known.epoch == header.producer_epoch and is_ahead(header.base_sequence, of=known.sequence)
-            if comes_after and not self._is_over(known) and not known.is_settled(log, header.producer_id):
+        known = self.missing.get((tp, header.producer_id))
+        if known is not None and known.followers_left and known.epoch == header.producer_epoch:
+            comes_after = is_ahead(header.base_sequence, of=known.sequence)
+            if comes_after and not self._is_over(known) and not known.has_come(log, header.producer_id):
                 return
-            del self.refusals[key]
-        self.refusals[key] = _Refusal(header, code, self._clock.monotonic_s())
-        if len(self.refusals) > REFUSALS_MAX:
-            del self.refusals[next(iter(self.refusals))]
+        self._add(tp, header.producer_id, header.producer_epoch, header.base_sequence, code)
+
+    def _add(self, tp: TopicPartition, producer_id: int, epoch: int, sequence: int, code: ErrorCode) -> _Missing:
+        self.missing.pop((tp, producer_id), None)
+        missing = self.missing[tp, producer_id] = _Missing(epoch, sequence, code, self._clock.monotonic_s())
+        if len(self.missing) > MISSING_MAX:
+            del self.missing[next(iter(self.missing))]
+        self.is_quiet = False
+        return missing
 
     def code_for(self, tp: TopicPartition, records: memoryview | bytearray, log: Log | None) -> ErrorCode:
         """What to answer a client's batch with that is early; NONE where it is not, and the log may judge it."""
@@ -81,33 +97,45 @@ class EarlyBatches:
         if header is None:
             return ErrorCode.NONE
         key = (tp, header.producer_id)
-        refusal = self.refusals.get(key)
-        if refusal is None:
-            return ErrorCode.NONE
-        if header.producer_epoch == refusal.epoch and is_ahead(refusal.sequence, of=header.base_sequence):
-            return ErrorCode.NONE  # a retry of one before it
-        comes_again = header.base_sequence == refusal.sequence
-        if (
-            header.producer_epoch != refusal.epoch
-            or comes_again
-            or self._is_over(refusal)
-            or refusal.is_settled(log, header.producer_id)
+        missing = self.missing.get(key)
+        if missing is not None and (
+            header.producer_epoch != missing.epoch
+            or header.base_sequence == missing.sequence
+            or self._is_over(missing)
+            or missing.has_come(log, header.producer_id)
         ):
-            del self.refusals[key]
+            del self.missing[key]
+            missing = None
+        if missing is None and tp in self._elected_s:
+            missing = self._missing_since_election(tp, header, log)
+        if missing is None or not missing.followers_left or not is_ahead(header.base_sequence, of=missing.sequence):
             return ErrorCode.NONE
-        refusal.followers_left -= 1
-        if refusal.followers_left == 0:
-            del self.refusals[key]
-        return refusal.code
+        missing.followers_left -= 1
+        return missing.code
+
+    def _missing_since_election(self, tp: TopicPartition, header: BatchHeader, log: Log | None) -> _Missing | None:
+        """What a producer leaves out soon after an election has probably been refused by the leader before."""
+        if log is None or self._clock.monotonic_s() - self._elected_s[tp] > ELECTED_S:
+            return None
+        entry = log.producers.entry(header.producer_id)
+        expected = 0
+        if entry is not None and entry.producer_epoch == header.producer_epoch and entry.batches:
+            expected = increment_sequence(entry.last_sequence, 1)
+        if not is_ahead(header.base_sequence, of=expected):
+            return None
+        return self._add(tp, header.producer_id, header.producer_epoch, expected, _NOT_YET)
 
     def forget_old(self) -> None:
-        """Now and then: producers that did not come again."""
-        over = [key for key, refusal in self.refusals.items() if self._is_over(refusal)]
-        for key in over:
-            del self.refusals[key]
+        """Now and then: producers that did not come again, and elections that are over."""
+        if self.is_quiet:
+            return
+        now_s = self._clock.monotonic_s()
+        self.missing = {key: missing for key, missing in self.missing.items() if now_s - missing.at_s <= KEPT_S}
+        self._elected_s = {tp: at_s for tp, at_s in self._elected_s.items() if now_s - at_s <= ELECTED_S}
+        self.is_quiet = not self.missing and not self._elected_s
 
-    def _is_over(self, refusal: _Refusal) -> bool:
-        return self._clock.monotonic_s() - refusal.at_s > KEPT_S
+    def _is_over(self, missing: _Missing) -> bool:
+        return self._clock.monotonic_s() - missing.at_s > KEPT_S
 
 
 def _header(records: memoryview | bytearray) -> BatchHeader | None:

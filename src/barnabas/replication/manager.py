@@ -152,6 +152,12 @@ class ReplicaManager:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on broker {self.broker_id}")
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
 
+    def elected(self, partition: Partition) -> None:
+        """This broker leads from now on. Producers may have batches under way that the leader before has refused."""
+        if partition.machine.leader_epoch > 0:
+            self._early.elected(partition.tp)
+        self.wake_all(partition)
+
     def counters(self, topic: str) -> TopicCounters:
         counters = self._counters.get(topic)
         if counters is None:
@@ -187,10 +193,10 @@ class ReplicaManager:
                 partition = self.require(tp)
                 if topic_id is not None and partition.topic_id not in (None, topic_id):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} is of another topic of that name")
-                if self._early.refusals and origin is Origin.CLIENT:
+                if not self._early.is_quiet and origin is Origin.CLIENT:
                     code = self._early.code_for(tp, records, partition.log)
                     if code is not ErrorCode.NONE:
-                        outcome.error, outcome.message = code, "an earlier batch of this producer was refused"
+                        outcome.error, outcome.message = code, "an earlier batch of this producer has to come first"
                         continue
                 info, hw_moved = partition.append_as_leader(
                     records,

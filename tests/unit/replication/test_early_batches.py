@@ -15,6 +15,7 @@ from barnabas.replication.state import PartitionState
 from barnabas.storage.log_types import Origin
 
 OK, NOT_LEADER, EARLY = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER
+NOT_YET = ErrorCode.NOT_ENOUGH_REPLICAS
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -28,6 +29,11 @@ class Leader(World):
     def lead(self) -> None:
         self._epoch += 1
         self.partition.become_leader(self._state(ME), now_ms=self.clock.now_ms())
+
+    def be_elected(self) -> None:
+        """As `lead`, and the manager hears of it, as from a control request."""
+        self.lead()
+        self.manager.elected(self.partition)
 
     def follow(self) -> None:
         self._epoch += 1
@@ -80,7 +86,7 @@ def test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come
     assert leader.elected_behind_the_first_of(1, 2, 3, 4, 5) == [NOT_LEADER] + [EARLY] * 4
     assert [leader.produce(sequence) for sequence in range(1, 6)] == [OK] * 5
     assert leader.log.log_end_offset == 6
-    assert leader.manager._early.refusals == {}
+    assert leader.manager._early.missing == {}
 
 
 def test_producer_that_the_new_leader_does_not_know_is_not_put_before_its_own_first_batch(leader: Leader) -> None:
@@ -117,16 +123,16 @@ def test_true_gap_is_told_when_the_refusal_is_old(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     leader.clock.advance_ms(int(early_batches.KEPT_S * 1000) + 1)
     assert leader.produce(2) is OUT_OF_ORDER
-    assert leader.manager._early.refusals == {}
+    assert leader.manager._early.missing == {}
 
 
 def test_refusals_that_nobody_comes_back_for_are_forgotten(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     leader.manager.tick()
-    assert len(leader.manager._early.refusals) == 1
+    assert len(leader.manager._early.missing) == 1
     leader.clock.advance_ms(int(early_batches.KEPT_S * 1000) + 1)
     leader.manager.tick()
-    assert leader.manager._early.refusals == {}
+    assert leader.manager._early.missing == {}
 
 
 def test_gap_that_no_refusal_explains_is_out_of_order(leader: Leader) -> None:
@@ -146,7 +152,7 @@ def test_new_epoch_begins_anew(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     assert leader.produce(0, epoch=1) is OK
     assert leader.produce(1, epoch=1) is OK
-    assert leader.manager._early.refusals == {}
+    assert leader.manager._early.missing == {}
 
 
 def test_refusal_that_another_leader_has_settled_holds_nobody_up(leader: Leader) -> None:
@@ -181,19 +187,69 @@ def test_early_over_the_end_of_the_sequences(leader: Leader) -> None:
 
 
 def test_memory_of_refusals_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_batches, "REFUSALS_MAX", 10)
+    monkeypatch.setattr(early_batches, "MISSING_MAX", 10)
     leader.follow()
     for producer in range(30):
         assert leader.produce(0, producer=producer) is NOT_LEADER
-    kept = leader.manager._early.refusals
+    kept = leader.manager._early.missing
     assert [producer for _, producer in kept] == list(range(20, 30))
+
+
+def test_batch_behind_one_that_the_former_leader_refused_waits_for_it(leader: Leader) -> None:
+    """librdkafka may send the second batch to the new leader before it has read the old one's refusal of the first."""
+    assert leader.produce(0) is OK
+    leader.be_elected()
+    assert [leader.produce(2), leader.produce(3)] == [NOT_YET] * 2
+    assert [leader.produce(sequence) for sequence in (1, 2, 3)] == [OK] * 3
+    assert leader.manager._early.missing == {}
+
+
+def test_true_gap_after_an_election_is_told_after_four_times_or_ten_seconds(leader: Leader) -> None:
+    assert leader.produce(0) is OK
+    leader.be_elected()
+    assert [leader.produce(2) for _ in range(5)] == [NOT_YET] * 4 + [OUT_OF_ORDER]
+    leader.be_elected()
+    assert leader.produce(0, producer=8) is OK
+    leader.clock.advance_ms(int(early_batches.ELECTED_S * 1000) + 1)
+    assert leader.produce(2, producer=8) is OUT_OF_ORDER
+
+
+def test_unknown_producer_waits_for_its_first_batch_after_an_election_and_is_let_in_without_it(leader: Leader) -> None:
+    leader.be_elected()
+    assert leader.produce(1) is NOT_YET
+    assert [leader.produce(0), leader.produce(1)] == [OK] * 2
+    assert [leader.produce(5, producer=8) for _ in range(5)] == [NOT_YET] * 4 + [OK], "its state may have gone"
+    assert leader.produce(6, producer=8) is OK
+    leader.clock.advance_ms(int(early_batches.ELECTED_S * 1000) + 1)
+    assert leader.produce(5, producer=9) is OK
+
+
+def test_first_leader_of_a_partition_lets_everybody_begin_anywhere(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    leader.manager.elected(leader.partition)
+    assert leader.produce(5) is OK
+
+
+def test_hot_path_looks_at_nothing_once_elections_and_refusals_are_old(leader: Leader) -> None:
+    early = leader.manager._early
+    assert early.is_quiet
+    leader.be_elected()
+    leader.elected_behind_the_first_of(1)
+    leader.manager.tick()
+    assert not early.is_quiet
+    leader.clock.advance_ms(int(early_batches.ELECTED_S * 1000) + 1)
+    leader.manager.tick()
+    assert not early.is_quiet
+    leader.clock.advance_ms(int(early_batches.KEPT_S * 1000))
+    leader.manager.tick()
+    assert early.is_quiet
 
 
 def test_refusal_for_good_makes_nobody_early(leader: Leader) -> None:
     assert leader.produce(0, epoch=3) is OK
     assert leader.produce(1, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert leader.produce(2, epoch=3) is OUT_OF_ORDER
-    assert leader.manager._early.refusals == {}
+    assert leader.manager._early.missing == {}
 
 
 def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:
