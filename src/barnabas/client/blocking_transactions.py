@@ -68,11 +68,18 @@ class BlockingTransactions:
 
     # -- operations -----------------------------------------------------------------------------------------------------
 
-    def initialise(self, transactional_id: str | None, *, timeout_ms: int) -> ProducerIdentity:
-        """A producer id and epoch. Whoever had the transactional id before is fenced, its open transaction aborted."""
+    def initialise(
+        self, transactional_id: str | None, *, timeout_ms: int, expected: ProducerIdentity | None = None
+    ) -> ProducerIdentity:
+        """A producer id and epoch. Whoever had the transactional id before is fenced, its open transaction aborted.
+
+        With `expected`: only if that is still its last producer (KIP-360); `BrokerRefused` otherwise.
+        """
         if transactional_id is None:
             return self._client.retrying("InitProducerId", self._initialise_idempotent)
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        if expected is not None:
+            request.producer_id, request.producer_epoch = expected
         answer = self._one(transactional_id, request, InitProducerIdResponse, lambda response: response.error_code)
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 

@@ -37,6 +37,11 @@ log = logging.getLogger(__name__)
 #: Arrow batches are put together up to this size: many partitions would otherwise get tiny record batches.
 _CHUNK_BYTES = 4 * 1024 * 1024
 
+#: So many names an attempt tries before it takes the first from whoever has it.
+_NAMES_MAX = 8
+#: States of a transactional id whose last transaction is over, and that nobody writes with.
+_DONE = frozenset({"CompleteCommit", "CompleteAbort"})
+
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
 
@@ -175,10 +180,29 @@ def _is_decided(link: Link, options: SinkOptions, batch: BatchOf) -> bool:
     return found is not None and decision.is_written(found[1].of(batch.query), batch.batch)
 
 
-def _begin(link: Link, name: str, options: SinkOptions) -> ProducerIdentity:
+def _begin(link: Link, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:
+    """A transaction of this attempt's own, and its id.
+
+    Attempts are numbered from 0 again when Spark repeats a stage, and Python is not told of that: an attempt of the former
+    stage may have written under this very name, and may have won. Nobody takes its transaction away: the next one that is
+    free is used.
+    """
     timeout_ms = options.transaction_timeout_ms
     try:
-        return link.transactions.initialise(name, timeout_ms=timeout_ms)
+        for candidate in (name, *(f"{name}.{number}" for number in range(1, _NAMES_MAX))):
+            state = link.transactions.describe_all([candidate])[candidate]
+            if isinstance(state, BrokerRefused):
+                if state.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise state
+                return candidate, link.transactions.initialise(candidate, timeout_ms=timeout_ms)
+            if state.transaction_state in _DONE:
+                last = ProducerIdentity(state.producer_id, state.producer_epoch)
+                try:
+                    return candidate, link.transactions.initialise(candidate, timeout_ms=timeout_ms, expected=last)
+                except BrokerRefused as refused:
+                    if refused.code not in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+                        raise
+        return name, link.transactions.initialise(name, timeout_ms=timeout_ms)
     except BrokerRefused as refused:
         if refused.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             raise ConfigError(
@@ -201,8 +225,8 @@ class _TaskWriter:
         if options.exactly_once:
             context = _task()
             attempt = f"{context.partitionId()}/{context.attemptNumber()}"
-            name = self._written.transactional_id = batch.ids(options.transactional_id_prefix) + attempt
-            identity = _begin(link, name, options)
+            name, identity = _begin(link, batch.ids(options.transactional_id_prefix) + attempt, options)
+            self._written.transactional_id = name
         elif options.idempotent:
             identity = link.transactions.initialise(None, timeout_ms=0)
         self._written.identity = identity

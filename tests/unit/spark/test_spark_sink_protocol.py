@@ -123,6 +123,20 @@ def test_rows_of_attempts_that_lost_are_never_seen(query: Query) -> None:
     assert query.open_transactions() == []
 
 
+def test_an_attempt_of_a_repeated_stage_does_not_fence_the_winner_of_its_number(query: Query) -> None:
+    """Spark numbers attempts from 0 again: one of the stage before may have won already, or win while this one writes."""
+    run = query.start()
+    for batch in range(6):  # past the cycle of transactional ids
+        messages = run.write_all(batch)
+        late = run.write(batch, 1, rows_of(batch, 1))
+        assert late.transactional_id != (messages[1].transactional_id if messages[1] else None)
+        if batch % 2:
+            messages[1] = late
+        run.writer().commit(messages, batch)
+        assert query.open_transactions() == []
+    assert query.seen() == all_of(*range(6))
+
+
 def test_an_old_driver_that_comes_back_decides_nothing(query: Query) -> None:
     old = query.start()
     old.do(0)
