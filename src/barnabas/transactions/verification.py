@@ -248,9 +248,11 @@ class Verifier:
         try:
             response = await self._ask(coordinator, request)
             if response is None:
-                # As Kafka does with a broker that cannot be asked: do without.
+                # As Kafka does with a broker that is too old: do without verification. What is to be added has to be known
+                # to its coordinator, though: the client aborts, and adds its partitions itself the next time.
                 for pending in batch:
-                    _answer(pending, {})
+                    failed = pending.partitions if pending.question.adds else ()
+                    _answer(pending, dict.fromkeys(failed, ErrorCode.TRANSACTION_ABORTABLE))
                 return
             if response.error_code == ErrorCode.NONE:
                 _distribute(batch, response)

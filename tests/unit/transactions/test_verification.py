@@ -307,6 +307,8 @@ def test_a_coordinator_that_is_too_old_to_be_asked_is_not() -> None:
         [verdict] = await world.verify(A0)
         assert verdict.error is ErrorCode.NONE
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
+        [verdict] = await world.verify(B0, asked=Asked.ADD)
+        assert verdict.error is ErrorCode.TRANSACTION_ABORTABLE, "nobody would end it"
 
     run(scenario)
 
