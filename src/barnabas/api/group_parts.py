@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from barnabas.api import consumer_groups, group_admin, group_offsets, groups
 from barnabas.groups.coordinator import CreateTopic, GroupCoordinator, VerifyTransaction, trust
 from barnabas.replication.partition import Partition
-from barnabas.runtime.coordinator import CoordinatorLog
+from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
 from barnabas.server.coordinator_log import leadership_listener

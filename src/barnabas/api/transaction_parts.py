@@ -15,7 +15,7 @@ from barnabas.groups.coordinator import TransactionToVerify
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.runtime.coordinator import CoordinatorLog, coordinator_error
+from barnabas.runtime.internal_log import CoordinatorLog, coordinator_error
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks

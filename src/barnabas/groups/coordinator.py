@@ -39,8 +39,10 @@ from barnabas.protocol.messages.offset_delete import OffsetDeleteRequest, Offset
 from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime, ShardState
+from barnabas.runtime.coordinator import CoordinatorRuntime
+from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Marker, Producer, Reply
+from barnabas.runtime.shard import ShardState
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -284,16 +286,7 @@ class GroupCoordinator:
 
     async def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
         """The groups that this broker coordinates."""
-        if self._runtime.is_loading:
-            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being loaded")
-        listed: list[ListedGroup] = []
-        for partition in self._runtime.active:
-            try:
-                listed += await self._runtime.read(partition, lambda machine: machine.list_groups(request))
-            except Refused as refusal:
-                if refusal.code is not ErrorCode.NOT_COORDINATOR:  # moved away meanwhile: others list those groups
-                    raise
-        return listed
+        return await self._runtime.read_all(lambda machine: machine.list_groups(request))
 
     async def delete_groups(self, group_ids: list[str]) -> list[DeletableGroupResult]:
         by_partition: dict[int, list[str]] = {}
@@ -317,5 +310,4 @@ class GroupCoordinator:
     def _metadata_changed(self, change: MetadataChange) -> None:
         deleted = {tp.topic for tp in change.deleted if self._metadata.topic(tp.topic) is None}
         if deleted:
-            for partition in self._runtime.active:
-                self._runtime.submit(partition, lambda machine: machine.topics_deleted(deleted))
+            self._runtime.submit_all(lambda machine: machine.topics_deleted(deleted))

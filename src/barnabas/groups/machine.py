@@ -50,7 +50,7 @@ FORGET_TOPICS: Final = "forget topics"
 
 
 class GroupMachine:
-    """A `barnabas.runtime.coordinator.Machine`. Owner: one shard of the runtime."""
+    """A `barnabas.runtime.machine.Machine`. Owner: one shard of the runtime."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings

@@ -11,7 +11,7 @@ from barnabas.groups.classic_group import GroupState
 from barnabas.groups.consumer_group import ConsumerGroupState
 from barnabas.groups.group import GroupCounts, GroupType
 from barnabas.metrics.registry import Registry
-from barnabas.runtime.coordinator import ShardState
+from barnabas.runtime.shard import ShardState
 
 if TYPE_CHECKING:
     from barnabas.groups.machine import GroupMachine

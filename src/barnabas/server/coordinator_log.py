@@ -16,7 +16,7 @@ from barnabas.protocol.records import BatchBuilder, iter_records, plain_batch, r
 from barnabas.replication.control_requests import LeadershipListener
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.runtime.coordinator import Replay
+from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import NO_PRODUCER, KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin, ReadResult

@@ -17,7 +17,8 @@ from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.runtime.coordinator import CoordinatorLog, CoordinatorRuntime
+from barnabas.runtime.coordinator import CoordinatorRuntime
+from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Result
 from barnabas.runtime.timers import Timers
 from barnabas.transactions import metrics
@@ -225,17 +226,8 @@ class TransactionCoordinator:
 
     async def select(self, wanted: ListFilter) -> list[Transaction]:
         """The transactional ids that this broker coordinates."""
-        if self._runtime.is_loading:
-            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are being loaded")
         now_ms = self._now_ms()
-        selected: list[Transaction] = []
-        for partition in self._runtime.active:
-            try:
-                selected += await self._runtime.read(partition, lambda machine: machine.select(wanted, now_ms))
-            except Refused as refusal:
-                if refusal.code is not ErrorCode.NOT_COORDINATOR:  # moved away meanwhile: others list those
-                    raise
-        return selected
+        return await self._runtime.read_all(lambda machine: machine.select(wanted, now_ms))
 
     async def _write_patiently(
         self,

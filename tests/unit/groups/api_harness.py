@@ -24,7 +24,7 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 from barnabas.protocol.versions import api_of
-from barnabas.runtime.coordinator import Replay
+from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.runtime.timers import ManualTimers
 from barnabas.security.authorizer import Operation, ResourceType

@@ -14,7 +14,6 @@ from barnabas.protocol.messages.heartbeat import HeartbeatRequest
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from barnabas.runtime.coordinator import REFUSED_TIMER_BACKOFF_MS
 from barnabas.runtime.machine import (
     NO_PRODUCER,
     CancelTimer,
@@ -27,6 +26,7 @@ from barnabas.runtime.machine import (
     SetTimer,
     Ticket,
 )
+from barnabas.runtime.shard import REFUSED_TIMER_BACKOFF_MS
 
 GROUP = "g"
 

@@ -7,7 +7,8 @@ import pytest
 
 from barnabas.core.clock import ManualClock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
-from barnabas.runtime.coordinator import CoordinatorRuntime, Replay
+from barnabas.runtime.coordinator import CoordinatorRuntime
+from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
 from barnabas.runtime.timers import ManualTimers
 

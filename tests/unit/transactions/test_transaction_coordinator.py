@@ -397,7 +397,7 @@ def test_a_completion_that_the_log_refuses_is_written_later(monkeypatch: pytest.
 
 
 def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.runtime.coordinator.REFUSED_TIMER_BACKOFF_MS", 1)
+    monkeypatch.setattr("barnabas.runtime.shard.REFUSED_TIMER_BACKOFF_MS", 1)
 
     async def scenario(world: World) -> None:
         await world.elected()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.runtime.coordinator import Replay
+from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import CancelTimer, KeyValue, Producer, ReplayedRecord, Result, SetTimer, Tell
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
