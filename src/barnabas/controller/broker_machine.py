@@ -56,7 +56,7 @@ class BrokerMachine:
     def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
         """The brokers that are registered, with their epochs; from now on we hear of changes."""
         [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
-        ids = sorted(int(name) for name in listed.children if name.isdigit())
+        ids = sorted(int(name) for name in listed.children if _is_broker_id(name))
         results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
         brokers: dict[int, tuple[BrokerRegistration, int]] = {}
         for broker, result in zip(ids, results, strict=True):
@@ -161,7 +161,12 @@ class BrokerMachine:
         [listed] = yield from ask((GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),))
         events = [f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in listed.children]
         results = yield from ask(Get(path) for path in events)
-        brokers = {decode_log_dir_event(result.data or b"") for result in results if result.ok}
+        brokers: set[int] = set()
+        for result in results:
+            try:
+                brokers.update((decode_log_dir_event(result.data or b""),) if result.ok else ())
+            except Malformed as error:
+                _log.error("%s", error)
         failing = sorted(brokers & set(context.brokers))
         if failing:
             _log.info("log directories failed on brokers %s", failing)
@@ -242,6 +247,11 @@ def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
     """A broker that is told to stop can wait for a moment; those who write to its partitions wait for their share only."""
     for begin in range(0, len(replicas), SHUTDOWN_STEP):
         yield replicas[begin : begin + SHUTDOWN_STEP]
+
+
+def _is_broker_id(name: str) -> bool:
+    """As a broker writes it: other children of /brokers/ids are none of ours."""
+    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < 2**31
 
 
 def _decode(broker: int, data: bytes | None) -> BrokerRegistration | None:

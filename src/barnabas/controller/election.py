@@ -17,11 +17,14 @@ from barnabas.coordination.znodes import (
     decode_controller_epoch,
     encode_controller_epoch,
 )
+from barnabas.core.errors import Malformed
 
 _log = logging.getLogger(__name__)
 
 #: "Nobody", as a controller's id.
 NOBODY = -1
+#: Somebody took the office who cannot be made out: nobody else can have it until that znode goes.
+SOMEBODY = -2
 #: What a new cluster starts with; the first controller has epoch 1.
 INITIAL_EPOCH = 0
 
@@ -35,15 +38,26 @@ class Term:
 
 
 def who_is_controller() -> Program[int]:
-    """Its id, or NOBODY; and from now on we hear of changes."""
+    """Its id, NOBODY, or SOMEBODY; and from now on we hear of changes."""
     # A watch on existence sees creation, change and deletion alike.
     _, found = yield from ask((Exists(paths.CONTROLLER, watch=ControllerChanged()), Get(paths.CONTROLLER)))
-    return ControllerRegistration.decode(found.data or b"").broker_id if found.ok else NOBODY
+    if not found.ok:
+        return NOBODY
+    try:
+        return ControllerRegistration.decode(found.data or b"").broker_id
+    except Malformed as error:
+        _log.error("nobody can become controller: %s", error)
+        return SOMEBODY
 
 
 def race(office: Office) -> Program[Term | None]:
     """The term that was won, or None if another broker was faster."""
-    epoch, version = yield from _current_epoch()
+    try:
+        epoch, version = yield from _current_epoch()
+    except Malformed as error:
+        # Its version guards every write of a controller, and brokers remember the epoch: to guess one is worse than none.
+        _log.error("nobody can become controller: %s", error)
+        return None
     registration = ControllerRegistration(office.settings.broker_id, office.now_ms())
     [result] = yield from ask(
         (

@@ -13,7 +13,7 @@ from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.deletion_machine import DeletionMachine
 from barnabas.controller.effects import ControllerIs, Effect, Failure, Reply, ReplyValue, Resigned, ZkBatch
-from barnabas.controller.election import NOBODY, race, resign, who_is_controller
+from barnabas.controller.election import NOBODY, SOMEBODY, race, resign, who_is_controller
 from barnabas.controller.events import (
     Abandon,
     ApiEvent,
@@ -232,13 +232,16 @@ class ControllerMachine:
     def _look_and_contend(self) -> Program[None]:
         """Sees who is controller. A free office is raced for, by those who are registered."""
         controller = yield from who_is_controller()
+        if controller == SOMEBODY:
+            return  # what we knew is as good as anything; if we are controller, the epoch still guards what we write
         self._note_controller(controller)
         if self._office.is_active and controller != self._office.settings.broker_id:
             self._step_down()
         if controller != NOBODY or not self._is_registered:
             return
         term = yield from race(self._office)
-        self._note_controller((yield from who_is_controller()))
+        controller = yield from who_is_controller()
+        self._note_controller(NOBODY if controller == SOMEBODY else controller)
         if term is None or self._controller_id != self._office.settings.broker_id:
             return
         context = self._office.context

@@ -4,6 +4,7 @@ A *program* is a generator that decides: it yields what it wants to know or writ
 machine runs one at a time, so that its decisions are as serial as Kafka's. Pure.
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,8 +15,10 @@ from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, Operation, Result
 from barnabas.coordination.znodes import LeaderAndIsr
-from barnabas.core.errors import BarnabasError
+from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import TopicId, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,8 +79,21 @@ def until_quiet() -> Program[None]:
 def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicPartition, LeaderAndIsr]]:
     """Partition states as ZooKeeper has them now; those that have none are left out."""
     results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
-    return {
-        partition: LeaderAndIsr.decode(partition, result.data, result.stat.version)
-        for partition, result in zip(partitions, results, strict=True)
-        if result.ok and result.data and result.stat is not None
-    }
+    found = {}
+    for partition, result in zip(partitions, results, strict=True):
+        state = leadership_of(partition, result)
+        if state is not None:
+            found[partition] = state
+    return found
+
+
+def leadership_of(partition: TopicPartition, result: Result) -> LeaderAndIsr | None:
+    """What a partition's state znode says; None where there is none, or nobody can read it. (Then it has no leader until
+    somebody repairs or deletes the znode: writing over it might raise the dead.)"""
+    if not result.ok or not result.data or result.stat is None:
+        return None
+    try:
+        return LeaderAndIsr.decode(partition, result.data, result.stat.version)
+    except Malformed as error:
+        _log.error("%s", error)
+        return None

@@ -14,7 +14,7 @@ from barnabas.controller.events import (
     Timer,
     TopicsChanged,
 )
-from barnabas.controller.office import Office, Program, ask, read_leadership, write
+from barnabas.controller.office import Office, Program, ask, leadership_of, read_leadership, write
 from barnabas.controller.partition_machine import PartitionMachine, write_leadership
 from barnabas.controller.reassignment_machine import ReassignmentMachine
 from barnabas.controller.replica_machine import ReplicaMachine
@@ -84,8 +84,12 @@ class Takeover:
         if not found.ok:
             yield from write((Create(paths.FEATURE, FinalizedFeatures().encode()),))
             return
-        features = FinalizedFeatures.decode(found.data or b"")
-        wanted = FinalizedFeatures(features.features if features.enabled else {})
+        features: FinalizedFeatures | None = None
+        try:
+            features = FinalizedFeatures.decode(found.data or b"")
+        except Malformed as error:
+            _log.error("%s", error)
+        wanted = FinalizedFeatures(features.features if features is not None and features.enabled else {})
         if features != wanted:
             yield from write((SetData(paths.FEATURE, wanted.encode()),))
 
@@ -121,9 +125,9 @@ class Takeover:
         results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
         reborn: dict[TopicPartition, frozenset[int]] = {}
         for partition, result in zip(partitions, results, strict=True):
-            if not result.ok or not result.data or result.stat is None:
+            state = leadership_of(partition, result)
+            if state is None or result.stat is None:
                 continue
-            state = LeaderAndIsr.decode(partition, result.data, result.stat.version)
             context.leadership[partition] = state
             written = result.stat.mzxid
             younger = frozenset(each for each in state.isr if context.born(each) > written)
@@ -202,7 +206,7 @@ class Takeover:
             for each in dict.fromkeys(wanted)
             if each in context.leadership
             and not context.is_queued_for_deletion(each.topic)
-            and context.leadership[each].leader != context.assignment(each).replicas[0]
+            and context.assignment(each).replicas[:1] != (context.leadership[each].leader,)
         ]
         yield from self._partitions.to_online(electable, Strategy.PREFERRED)
         yield from write((Delete(paths.PREFERRED_REPLICA_ELECTION),))

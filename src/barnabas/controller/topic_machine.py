@@ -14,6 +14,7 @@ from barnabas.coordination.operations import Get, GetChildren, SetData
 from barnabas.coordination.znodes import TopicAssignment
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.core.topics import InvalidTopicName, check_topic_name
 
 _log = logging.getLogger(__name__)
 
@@ -106,8 +107,9 @@ class TopicMachine:
 
     def _decode(self, topic: str, data: bytes | None) -> TopicAssignment | None:
         try:
+            check_topic_name(topic)
             return TopicAssignment.decode(topic, data or b"")
-        except Malformed as error:
+        except (InvalidTopicName, Malformed) as error:
             # One topic that cannot be read must not keep the others from having leaders.
             _log.error("%s", error)
             return None

@@ -27,7 +27,7 @@ from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.operations import Create, Exists, Get, Guard, Operation, Result, SetData, ZkCode
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_config
-from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.errors import ConfigError, ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId
 
 _log = logging.getLogger(__name__)
@@ -267,7 +267,10 @@ class TopicAdmin:
     def _plan_growth(self, more: MorePartitions, result: Result) -> tuple[TopicAssignment, int, Assignment]:
         if not result.ok or result.stat is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{more.name}' does not exist.")
-        before = TopicAssignment.decode(more.name, result.data or b"")
+        try:
+            before = TopicAssignment.decode(more.name, result.data or b"")
+        except Malformed as error:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
         if more.name in self._machine.context.to_delete:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{more.name}' is being deleted.")
         added = grow(more.name, before.partitions, count=more.count, brokers=self._brokers(), manual=more.assignments)

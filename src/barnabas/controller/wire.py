@@ -13,8 +13,7 @@ from barnabas.controller.effects import (
     SendUpdateMetadata,
 )
 from barnabas.controller.events import LeaderAndIsrAnswered, StopReplicaAnswered, UpdateMetadataAnswered
-from barnabas.coordination.metadata_cache import SECURITY_PROTOCOLS
-from barnabas.coordination.znodes import BrokerRegistration
+from barnabas.coordination.znodes import SECURITY_PROTOCOLS, BrokerRegistration
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.protocol.messages.leader_and_isr import (

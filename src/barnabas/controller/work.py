@@ -270,7 +270,8 @@ class Work:
                     if found.data
                     else ProducerIdBlock.first_for(event.broker_id)
                 )
-            except OverflowError as error:
+            except (OverflowError, Malformed) as error:
+                # Not begun anew: ids that are handed out twice would mix up two producers.
                 return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             if found.stat is None:
                 operation: Create | SetData = Create(paths.LATEST_PRODUCER_ID_BLOCK, block.encode())

@@ -18,6 +18,7 @@ from barnabas.coordination.znodes import (
     encode_config_change,
 )
 from barnabas.core.clock import Clock
+from barnabas.core.errors import Malformed
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +44,14 @@ class ConfigStore:
             data, _ = await self._session.get(path)
         except NoNode:
             return {}
-        return decode_config(path, data)
+        return _decode(path, data)
 
     async def read_many(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Settings by name; nothing for an entity that has none of its own."""
         reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
         results = (await self._session.batch(reads)).results
         return {
-            name: decode_config(paths.config_entity(entity_type, name), result.data) if result.ok else {}
+            name: _decode(paths.config_entity(entity_type, name), result.data) if result.ok else {}
             for name, result in zip(names, results, strict=True)
         }
 
@@ -104,7 +105,7 @@ class ConfigStore:
         try:
             await self._session.delete(paths.config_entity(paths.USERS, f"{user}/{paths.CLIENTS}"))
             data, stat = await self._session.get(path)
-            if not decode_config(path, data):
+            if not _decode(path, data):
                 await self._session.delete(path, stat.version)
         except (NotEmpty, NoNode, BadVersion):
             return  # there is another client, or somebody writes at this moment
@@ -129,3 +130,12 @@ class ConfigStore:
         settings = await self.read(entity_type, name)
         log.info("settings of %s %s changed: %s", entity_type, name, ", ".join(sorted(settings)) or "none left")
         self._listener(entity_type, name, settings)
+
+
+def _decode(path: str, data: bytes | None) -> dict[str, str]:
+    """What cannot be read sets nothing, as in Kafka."""
+    try:
+        return decode_config(path, data)
+    except Malformed as error:
+        log.error("ignoring settings: %s", error)
+        return {}

@@ -7,7 +7,7 @@ Only maps whose keys vary need this; fixed ones are spelled out in Kafka's order
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from barnabas.core.errors import Malformed
 from barnabas.core.java_hash import java_hash
@@ -19,11 +19,18 @@ def dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+#: What comes out of a decoder that meets a value of another kind than it expects.
+WRONG_KIND: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 def load(path: str, data: bytes) -> dict[str, Any]:
-    """The JSON object that `path` holds."""
+    """The JSON object that `path` holds. Anybody may have written it: whatever it is, only `Malformed` is raised."""
     try:
         value = json.loads(data)
-    except ValueError as error:
+        if b"\\u" in data:
+            # Half a surrogate pair can be escaped in JSON, and never be sent again.
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise Malformed(f"{path} does not hold JSON: {data[:200]!r}") from error
     if not isinstance(value, dict):
         raise Malformed(f"{path} does not hold a JSON object: {data[:200]!r}")
@@ -43,8 +50,22 @@ class reading:  # noqa: N801 - it reads as a statement
         return load(self._path, self._data)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
-        if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
+        if isinstance(error, WRONG_KIND):
             raise wrong_shape(self._path, self._data, error) from error
+
+
+def int32(value: Any) -> int:
+    """A number that fits where messages carry it."""
+    number = int(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{number} does not fit into 32 bits")
+    return number
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def wrong_shape(path: str, data: bytes, error: Exception) -> Malformed:

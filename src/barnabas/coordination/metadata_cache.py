@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from barnabas.coordination.znodes import LEADER_DURING_DELETE, Endpoint
+from barnabas.coordination.znodes import LEADER_DURING_DELETE, SECURITY_PROTOCOLS, Endpoint
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.base import EncodedItems
@@ -20,9 +20,6 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
 )
-
-#: Names of security protocols by their number on the wire.
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 #: One partition, as the controller described it. Not to be changed by readers.
 PartitionMetadata = UpdateMetadataPartitionState

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from barnabas.coordination.operations import Delete, Get, Operation
 from barnabas.coordination.session import ConnectionLost, SessionExpired, SessionState, ZooKeeperSession
 from barnabas.core.clock import Clock
+from barnabas.core.errors import Malformed
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,10 @@ EXPIRATION_MS = 15 * 60 * 1000
 
 
 class ChangeNotifications:
-    """Calls `handle` with the data of every notification under `root`, in order, each once."""
+    """Calls `handle` with the data of every notification under `root`, in order, each once.
+
+    Anybody may write there: what nobody understands is logged and passed over, as Kafka does.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,8 @@ class ChangeNotifications:
         self._prefix = prefix
         self._handle = handle
         self._clock = clock
-        self._last_seen = -1
+        #: Children that are there and have been handled.
+        self._seen: set[str] = set()
         self._changed = asyncio.Event()
         self._unsubscribe = session.on_state(self._on_state)
 
@@ -43,14 +48,15 @@ class ChangeNotifications:
 
     async def start(self) -> None:
         """What is there already is old news: the caller reads the whole state after this."""
-        for name in await self._session.children(self._root, self._on_watch):
-            self._last_seen = max(self._last_seen, self._number(name))
+        self._seen.update(await self._session.children(self._root, self._on_watch))
 
     def _on_watch(self, path: str) -> None:
         self._changed.set()
 
-    def _number(self, name: str) -> int:
-        return int(name.removeprefix(self._prefix))
+    def _number(self, name: str) -> int | None:
+        """None where it is no notification: not a number of ZooKeeper's after our prefix."""
+        digits = name.removeprefix(self._prefix)
+        return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -66,14 +72,35 @@ class ChangeNotifications:
             self._unsubscribe()
 
     async def _read_new(self) -> None:
-        names = sorted(await self._session.children(self._root, self._on_watch), key=self._number)
-        fresh = [name for name in names if self._number(name) > self._last_seen]
+        children = await self._session.children(self._root, self._on_watch)
+        self._seen.intersection_update(children)
+        numbers: dict[str, int] = {}
+        for name in children:
+            number = self._number(name)
+            if number is not None:
+                numbers[name] = number
+            elif name not in self._seen:
+                log.warning("ignoring %s/%s: not a notification", self._root, name)
+                self._seen.add(name)
+        names = sorted(numbers, key=numbers.__getitem__)
+        fresh = [name for name in names if name not in self._seen]
         operations: list[Operation] = [Get(f"{self._root}/{name}") for name in fresh]
         for name, result in zip(fresh, (await self._session.batch(operations)).results, strict=True):
             if result.ok and result.data is not None:
-                await self._handle(result.data)
-            self._last_seen = self._number(name)
+                await self._handle_one(name, result.data)
+            self._seen.add(name)
         await self._purge(names)
+
+    async def _handle_one(self, name: str, data: bytes) -> None:
+        try:
+            await self._handle(data)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except Malformed as error:
+            log.error("ignoring %s/%s: %s", self._root, name, error)
+        except Exception:
+            # Every broker reads it: whatever is wrong with it must not end them all.
+            log.exception("ignoring %s/%s, which holds %r", self._root, name, data[:200])
 
     async def _purge(self, names: list[str]) -> None:
         if not names:

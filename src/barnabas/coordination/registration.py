@@ -13,7 +13,7 @@ from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, decode_cluster_id, encode_cluster_id
 from barnabas.core.clock import Clock
-from barnabas.core.errors import BarnabasError
+from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import BrokerEpoch
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class BrokerRegistrar:
             _log.info("deleting %s of the expired session 0x%x", path, self._own_session_id)
             await self._delete_if_there(path, stat.version)
             return None
-        owner = BrokerRegistration.decode(self._registration.id, data) if data else None
+        owner = self._decode(data)
         if owner is not None and owner.endpoints == self._registration.endpoints:
             # We hold those addresses now, so whoever registered them is dead: its session only has not expired yet.
             remaining_s = deadline_s - self._clock.monotonic_s()
@@ -145,6 +145,13 @@ class BrokerRegistrar:
             f"broker.id={self._registration.id} is taken: a broker at {where} registered it in {path} "
             f"(session 0x{stat.ephemeral_owner:x}). Give this broker another id, or stop that one first."
         )
+
+    def _decode(self, data: bytes | None) -> BrokerRegistration | None:
+        try:
+            return BrokerRegistration.decode(self._registration.id, data) if data else None
+        except Malformed as error:
+            _log.error("%s", error)
+            return None
 
     async def _delete_if_there(self, path: str, version: int) -> None:
         try:

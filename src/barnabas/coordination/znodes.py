@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from barnabas.coordination import paths
-from barnabas.coordination.json_data import dump, load, mutable_map_order, properties_order, reading, wrong_shape
+from barnabas.coordination.json_data import (
+    dump,
+    int32,
+    load,
+    mutable_map_order,
+    properties_order,
+    reading,
+    text,
+    wrong_shape,
+)
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicId, TopicPartition, format_uuid, parse_uuid
 
@@ -18,6 +27,9 @@ NO_LEADER = -1
 #: Leader and epoch in messages about a partition whose topic is being deleted.
 LEADER_DURING_DELETE = -2
 EPOCH_DURING_DELETE = -2
+
+#: By their number in messages.
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = 2**63 - 1
@@ -40,14 +52,14 @@ class Endpoint:
         return f"{self.listener}://{host}:{self.port}"
 
     @staticmethod
-    def parse(text: str, protocols: Mapping[str, str]) -> "Endpoint":
-        listener, separator, address = text.partition("://")
+    def parse(written: str, protocols: Mapping[str, str]) -> "Endpoint":
+        listener, separator, address = written.partition("://")
         host, colon, port = address.rpartition(":")
         if not separator or not colon or not port.lstrip("-").isdigit():
-            raise ValueError(f"{text!r} is not an endpoint (LISTENER://host:port)")
+            raise ValueError(f"{written!r} is not an endpoint (LISTENER://host:port)")
         # A listener that the map does not know is named for its protocol, as in registrations before version 4.
         protocol = protocols.get(listener, listener)
-        return Endpoint(listener, protocol, host.removeprefix("[").removesuffix("]"), int(port))
+        return Endpoint(listener, protocol, host.removeprefix("[").removesuffix("]"), int32(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +113,21 @@ class BrokerRegistration:
             protocols = value.get("listener_security_protocol_map") or {}
             endpoints: tuple[Endpoint, ...]
             if version == 1:
-                endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", value["host"], int(value["port"])),)
+                endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", text(value["host"]), int32(value["port"])),)
             else:
-                endpoints = tuple(Endpoint.parse(text, protocols) for text in value["endpoints"])
+                endpoints = tuple(Endpoint.parse(each, protocols) for each in value["endpoints"])
+            for each in endpoints:
+                if each.security_protocol not in SECURITY_PROTOCOLS:
+                    raise ValueError(f"{each.security_protocol!r} is no security protocol")
             features = {
-                name: (int(versions["min_version"]), int(versions["max_version"]))
+                name: (int32(versions["min_version"]), int32(versions["max_version"]))
                 for name, versions in (value.get("features") or {}).items()
             }
-            incarnation = value.get("incarnation")
+            rack, incarnation = value.get("rack"), value.get("incarnation")
             return BrokerRegistration(
                 id=broker_id,
                 endpoints=endpoints,
-                rack=value.get("rack"),
+                rack=None if rack is None else text(rack),
                 features=features,
                 jmx_port=int(value.get("jmx_port", -1)),
                 timestamp_ms=int(value.get("timestamp", 0)),
@@ -191,14 +206,14 @@ class TopicAssignment:
         with reading(path, data) as value:
             adding = value.get("adding_replicas") or {}
             removing = value.get("removing_replicas") or {}
-            text = value.get("topic_id")
+            topic_id = value.get("topic_id")
             return TopicAssignment(
-                topic_id=TopicId(parse_uuid(text)) if text else None,
+                topic_id=TopicId(parse_uuid(topic_id)) if topic_id else None,
                 partitions={
-                    int(number): ReplicaAssignment(
-                        replicas=tuple(map(int, replicas)),
-                        adding=tuple(map(int, adding.get(number, ()))),
-                        removing=tuple(map(int, removing.get(number, ()))),
+                    int32(number): ReplicaAssignment(
+                        replicas=tuple(map(int32, replicas)),
+                        adding=tuple(map(int32, adding.get(number, ()))),
+                        removing=tuple(map(int32, removing.get(number, ()))),
                     )
                     for number, replicas in (value.get("partitions") or {}).items()
                 },
@@ -267,12 +282,12 @@ class LeaderAndIsr:
         path = paths.partition_state(partition)
         with reading(path, data) as value:
             return LeaderAndIsr(
-                leader=int(value["leader"]),
-                isr=tuple(map(int, value["isr"])),
-                leader_epoch=int(value["leader_epoch"]),
+                leader=int32(value["leader"]),
+                isr=tuple(map(int32, value["isr"])),
+                leader_epoch=int32(value["leader_epoch"]),
                 recovery=LeaderRecoveryState(int(value.get("leader_recovery_state", 0))),
                 partition_epoch=version,
-                controller_epoch=int(value["controller_epoch"]),
+                controller_epoch=int32(value["controller_epoch"]),
             )
 
 
@@ -300,7 +315,7 @@ class ControllerRegistration:
     def decode(data: bytes) -> "ControllerRegistration":
         with reading(paths.CONTROLLER, data) as value:
             return ControllerRegistration(
-                broker_id=int(value["brokerid"]),
+                broker_id=int32(value["brokerid"]),
                 timestamp_ms=int(value.get("timestamp", 0)),
                 kraft_epoch=int(value.get("kraftControllerEpoch", -1)),
             )
@@ -312,7 +327,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> int:
     try:
-        return int(data)
+        return int32(data)
     except ValueError as error:
         raise wrong_shape(paths.CONTROLLER_EPOCH, data, error) from error
 
@@ -395,7 +410,7 @@ def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 def _decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
     with reading(path, data) as value:
-        return [TopicPartition(str(each["topic"]), int(each["partition"])) for each in value["partitions"]]
+        return [TopicPartition(text(each["topic"]), int32(each["partition"])) for each in value["partitions"]]
 
 
 def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
@@ -429,7 +444,7 @@ def encode_reassign_partitions(targets: Mapping[TopicPartition, tuple[int, ...]]
 def decode_reassign_partitions(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     with reading(paths.REASSIGN_PARTITIONS, data) as value:
         return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): tuple(map(int, each["replicas"]))
+            TopicPartition(text(each["topic"]), int32(each["partition"])): tuple(map(int32, each["replicas"]))
             for each in value["partitions"]
         }
 
@@ -444,7 +459,7 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 def decode_log_dir_event(data: bytes) -> int:
     with reading(paths.LOG_DIR_EVENT_NOTIFICATION, data) as value:
-        return int(value["broker"])
+        return int32(value["broker"])
 
 
 @dataclass(frozen=True, slots=True)

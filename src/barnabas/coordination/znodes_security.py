@@ -64,7 +64,7 @@ class AclChange:
     @staticmethod
     def decode(data: bytes, *, prefixed: bool) -> "AclChange":
         if not prefixed:
-            resource_type, separator, name = data.decode().partition(":")
+            resource_type, separator, name = data.decode("utf-8", "replace").partition(":")
             if not separator:
                 raise Malformed(f"{paths.ACL_LITERAL_CHANGES}: expected TYPE:name, got {data[:200]!r}")
             return AclChange(resource_type.upper(), name, prefixed=False)

@@ -39,8 +39,16 @@ _OPERATION_NAMES: Final = {
 _OPERATIONS: Final = {name: number for number, name in _OPERATION_NAMES.items()}
 
 
+#: What holds for a resource whose list cannot be read.
+NOBODY: Final = Entry("User:*", "*", ALL, Permission.DENY)
+
+
 class AclUpdateFailed(BarnabasError):
     """Others changed the resource again and again."""
+
+
+class AclUnreadable(AclUpdateFailed):
+    """What is stored for the resource cannot be read, so it is not written over either."""
 
 
 def to_stored(entry: Entry) -> AclEntry:
@@ -114,8 +122,15 @@ class AclStore:
             results = (await self._session.batch(reads)).results if reads else ()
             for pattern in set(self._authorizer.patterns()) - set(patterns):
                 self._authorizer.set_entries(pattern, ())
+            known = set(self._authorizer.patterns())
             for pattern, result in zip(patterns, results, strict=True):
-                self._authorizer.set_entries(pattern, _decode(pattern, result.data) if result.ok else ())
+                try:
+                    self._authorizer.set_entries(pattern, _decode(pattern, result.data) if result.ok else ())
+                except Malformed as error:
+                    log.error("an access control list cannot be read: %s", error)
+                    if pattern not in known:
+                        # Kafka takes it for empty, which may mean that everybody is let in.
+                        self._authorizer.set_entries(pattern, (NOBODY,))
 
     async def _on_literal_change(self, data: bytes) -> None:
         await self._on_change(data, prefixed=False)
@@ -160,12 +175,16 @@ class AclStore:
         removed: list[list[tuple[ResourcePattern, Entry]]] = [[] for _ in filters]
         concerned = [p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters)]
         for pattern in concerned:
-            before, after = await self._update(
-                pattern,
-                lambda held, pattern=pattern: frozenset(  # type: ignore[misc]
-                    entry for entry in held if not any(f.covers(pattern) and f.covers_entry(entry) for f in filters)
-                ),
-            )
+            try:
+                before, after = await self._update(
+                    pattern,
+                    lambda held, pattern=pattern: frozenset(  # type: ignore[misc]
+                        entry for entry in held if not any(f.covers(pattern) and f.covers_entry(entry) for f in filters)
+                    ),
+                )
+            except AclUnreadable as error:
+                log.error("entries of %s are not removed: %s", pattern.name, error)
+                continue
             for index, each in enumerate(filters):
                 if each.covers(pattern):
                     removed[index] += [(pattern, entry) for entry in before - after if each.covers_entry(entry)]
@@ -189,7 +208,10 @@ class AclStore:
     ) -> tuple[frozenset[Entry], frozenset[Entry]]:
         path = path_of(pattern)
         for _ in range(UPDATE_ATTEMPTS_MAX):
-            before, version = await self._read(pattern)
+            try:
+                before, version = await self._read(pattern)
+            except Malformed as error:
+                raise AclUnreadable(f"{error}; delete that znode first") from error
             after = change(before)
             if after == before:
                 return before, after

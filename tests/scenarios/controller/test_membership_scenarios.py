@@ -4,6 +4,8 @@ from model_cluster import ModelCluster
 
 from barnabas.controller.effects import ControllerIs, Failure, SendLeaderAndIsr, SendUpdateMetadata
 from barnabas.controller.events import AllocateProducerIds, ControllerChanged, ZkAnswered
+from barnabas.coordination import paths
+from barnabas.coordination.operations import SetData
 from barnabas.coordination.znodes import ControllerRegistration, LeaderAndIsr
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -19,6 +21,27 @@ def test_first_broker_to_create_the_controller_znode_is_controller_and_the_other
     assert [broker.controller for broker in cluster.brokers.values()] == [1, 1, 1]
     assert cluster.zk.get("/controller_epoch") == b"1"
     assert ControllerRegistration.decode(cluster.zk.get("/controller") or b"").broker_id == 1
+
+
+def test_controller_stays_in_office_when_somebody_scribbles_over_its_znode() -> None:
+    """The version of /controller_epoch guards what it writes. When the znode goes with its session, others race for it."""
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.write(SetData(paths.CONTROLLER, b"no json"))
+    assert cluster.controller.id == 1
+    cluster.create_topic("orders", (2, 3, 1))
+    assert cluster.state(ORDERS).leader == 2
+    cluster.kill(1)
+    assert cluster.controller.id in (2, 3)
+
+
+def test_nobody_takes_office_while_the_epoch_of_controllers_cannot_be_read() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.write(SetData(paths.CONTROLLER_EPOCH, b"many"))
+    cluster.kill(1)
+    assert not any(broker.machine.is_active for broker in cluster.brokers.values())
+    assert cluster.zk.get(paths.CONTROLLER_EPOCH) == b"many"
 
 
 def test_when_the_controller_dies_the_others_race_and_exactly_one_wins_with_a_higher_epoch() -> None:

@@ -1,7 +1,7 @@
 """A whole broker in the test's own process and event loop, with an embedded ZooKeeper beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -17,8 +17,10 @@ R = TypeVar("R", bound=ApiMessage)
 
 
 @asynccontextmanager
-async def live_broker(ensemble: Ensemble, log_dir: Path, **settings: str) -> AsyncIterator[Broker]:
-    """A broker that has taken its port and goes on starting; underscores in a setting's name stand for dots."""
+async def live_broker(
+    ensemble: Ensemble, log_dir: Path, settings: Mapping[str, str] | None = None, *, ready: bool = True
+) -> AsyncIterator[Broker]:
+    """A broker that serves; with `ready=False` one that has taken its port, and goes on starting."""
     properties = {
         "zookeeper.connect": ensemble.server.connect_string,
         "broker.id": "1",
@@ -26,13 +28,18 @@ async def live_broker(ensemble: Ensemble, log_dir: Path, **settings: str) -> Asy
         "log.dirs": str(log_dir),
         "controlled.shutdown.enable": "false",
         "barnabas.metrics.port": "-1",
-        **{name.replace("_", "."): value for name, value in settings.items()},
+        **(settings or {}),
     }
     broker = Broker(properties)
-    life = asyncio.create_task(broker.run())
+    serves = asyncio.Event()
+    life = asyncio.create_task(broker.run(lambda broker: serves.set()))
     try:
         while LISTENER not in broker.ports and not life.done():
             await asyncio.sleep(0)
+        if ready:
+            waiting = asyncio.create_task(serves.wait())
+            await asyncio.wait({life, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
         yield broker
     finally:
         broker.stop()

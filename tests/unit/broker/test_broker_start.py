@@ -85,8 +85,8 @@ def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
             died = await BrokerRegistrar(
                 former, registration, clock=SystemClock(), wait_for_former_self_ms=0
             ).register()
-            advertised = f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"
-            async with live_broker(ensemble, tmp_path, advertised_listeners=advertised) as broker:
+            settings = {"advertised.listeners": f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"}
+            async with live_broker(ensemble, tmp_path, settings, ready=False) as broker:
                 answers = [
                     asyncio.create_task(each)
                     for each in (

@@ -5,10 +5,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from barnabas.coordination import paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, PatternType, Permission, ResourcePattern
-from barnabas.security.acl_store import AclStore
+from barnabas.security.acl_store import AclStore, AclUnreadable
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.principal import Principal
 from tests.unit.coordination.zookeeper_fixture import Ensemble, States, run, session, zookeeper
@@ -157,6 +159,27 @@ def test_unreadable_change_leaves_what_was_known_in_force() -> None:
                 await writer.add(other, [READ_ALLOWED])
                 await known.until(lambda known: known.reads("later"))
             assert known.reads()
+
+    run(story())
+
+
+def test_unreadable_list_lets_nobody_in() -> None:
+    """Kafka takes it for empty. With `allow.everyone.if.no.acl.found` that lets everybody in."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one:
+            await one.create("/kafka-acl/Topic/t", b"no json", make_path=True)
+            authorizer = AclAuthorizer(allow_if_no_acl=True)
+            store = AclStore(one, authorizer, ensemble.clock)
+            await store.start()
+            assert authorizer.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, "other")
+            assert not authorizer.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, "t")
+            with pytest.raises(AclUnreadable):
+                await store.add(TOPIC, [READ_ALLOWED])
+            # One list that cannot be read does not keep the others from being changed.
+            await store.add(ResourcePattern(ResourceType.TOPIC, "u"), [READ_ALLOWED])
+            [removed] = await store.remove([Filter()])
+            assert [pattern.name for pattern, _ in removed] == ["u"]
 
     run(story())
 
