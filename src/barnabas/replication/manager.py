@@ -156,7 +156,6 @@ class ReplicaManager:
         """This broker leads from now on. Producers may have batches under way that the leader before has refused."""
         if partition.machine.leader_epoch > 0:
             self._early.elected(partition.tp)
-        self.wake_all(partition)
 
     def counters(self, topic: str) -> TopicCounters:
         counters = self._counters.get(topic)

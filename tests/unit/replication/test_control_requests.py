@@ -23,15 +23,17 @@ from barnabas.core.ids import (
     TopicPartition,
 )
 from barnabas.metrics.registry import Registry
+from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.control import EPOCH_DURING_DELETE
 from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder, StopOrder
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
+from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import LogManager
 from barnabas.storage.recovery import open_log
 
@@ -151,6 +153,54 @@ def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
         _, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
         assert [each.partition for each in done] == [1, 3, 0, 2]
         assert set(errors.values()) == {ErrorCode.NONE}
+
+    asyncio.run(run())
+
+
+def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_one_leads_on(tmp_path: Path) -> None:
+    """Only a leader that is new may meet what the leader before it has refused."""
+    replicas = (ME, BrokerId(2))
+
+    async def run() -> None:
+        clock = ManualClock()
+        control = make_with(Logs(tmp_path, clock, create_ms=0), clock)
+
+        async def told(leader: int, epoch: int) -> None:
+            state = PartitionState(
+                leader=BrokerId(leader),
+                leader_epoch=LeaderEpoch(epoch),
+                isr=(ME,),
+                partition_epoch=0,
+                replicas=replicas,
+            )
+            order = PartitionOrder(TopicPartition("t", 0), ZERO_TOPIC_ID, state)
+            _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+            assert errors == {order.tp: ErrorCode.NONE}
+
+        def produce(sequence: int) -> ErrorCode:
+            builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
+            builder.append(None, b"v", timestamp=0)
+            outcomes: list[AppendOutcome] = []
+            control._replicas.append(
+                [AppendEntry(TopicPartition("t", 0), bytearray(builder.build()))],
+                required_acks=1,
+                timeout_ms=0,
+                origin=Origin.CLIENT,
+                on_done=outcomes.extend,
+            )
+            return outcomes[0].error
+
+        await told(ME, 0)
+        assert produce(0) is ErrorCode.NONE
+        await told(ME, 1)
+        assert produce(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        await told(2, 2)
+        await told(ME, 3)
+        assert produce(2) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert [produce(1), produce(2)] == [ErrorCode.NONE] * 2
+        clock.advance_ms(60_000)
+        await told(ME, 5)  # epoch 4 was another's, and this broker did not hear of it
+        assert produce(4) is ErrorCode.NOT_ENOUGH_REPLICAS
 
     asyncio.run(run())
 
