@@ -17,7 +17,7 @@ from barnabas.coordination.registration import create_top_level_paths
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment
 from barnabas.core.clock import SystemClock
-from barnabas.core.ids import TopicId, random_uuid
+from barnabas.core.ids import TopicId
 
 #: Not JSON, not an object, lacking everything, and of every wrong kind in every place that somebody reads.
 GARBAGE = {
@@ -109,7 +109,7 @@ def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, g
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
             await create_top_level_paths(zk)
-            stateless = TopicAssignment(TopicId(random_uuid()), {0: ReplicaAssignment((1,))})
+            stateless = TopicAssignment(TopicId(b"stateless-topic!"), {0: ReplicaAssignment((1,))})
             await zk.create(paths.topic("stateless"), stateless.encode())
             for path in READ_AT_START:
                 await put(zk, path, garbage)
