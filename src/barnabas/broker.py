@@ -10,7 +10,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from barnabas.api import (
     acls,
@@ -106,6 +106,7 @@ from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.manager import LogManager, ManagerSettings
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: The pause before a failed directory is reported again, by the session that follows an expired one.
 REPORT_RETRY_S = 1.0
@@ -246,6 +247,8 @@ class Broker:
             queued_requests_max=config.queued_max_requests,
             held_apis=CLUSTER_APIS,
             request_quota=self.quotas.requests,
+            elements_max=config.barnabas_request_max_elements,
+            on_thread=self._on_thread,
         )
         self.server = SocketServer(
             self._loop,
@@ -572,7 +575,7 @@ class Broker:
     def _broker_epoch(self) -> BrokerEpoch:
         return self.registrar.epoch
 
-    async def _on_thread(self, work: Callable[[], bytes]) -> bytes:
+    async def _on_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._pool, work)
 
     # -- settings -----------------------------------------------------------------------------------------------------
@@ -580,6 +583,7 @@ class Broker:
     def _broker_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
         self._change_connection_limits(after)
+        self.pipeline.elements_max = after.barnabas_request_max_elements
         self.throttles.change_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)

@@ -45,7 +45,7 @@ class ConsumerGroupsApi:
 
     async def describe(self, call: Call, request: ConsumerGroupDescribeRequest) -> ApiMessage:
         response = ConsumerGroupDescribeResponse()
-        for group_id in request.group_ids:
+        for group_id in dict.fromkeys(request.group_ids):
             if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
                 response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
                 continue

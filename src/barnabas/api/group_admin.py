@@ -30,7 +30,7 @@ class GroupAdminApi:
 
     async def describe(self, call: Call, request: DescribeGroupsRequest) -> ApiMessage:
         response = DescribeGroupsResponse()
-        for group_id in request.groups:
+        for group_id in dict.fromkeys(request.groups):
             if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
                 response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
                 continue

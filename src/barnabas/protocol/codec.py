@@ -15,13 +15,16 @@ from typing import Protocol, TypeVar
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol import codec_read, codec_write
+from barnabas.protocol.codec_read import TooManyElements
 from barnabas.protocol.codec_write import PartsBuffer, Unwritable
 from barnabas.protocol.messages.base import Record, RecordsRef, Versioned
 from barnabas.protocol.varint import Buffer
 
 __all__ = [
     "RecordsRef",
+    "TooManyElements",
     "Unwritable",
+    "bounded_reader",
     "decode",
     "decode_versioned",
     "encode",
@@ -49,6 +52,7 @@ _INT16 = Struct(">h")
 
 #: Bounded by the messages that exist: about 300 classes of a few versions each.
 _readers: dict[tuple[type, int], Callable[..., object]] = {}
+_bounded_readers: dict[tuple[type, int, int], Callable[..., object]] = {}
 _writers: dict[tuple[type, int], Callable[..., None]] = {}
 
 
@@ -58,6 +62,17 @@ def reader(cls: type[M], version: int) -> Reader[M]:
     if read is None:
         _check_version(cls, version)
         read = _readers[cls, version] = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM)
+    return read  # type: ignore[return-value]
+
+
+def bounded_reader(cls: type[M], version: int, budget: codec_read.Budget) -> Reader[M]:
+    """The same, for input of strangers: each element of an array is taken from the budget, a list of one number."""
+    key = (cls, version, id(budget))
+    read = _bounded_readers.get(key)
+    if read is None:
+        _check_version(cls, version)
+        read = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM, budget)
+        _bounded_readers[key] = read
     return read  # type: ignore[return-value]
 
 

@@ -42,14 +42,23 @@ def _least_field_size(spec: Wire, version: int, flexible: bool) -> int:
     return 2 if spec.type == "string" else 4
 
 
-_compiled: dict[tuple[type[Message], int, bool], Callable[..., Any]] = {}
+#: How many more elements of arrays may be read, in a list of one.
+Budget = list[int]
+_compiled: dict[tuple[type[Message], int, bool, int], Callable[..., Any]] = {}
 
 
-def compile_reader(cls: type[Message], version: int, flexible: bool) -> Callable[..., Any]:
-    key = (cls, version, flexible)
+def compile_reader(
+    cls: type[Message], version: int, flexible: bool, budget: Budget | None = None
+) -> Callable[..., Any]:
+    """With a budget, the reader takes the elements of its arrays from it, and raises `TooManyElements` when it is used up."""
+    key = (cls, version, flexible, id(budget))
     if key not in _compiled:
-        _compiled[key] = _ReaderSource(cls, version, flexible).compile()
+        _compiled[key] = _ReaderSource(cls, version, flexible, budget).compile()
     return _compiled[key]
+
+
+class TooManyElements(Malformed):
+    """More elements than the reader's budget: the message may be right, but nobody wants to have read it whole."""
 
 
 def short(what: str, needed: int, pos: int, end: int) -> Malformed:
@@ -67,8 +76,9 @@ def bad_text(what: str, error: UnicodeDecodeError) -> Malformed:
 
 
 class _ReaderSource(Source):
-    def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
+    def __init__(self, cls: type[Message], version: int, flexible: bool, budget: Budget | None = None) -> None:
         super().__init__(cls, version, flexible)
+        self._budget = budget
         self._names |= {
             "cls": cls,
             "new": object.__new__,
@@ -78,6 +88,8 @@ class _ReaderSource(Source):
             "short": short,
             "bad_length": bad_length,
             "bad_text": bad_text,
+            "budget": budget,
+            "TooManyElements": TooManyElements,
             "Malformed": Malformed,
             "int16": Struct(">h").unpack_from,
             "int32": Struct(">i").unpack_from,
@@ -98,7 +110,7 @@ class _ReaderSource(Source):
             self._emit(1, "if pos < end and buf[pos] == 0: return obj, pos + 1")
             if tagged:
                 # Most messages carry no tagged field, so the code for them is compiled when the first one does.
-                later = _ReaderSource(self._cls, self._version, self._flexible)
+                later = _ReaderSource(self._cls, self._version, self._flexible, self._budget)
                 self._names["read_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
                 self._emit(1, "return obj, read_tags(obj, buf, pos, end)")
             else:
@@ -202,7 +214,7 @@ class _ReaderSource(Source):
         self._emit(depth, "pos = stop")
 
     def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message]) -> None:
-        read = self._name("read_" + cls.__name__, compile_reader(cls, self._version, self._flexible))
+        read = self._name("read_" + cls.__name__, compile_reader(cls, self._version, self._flexible, self._budget))
         if is_nullable(spec, self._version):  # KIP-893: a byte in front, negative for null
             self._emit(
                 depth,
@@ -221,6 +233,12 @@ class _ReaderSource(Source):
         else:
             least = FIXED[spec.type][1] if spec.type in FIXED else 1 if self._flexible else 2
         self._emit(depth, f"if n < 0 or n * {least} > end - pos: raise bad_length({what}, n, pos, end)")
+        if self._budget is not None:
+            self._emit(
+                depth,
+                "budget[0] -= n",
+                f"if budget[0] < 0: raise TooManyElements({what} + f': {{n}} elements are too many')",
+            )
         if spec.type in FIXED and spec.type not in ("bool", "uuid"):
             code, size = FIXED[spec.type]
             self._names["Struct"] = Struct
@@ -231,7 +249,8 @@ class _ReaderSource(Source):
             )
             return
         if isinstance(spec.type, type):
-            read = self._name("read_" + spec.type.__name__, compile_reader(spec.type, self._version, self._flexible))
+            compiled = compile_reader(spec.type, self._version, self._flexible, self._budget)
+            read = self._name("read_" + spec.type.__name__, compiled)
         else:
             read = self._name("read_" + spec.type, _element_reader(spec.type, self._flexible))
         self._emit(

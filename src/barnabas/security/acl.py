@@ -22,6 +22,8 @@ ANY: Final = 1
 ALL: Final = 2
 #: Decisions that are remembered; past it they are all forgotten, which costs a moment and no memory.
 DECISIONS_MAX: Final = 100_000
+#: A topic's name is no longer. Decisions about longer names are not remembered: whoever asks chooses the name.
+NAME_CHARACTERS_MAX: Final = 249
 
 #: What else, if allowed, allows an operation.
 _IMPLIED_BY: Final[Mapping[int, tuple[int, ...]]] = {
@@ -174,9 +176,11 @@ class AclAuthorizer:
         key = (principal, host, operation, resource, name)
         decision = self._decisions.get(key)
         if decision is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            decision = self._decisions[key] = self._decide(str(principal), host, operation, resource, name)
+            decision = self._decide(str(principal), host, operation, resource, name)
+            if len(name) <= NAME_CHARACTERS_MAX:
+                if len(self._decisions) >= DECISIONS_MAX:
+                    self._decisions.clear()
+                self._decisions[key] = decision
         return decision
 
     def _decide(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:

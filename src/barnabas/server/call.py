@@ -1,8 +1,8 @@
 """One request on its way through the broker: who sent it, when it went where, and how it is answered."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.security.principal import Principal
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from barnabas.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)
+
+
+#: Runs work on a thread.
+OnThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Gate(Protocol):
@@ -138,12 +142,37 @@ class Call:
         return self.throttle_ms
 
     def reply(self, response: ApiMessage) -> None:
+        self._reply(response, self.api.encode)
+
+    async def reply_by_thread(self, response: ApiMessage, on_thread: OnThread) -> None:
+        """The same for an answer that takes long to encode. Nobody may change it any more."""
+        parts: list[Sequence[Part] | Exception] = []
+
+        def encode() -> None:
+            try:
+                parts.append(self.api.encode(self, response))
+            except Exception as error:
+                parts.append(error)
+
+        def encoded(call: "Call", response: ApiMessage) -> Sequence[Part]:
+            if isinstance(parts[0], Exception):
+                raise parts[0]
+            return parts[0]
+
+        self._stamp(response)
+        await on_thread(encode)
+        self._reply(response, encoded)
+
+    def _stamp(self, response: ApiMessage) -> None:
         if self.meter is not None:
             self.charge()
         if self.throttle_ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = self.throttle_ms
+
+    def _reply(self, response: ApiMessage, encode: Callable[["Call", ApiMessage], Sequence[Part]]) -> None:
+        self._stamp(response)
         try:
-            parts = self.api.encode(self, response)
+            parts = encode(self, response)
         except Exception as error:
             # A field that this version cannot carry. Its peer may have provoked it: nobody else is to suffer.
             log.exception("cannot encode %s v%s for %s", self.api.name, self.api_version, self.client_id)

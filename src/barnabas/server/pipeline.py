@@ -5,6 +5,7 @@ connection may not start it, "local" while its handler runs, "remote" while it w
 until the answers before it have gone out.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -20,8 +21,10 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.runtime.bugs import BugLog
-from barnabas.server.call import Call
+from barnabas.server import large
+from barnabas.server.call import Call, OnThread
 from barnabas.server.connection import Connection
+from barnabas.server.large import LARGE_FRAME_BYTES, SLICE_ELEMENTS
 from barnabas.server.ranges import Part
 from barnabas.server.request_quota import RequestQuota
 
@@ -95,6 +98,11 @@ class Spawn(Protocol):
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> object: ...
 
 
+async def _at_once(work: Callable[[], Any]) -> Any:
+    """Where there is no thread: tests of what is small."""
+    return work()
+
+
 class Pipeline:
     """Owner: the event loop."""
 
@@ -110,10 +118,16 @@ class Pipeline:
         queued_requests_max: int,
         held_apis: Iterable[int] = (),
         request_quota: RequestQuota | None = None,
+        elements_max: int = 10_000,
+        on_thread: OnThread = _at_once,
     ) -> None:
         """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
         self.handlers = handlers
         self._request_quota = request_quota
+        #: `barnabas.request.max.elements`
+        self.elements_max = elements_max
+        self._on_thread = on_thread
+        self._decoding = asyncio.Lock()
         self._held_apis = frozenset(held_apis)
         #: One a connection at most.
         self._held: list[tuple[Call, ApiMessage | None]] = []
@@ -160,19 +174,69 @@ class Pipeline:
         if quota is not None and quota.quotas.limits_requests:
             quota.admit(call, now_s)
         request: ApiMessage | None = None
+        elements = 0
         if api.min_version <= header.api_version <= api.max_version:
             # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
-            read = codec.reader(api.api.request_class, header.api_version)
-            request, _ = read(frame, header.body_offset, len(frame))
+            if len(frame) <= LARGE_FRAME_BYTES:
+                read = codec.reader(api.api.request_class, header.api_version)
+                request, _ = read(frame, header.body_offset, len(frame))
+            else:
+                read = large.loop_reader(api.api.request_class, header.api_version, self.elements_max)
+                try:
+                    request, _ = read(frame, header.body_offset, len(frame))
+                except codec.TooManyElements:
+                    return self._start_large(call, bytearray(frame), header.body_offset)
+                elements = large.elements_read(self.elements_max)
         elif header.api_key != API_VERSIONS:
             raise Malformed(
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
             )
-        self._execute(call, request)
+        self._execute(call, request, elements)
         call.local_done_s = self._now_s()
         if call.meter is not None:
             call.meter.rest(call)
         return call
+
+    def _start_large(self, call: Call, data: bytearray, at: int) -> Call:
+        """More than the loop decodes: by a thread, one request after the other."""
+        self._running += 1
+        self._spawn(self._decode_then_execute(call, data, at), name=f"large {call.api.name}")
+        return call
+
+    async def _decode_then_execute(self, call: Call, data: bytearray, at: int) -> None:
+        api_key, most = call.api.api_key, large.thread_limit(call.api.api_key, self.elements_max)
+        request_class, version = call.api.api.request_class, call.api_version
+        try:
+            async with self._decoding:
+                request, elements = await self._on_thread(
+                    lambda: large.decode_on_thread(request_class, version, data, at, most)
+                )
+            if api_key in large.SLICED or api_key in large.WHOLE:
+                self._execute(call, request, elements)
+            else:
+                why = f"{elements} elements in one request; barnabas.request.max.elements is {self.elements_max}"
+                self._refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
+        except Malformed as error:
+            call.channel.fail(f"{call.api.name}: {error}")
+        except Exception as error:
+            self._answer_bug(call, None, error)
+        finally:
+            self._leave()
+
+    async def _in_slices(self, call: Call, request: ApiMessage, shape: large.Shape) -> ApiMessage:
+        """Ask the handler about some elements at a time. Everybody else has a turn in between."""
+        whole: ApiMessage | None = None
+        for part in large.slices(request, shape):
+            result = call.api.execute(call, part)
+            assert result is not None, f"{call.api.name} keeps its calls, and cannot be sliced"
+            response = result if isinstance(result, ApiMessage) else await result
+            if whole is None:
+                whole = response
+            else:
+                large.merge(whole, response, shape)
+            await asyncio.sleep(0)
+        assert whole is not None
+        return whole
 
     def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
         """A SASL token without a header."""
@@ -188,12 +252,16 @@ class Pipeline:
         for call, request in held:
             self._execute(call, request)
 
-    def _execute(self, call: Call, request: ApiMessage | None) -> None:
+    def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
         if call.api.api_key in self._held_apis:
             self._held.append((call, request))
             return
+        shape = large.SLICED.get(call.api.api_key) if elements > SLICE_ELEMENTS else None
         try:
-            result = call.api.execute(call, request)
+            if shape is None or request is None:
+                result = call.api.execute(call, request)
+            else:
+                result = self._in_slices(call, request, shape)
         except Exception as error:
             self._refuse(call, request, error)
             return
@@ -205,20 +273,29 @@ class Pipeline:
         self._running += 1
         if call.meter is not None:
             result = call.meter.measured(call, result)
-        self._spawn(self._finish(call, request, result), name=f"request {call.api.name}")
+        is_large = shape is not None
+        self._spawn(self._finish(call, request, result, is_large=is_large), name=f"request {call.api.name}")
 
-    async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage]) -> None:
+    async def _finish(
+        self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage], *, is_large: bool
+    ) -> None:
         try:
             response = await result
         except Exception as error:
             self._refuse(call, request, error)
         else:
-            call.reply(response)
+            if is_large:
+                await call.reply_by_thread(response, self._on_thread)
+            else:
+                call.reply(response)
         finally:
-            self._running -= 1
-            # Who is woken may have gone, or may start what takes no room: then it is the next one's turn.
-            while self._waiting_for_room and self._running < self._queued_requests_max:
-                self._waiting_for_room.popleft().resume()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._running -= 1
+        # Who is woken may have gone, or may start what takes no room: then it is the next one's turn.
+        while self._waiting_for_room and self._running < self._queued_requests_max:
+            self._waiting_for_room.popleft().resume()
 
     def _refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
         self.metrics_of(call.api).errors.add()

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import threading
 import time
 
 import psutil
@@ -15,6 +16,7 @@ from barnabas.protocol import frame
 from barnabas.protocol.codec import decode
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -73,12 +75,47 @@ class Victim:
         return any(all(word in line for word in words) for line in new.splitlines())
 
 
+class Bystander:
+    """`with Bystander(victim) as other: …; other.worst_s`: how long an honest client's requests took meanwhile."""
+
+    def __init__(self, victim: Victim) -> None:
+        self._peer = victim.connect()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.worst_s = 0.0
+        self.count = 0
+
+    def __enter__(self) -> "Bystander":
+        ask(self._peer, MetadataRequest(topics=[]), 9)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._ends.is_set():
+            began_s = time.monotonic()
+            ask(self._peer, MetadataRequest(topics=[]), 9)
+            self.worst_s = max(self.worst_s, time.monotonic() - began_s)
+            self.count += 1
+            time.sleep(0.002)
+
+
 def receive(peer: socket.socket) -> bytes:
     """One frame, without its size."""
-    head = peer.recv(4, socket.MSG_WAITALL)
-    if len(head) < 4:
-        raise ConnectionResetError("the broker closed the connection")
-    return peer.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+    return _exactly(peer, struct.unpack(">i", _exactly(peer, 4))[0])
+
+
+def _exactly(peer: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = peer.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError("the broker closed the connection")
+        data += piece
+    return bytes(data)
 
 
 def ask(peer: socket.socket, request: ApiMessage, version: int, client_id: str = "hostile") -> ApiMessage:

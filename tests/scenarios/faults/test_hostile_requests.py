@@ -5,14 +5,27 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hostile_peer import Victim, ask, batch, produce
+from hostile_peer import Bystander, Victim, ask, batch, produce
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.record_batch import TIMESTAMP_TYPE_FLAG
 
 
@@ -83,3 +96,70 @@ def test_refusal_of_many_records_names_the_first_hundred(victim: Victim):
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [error.batch_index for error in answer.record_errors] == list(range(100))
     victim.check()
+
+
+#: What nobody else may wait for. A busy test machine needs most of it: alone it is some 30 ms.
+BYSTANDER_S_MAX = 0.5
+
+
+def many_names(count: int) -> list[MetadataRequestTopic]:
+    return [MetadataRequestTopic(name=f"{number:x}") for number in range(count)]
+
+
+def test_metadata_of_very_many_topics_is_answered_while_others_are_served(victim: Victim):
+    names = many_names(60_000)
+    with victim.connect() as peer, Bystander(victim) as other:
+        peer.settimeout(60)
+        answer = ask(peer, MetadataRequest(topics=names, allow_auto_topic_creation=False), 9)
+    assert isinstance(answer, MetadataResponse)
+    assert [topic.name for topic in answer.topics] == [topic.name for topic in names]
+    assert answer.brokers and other.count > 10
+    assert other.worst_s < BYSTANDER_S_MAX
+
+
+def test_topic_that_is_named_again_and_again_is_described_once(victim: Victim):
+    with victim.connect() as peer:
+        named = [MetadataRequestTopic(name=victim.topic)] * 500
+        answer = ask(peer, MetadataRequest(topics=named), 9)
+    assert isinstance(answer, MetadataResponse) and len(answer.topics) == 1
+
+
+@pytest.mark.parametrize("partitions", [400, 30_000])
+def test_offsets_of_very_many_partitions_come_in_one_piece(victim: Victim, partitions: int):
+    wanted = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
+    topics = [ListOffsetsTopic(name=name, partitions=wanted) for name in (victim.topic, "other")]
+    with victim.connect() as peer, Bystander(victim) as other:
+        peer.settimeout(60)
+        answer = ask(peer, ListOffsetsRequest(replica_id=-1, topics=topics), 6)
+    assert isinstance(answer, ListOffsetsResponse)
+    assert [topic.name for topic in answer.topics] == [victim.topic, "other"]
+    for topic in answer.topics:
+        assert [each.partition_index for each in topic.partitions] == list(range(partitions))
+    assert answer.topics[0].partitions[0].error_code == 0
+    assert answer.topics[0].partitions[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert other.worst_s < BYSTANDER_S_MAX
+
+
+def test_request_with_too_many_elements_is_refused_by_the_name_of_the_limit(victim: Victim):
+    names = [CreatableTopic(name=f"{number}", num_partitions=1, replication_factor=1) for number in range(11_000)]
+    with victim.connect() as peer, Bystander(victim) as other:
+        peer.settimeout(60)
+        answer = ask(peer, CreateTopicsRequest(topics=names, timeout_ms=1000, validate_only=True), 5)
+        assert isinstance(answer, CreateTopicsResponse)
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_REQUEST}
+        assert "barnabas.request.max.elements is 10000" in (answer.topics[0].error_message or "")
+        with pytest.raises(ConnectionResetError):
+            ask(peer, MetadataRequest(topics=many_names(110_000), allow_auto_topic_creation=False), 9)
+    assert victim.logged("110000 elements are too many")
+    assert other.worst_s < BYSTANDER_S_MAX
+
+
+def test_duplicates_among_many_resources_are_found_in_no_time(victim: Victim):
+    resources = [AlterConfigsResource(resource_type=2, resource_name=f"{number}") for number in range(9_900)]
+    with victim.connect() as peer, Bystander(victim) as other:
+        answer = ask(peer, IncrementalAlterConfigsRequest(resources=[*resources, resources[0]]), 1)
+    assert isinstance(answer, IncrementalAlterConfigsResponse)
+    codes = [each.error_code for each in answer.responses]
+    assert (codes[0], codes[-1]) == (ErrorCode.INVALID_REQUEST,) * 2
+    assert set(codes[1:-1]) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert other.worst_s < BYSTANDER_S_MAX

@@ -259,3 +259,14 @@ def test_prefixes_are_looked_up_by_length_and_not_one_by_one() -> None:
         authorizer.set_entries(ResourcePattern(ResourceType.TOPIC, f"p{number:03}-", PatternType.PREFIXED), ())
     Counted.looks = 0
     assert not authorizer.allows(alice, "h", Operation.READ, ResourceType.TOPIC, "p123-x") and Counted.looks == 0
+
+
+def test_decisions_about_names_of_any_length_are_not_kept() -> None:
+    authorizer = AclAuthorizer()
+    for number in range(10):
+        assert not authorizer.allows(
+            Principal("User", "eve"), "h", Operation.READ, ResourceType.TOPIC, f"{number}" * 5000
+        )
+    assert authorizer._decisions == {}
+    assert not authorizer.allows(Principal("User", "eve"), "h", Operation.READ, ResourceType.TOPIC, "short")
+    assert len(authorizer._decisions) == 1

@@ -189,6 +189,7 @@ class BrokerSettings:
     allow_everyone_if_no_acl_found: bool
     transaction_two_phase_commit_enable: bool
     barnabas_zookeeper_digest: Password | None
+    barnabas_request_max_elements: int
     barnabas_metrics_host: str
     barnabas_metrics_port: int
 

@@ -3,8 +3,17 @@
 from typing import Final
 
 from barnabas.core.config.definition import Setting
-from barnabas.core.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, PASSWORD, READ_ONLY, STRING
-from barnabas.core.config.validators import between
+from barnabas.core.config.definitions.shorthand import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    INT,
+    LOW,
+    MEDIUM,
+    PASSWORD,
+    READ_ONLY,
+    STRING,
+)
+from barnabas.core.config.validators import at_least, between
 
 #: The prefix of settings that no Kafka broker has.
 OWN_PREFIX: Final = "barnabas."
@@ -20,6 +29,9 @@ SETTINGS: Final = (
     Setting("barnabas.zookeeper.digest", PASSWORD, None, MEDIUM, None, READ_ONLY,
             "user:password with which this broker proves itself to ZooKeeper (scheme digest), the same on every broker; "
             "zookeeper.set.acl needs it."),
+    Setting("barnabas.request.max.elements", INT, 10_000, LOW, at_least(1_000), CLUSTER_WIDE,
+            "Topics, partitions, groups and the like that one request may name. Questions about more are answered in slices, "
+            "up to ten times as many; what brokers send each other has no such limit; the rest is refused."),
     Setting("barnabas.metrics.host", STRING, "127.0.0.1", LOW, None, READ_ONLY,
             "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
     Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,
