@@ -450,7 +450,10 @@ class Broker:
                     *self.transactions.families,
                     find_coordinator.handlers(
                         self.context,
-                        {KeyType.GROUP: self.groups.coordinator, KeyType.TRANSACTION: self.transactions.coordinator},
+                        {
+                            KeyType.GROUP: self.groups.coordinator.topic,
+                            KeyType.TRANSACTION: self.transactions.coordinator.topic,
+                        },
                     ),
                 ],
                 self.features,

@@ -7,8 +7,8 @@ created; unlike Kafka, the answer waits a little for its leaders, so that the fi
 import asyncio
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Protocol
 
+from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
@@ -31,19 +31,6 @@ class KeyType(IntEnum):
     SHARE = 2
 
 
-class InternalTopic(Protocol):
-    """What is asked of a coordinator: where its keys live."""
-
-    @property
-    def topic(self) -> str: ...
-
-    def partition_for(self, key: str, /) -> int: ...
-
-    async def ensure_topic(self) -> bool:
-        """Create the topic if it is not there. False if that failed: clients ask again."""
-        ...
-
-
 _DESCRIBED = {
     KeyType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
     KeyType.TRANSACTION: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
@@ -60,7 +47,7 @@ class FindCoordinatorApi:
             internal = self._topics[KeyType(request.key_type)]
         except (KeyError, ValueError):
             raise Refused(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {request.key_type}") from None
-        if self._context.metadata.topic(internal.topic) is None:
+        if self._context.metadata.topic(internal.name) is None:
             return self._create_then_answer(call, request, internal)
         return self._answer(call, request, internal)
 
@@ -69,7 +56,7 @@ class FindCoordinatorApi:
     ) -> ApiMessage:
         keys = _keys(call, request)
         is_allowed = any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys)
-        if is_allowed and await internal.ensure_topic():
+        if is_allowed and await internal.ensure():
             await self._wait_for_leaders(internal, keys)
         return self._answer(call, request, internal)
 
@@ -79,7 +66,7 @@ class FindCoordinatorApi:
 
         def look(change: MetadataChange | None = None) -> None:
             # The number of partitions is known with the topic only, and with it where the keys belong.
-            if metadata.has_all_leaders(internal.topic, {internal.partition_for(key) for key in keys}):
+            if metadata.has_all_leaders(internal.name, {internal.partition_for(key) for key in keys}):
                 ready.set()
 
         unsubscribe = metadata.subscribe(look)
@@ -114,7 +101,7 @@ class FindCoordinatorApi:
         if error is not ErrorCode.NONE:
             return _nowhere(key, error)
         metadata = self._context.metadata
-        state = metadata.partition(TopicPartition(internal.topic, internal.partition_for(key)))
+        state = metadata.partition(TopicPartition(internal.name, internal.partition_for(key)))
         endpoint = None if state is None else metadata.endpoint(BrokerId(state.leader), call.channel.listener_name)
         if state is None or endpoint is None:
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)

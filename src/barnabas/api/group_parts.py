@@ -4,7 +4,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from barnabas.api import consumer_groups, group_admin, group_offsets, groups
-from barnabas.groups.coordinator import CreateTopic, GroupCoordinator, VerifyTransaction, trust
+from barnabas.coordination.internal_topic import CreateTopic
+from barnabas.groups.coordinator import GroupCoordinator, VerifyTransaction, trust
 from barnabas.replication.partition import Partition
 from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.timers import Timers

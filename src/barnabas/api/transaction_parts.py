@@ -8,6 +8,7 @@ from barnabas.api import producers, transactions, txn_markers
 from barnabas.api.transactions import TransactionsApi
 from barnabas.api.txn_markers import OffsetsMarked, TxnMarkersApi
 from barnabas.client.connection import Connection
+from barnabas.coordination.internal_topic import CreateTopic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC
@@ -20,7 +21,7 @@ from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
-from barnabas.transactions.coordinator import CreateTopic, TransactionCoordinator
+from barnabas.transactions.coordinator import TransactionCoordinator
 from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
 from barnabas.transactions.state import Identity
 from barnabas.transactions.verification import Asked, Verifier
@@ -119,7 +120,7 @@ def assemble(
         registry=context.registry,
     )
     verifier = Verifier(
-        coordinator_of=coordinator.coordinator_of,
+        coordinator_of=coordinator.topic.coordinator_of,
         ask=ask,
         now_ms=context.clock.now_ms,
         spawn=spawn,

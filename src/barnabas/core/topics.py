@@ -1,7 +1,8 @@
 """What a topic may be called, and which topics are the broker's own."""
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import BarnabasError
 
@@ -41,3 +42,13 @@ def check_topic_name(name: str) -> None:
 def collides(one: str, other: str) -> bool:
     """Metric names turn '.' into '_': Kafka refuses a topic whose metrics could not be told from another's."""
     return one.replace(".", "_") == other.replace(".", "_")
+
+
+class NewInternalTopic(NamedTuple):
+    """What the topic looks like when it is made."""
+
+    partitions: int
+    replication_factor: int
+    settings: Mapping[str, str]
+    #: Begins the names of the broker's settings that say so.
+    prefix: str

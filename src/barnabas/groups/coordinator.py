@@ -9,12 +9,13 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.java_hash import partition_of
+from barnabas.core.config.derived import Derived
+from barnabas.core.errors import Refused
 from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.groups import metrics
 from barnabas.groups.group import GroupCounts, Requester, Surroundings
@@ -47,9 +48,6 @@ from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
 
-#: Create a topic with (name, partitions, replication factor, settings); what went wrong, or NONE.
-CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[ErrorCode]]
-
 
 class TransactionToVerify(NamedTuple):
     """Offsets are about to be written to a partition of `__consumer_offsets` in a transaction: is it really open (KIP-890)?"""
@@ -69,13 +67,7 @@ async def trust(transaction: TransactionToVerify) -> None:
     """No transaction coordinator is there to be asked."""
 
 
-#: What a topic's settings are, whatever the operator says of topics in general.
-_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "compression.type": "producer"}
-
-
 class GroupCoordinator:
-    topic: Final = GROUP_METADATA_TOPIC
-
     def __init__(
         self,
         coordinator_log: CoordinatorLog,
@@ -93,13 +85,12 @@ class GroupCoordinator:
     ) -> None:
         """`registry`: where its numbers go; without one they are not kept."""
         self._metadata = metadata
-        self._config = config
         self._now_ms = now_ms
-        self._create_topic = create_topic
         self._verify_transaction = verify_transaction
-        self._settings: tuple[BrokerConfig, GroupSettings] | None = None
-        #: Done when the creation of the topic that is under way is, with its success.
-        self._creating: asyncio.Future[bool] | None = None
+        self.settings = Derived(config, GroupSettings.of)
+        self.topic = InternalTopic(
+            GROUP_METADATA_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
+        )
         surroundings = Surroundings(
             settings=self.settings,
             topics=TopicView(metadata),
@@ -108,7 +99,7 @@ class GroupCoordinator:
             counts=GroupCounts() if registry is None else metrics.group_counts(registry),
         )
         self._runtime = CoordinatorRuntime[GroupMachine](
-            self.topic,
+            self.topic.name,
             coordinator_log,
             make_machine=lambda partition: GroupMachine(surroundings),
             now_ms=now_ms,
@@ -123,40 +114,8 @@ class GroupCoordinator:
 
     # -- where groups live ---------------------------------------------------------------------------------------------
 
-    def settings(self) -> GroupSettings:
-        """Of the configuration as it is now."""
-        config = self._config()
-        if self._settings is None or self._settings[0] is not config:
-            self._settings = (config, GroupSettings.of(config))
-        return self._settings[1]
-
     def partition_for(self, group_id: str) -> int:
-        partitions = self._metadata.partition_count(self.topic) or self._config().offsets_topic_num_partitions
-        return partition_of(group_id, partitions)
-
-    async def ensure_topic(self) -> bool:
-        """Create `__consumer_offsets` if it is not there. False if that failed; clients ask again."""
-        if self._metadata.topic(self.topic) is not None:
-            return True
-        if self._creating is not None:
-            return await asyncio.shield(self._creating)
-        self._creating = asyncio.get_running_loop().create_future()
-        config = self._config()
-        is_there = False
-        try:
-            error = await self._create_topic(
-                self.topic,
-                config.offsets_topic_num_partitions,
-                config.offsets_topic_replication_factor,
-                {**_TOPIC_SETTINGS, "segment.bytes": str(config.offsets_topic_segment_bytes)},
-            )
-            is_there = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-            if not is_there:
-                log.warning("cannot create %s: %s", self.topic, error.name)
-        finally:
-            self._creating.set_result(is_there)
-            self._creating = None
-        return is_there
+        return self.topic.partition_for(group_id)
 
     def elected(self, partition: int, epoch: int) -> None:
         """This broker leads a partition of the topic now."""

@@ -5,6 +5,10 @@ from enum import Enum
 from typing import Final
 
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.topics import NewInternalTopic
+
+#: These are not for the operator to choose.
+_ENFORCED: Final = {"cleanup.policy": "compact", "compression.type": "producer"}
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"
@@ -52,6 +56,9 @@ class GroupSettings:
     #: The first one is used where no member asks for one.
     consumer_assignors: tuple[str, ...] = (UNIFORM, RANGE)
     migration_policy: MigrationPolicy = MigrationPolicy.DISABLED
+    topic_partitions: int = 50
+    topic_replication_factor: int = 3
+    topic_segment_bytes: int = 100 * 1024 * 1024
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
@@ -69,4 +76,13 @@ class GroupSettings:
             consumer_max_size=config.group_consumer_max_size,
             consumer_assignors=assignors or (UNIFORM, RANGE),
             migration_policy=MigrationPolicy(config.group_consumer_migration_policy.lower()),
+            topic_partitions=config.offsets_topic_num_partitions,
+            topic_replication_factor=config.offsets_topic_replication_factor,
+            topic_segment_bytes=config.offsets_topic_segment_bytes,
         )
+
+    @property
+    def new_topic(self) -> NewInternalTopic:
+        """`__consumer_offsets` when it is created."""
+        settings = {**_ENFORCED, "segment.bytes": str(self.topic_segment_bytes)}
+        return NewInternalTopic(self.topic_partitions, self.topic_replication_factor, settings, "offsets.topic")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
+from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset, TopicPartition
 from barnabas.protocol.compression import Codec
@@ -145,7 +146,7 @@ class LeadsByPartition(Protocol):
     """A coordinator: whoever leads a partition of its topic has what belongs to that partition."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> InternalTopic: ...
     def elected(self, partition: int, epoch: int) -> None: ...
     def resigned(self, partition: int) -> None: ...
 
@@ -155,10 +156,10 @@ def leadership_listener(coordinator: LeadsByPartition) -> LeadershipListener:
 
     def changed(led: list[Partition], followed: list[Partition]) -> None:
         for partition in led:
-            if partition.tp.topic == coordinator.topic:
+            if partition.tp.topic == coordinator.topic.name:
                 coordinator.elected(partition.tp.partition, partition.machine.leader_epoch)
         for partition in followed:
-            if partition.tp.topic == coordinator.topic:
+            if partition.tp.topic == coordinator.topic.name:
                 coordinator.resigned(partition.tp.partition)
 
     return changed

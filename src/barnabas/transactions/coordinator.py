@@ -9,11 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.config.derived import Derived
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
-from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -38,15 +39,11 @@ R = TypeVar("R")
 #: off for 20 to 100 ms; the markers are there sooner.
 COMPLETION_WAIT_MAX_MS: Final = 500
 
-#: Create a topic with (name, partitions, replication factor, settings); what went wrong, or NONE.
-CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[ErrorCode]]
 #: WriteTxnMarkers to a broker, this one included; raises a `BarnabasError` where no answer came.
 SendMarkersTo = Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 
 
 class TransactionCoordinator:
-    topic: Final = TRANSACTION_STATE_TOPIC
-
     def __init__(
         self,
         coordinator_log: CoordinatorLog,
@@ -70,18 +67,17 @@ class TransactionCoordinator:
         self.producer_ids = producer_ids
         self.transaction_version = transaction_version
         self._metadata = metadata
-        self._config = config
         self._now_ms = now_ms
-        self._create_topic = create_topic
-        self._settings: tuple[BrokerConfig, TransactionSettings] | None = None
-        #: Done when the creation of the topic that is under way is, with its success.
-        self._creating: asyncio.Future[bool] | None = None
+        self.settings = Derived(config, TransactionSettings.of)
+        self.topic = InternalTopic(
+            TRANSACTION_STATE_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
+        )
         #: In which this broker leads partitions of the topic: what fences the markers of a coordinator before it.
         self._epochs: dict[int, int] = {}
         #: Who waits for the completion of a decided transaction, by partition and transactional id.
         self._awaited: dict[tuple[int, str], list[asyncio.Future[None]]] = {}
         self._runtime = CoordinatorRuntime[TransactionMachine](
-            self.topic,
+            self.topic.name,
             coordinator_log,
             make_machine=lambda partition: TransactionMachine(
                 settings=self.settings, transaction_version=transaction_version
@@ -107,23 +103,8 @@ class TransactionCoordinator:
 
     # -- where transactional ids live ---------------------------------------------------------------------------------
 
-    def settings(self) -> TransactionSettings:
-        """Of the configuration as it is now."""
-        config = self._config()
-        if self._settings is None or self._settings[0] is not config:
-            self._settings = (config, TransactionSettings.of(config))
-        return self._settings[1]
-
-    def partition_for(self, transactional_id: str, /) -> int:
-        partitions = self._metadata.partition_count(self.topic) or self.settings().topic_partitions
-        return partition_of(transactional_id, partitions)
-
-    def coordinator_of(self, transactional_id: str) -> BrokerId | None:
-        """The live broker that coordinates it, as far as this one knows."""
-        state = self._metadata.partition(TopicPartition(self.topic, self.partition_for(transactional_id)))
-        if state is None or not self._metadata.is_alive(BrokerId(state.leader)):
-            return None
-        return BrokerId(state.leader)
+    def partition_for(self, transactional_id: str) -> int:
+        return self.topic.partition_for(transactional_id)
 
     def leader_of(self, partition: TopicPartition) -> BrokerId | None:
         """For markers: -1 where the leader is not alive for now, None where there is no such partition."""
@@ -132,27 +113,6 @@ class TransactionCoordinator:
             # A broker that has heard of no topic yet knows nothing of this one, either.
             return None if self._metadata.topics else BrokerId(-1)
         return BrokerId(state.leader) if self._metadata.is_alive(BrokerId(state.leader)) else BrokerId(-1)
-
-    async def ensure_topic(self) -> bool:
-        """Create `__transaction_state` if it is not there. False if that failed; clients ask again."""
-        if self._metadata.topic(self.topic) is not None:
-            return True
-        if self._creating is not None:
-            return await asyncio.shield(self._creating)
-        self._creating = asyncio.get_running_loop().create_future()
-        settings = self.settings()
-        is_there = False
-        try:
-            error = await self._create_topic(
-                self.topic, settings.topic_partitions, settings.topic_replication_factor, settings.topic_configs
-            )
-            is_there = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-            if not is_there:
-                log.warning("cannot create %s: %s", self.topic, error.name)
-        finally:
-            self._creating.set_result(is_there)
-            self._creating = None
-        return is_there
 
     def elected(self, partition: int, epoch: int) -> None:
         """This broker leads a partition of the topic now."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.topics import NewInternalTopic
 
 #: `unclean.leader.election.enable`, `compression.type` and `cleanup.policy` are not for the operator to choose.
 _ENFORCED: Final = {
@@ -44,10 +45,11 @@ class TransactionSettings:
         )
 
     @property
-    def topic_configs(self) -> dict[str, str]:
-        """Settings of `__transaction_state` when it is created."""
-        return {
+    def new_topic(self) -> NewInternalTopic:
+        """`__transaction_state` when it is created."""
+        settings = {
             **_ENFORCED,
             "min.insync.replicas": str(self.topic_min_isr),
             "segment.bytes": str(self.topic_segment_bytes),
         }
+        return NewInternalTopic(self.topic_partitions, self.topic_replication_factor, settings, "transaction.state.log")

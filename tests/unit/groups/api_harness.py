@@ -163,7 +163,7 @@ class FakeBroker:
         self.coordinator = parts.coordinator
         families = [
             *parts.families,
-            find_coordinator.handlers(self.context, {KeyType.GROUP: parts.coordinator}),
+            find_coordinator.handlers(self.context, {KeyType.GROUP: parts.coordinator.topic}),
         ]
         self.handlers: dict[int, ApiHandler] = {each.api_key: each for family in families for each in family}
 

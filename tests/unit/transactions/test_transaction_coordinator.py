@@ -222,7 +222,7 @@ def test_a_transactional_id_lives_where_java_says() -> None:
     async def scenario(world: World) -> None:
         world.tell_metadata({"a": 1, "__transaction_state": 50})
         assert world.coordinator.partition_for("hello") == 99162322 % 50
-        assert world.coordinator.coordinator_of("hello") == 1
+        assert world.coordinator.topic.coordinator_of("hello") == 1
 
     run(scenario)
 
@@ -422,7 +422,7 @@ def _later(fired: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_the_topic_is_created_once_with_its_settings() -> None:
     async def scenario(world: World) -> None:
-        assert await asyncio.gather(*(world.coordinator.ensure_topic() for _ in range(3))) == [True, True, True]
+        assert await asyncio.gather(*(world.coordinator.topic.ensure() for _ in range(3))) == [True, True, True]
         [(name, partitions, factor, settings)] = world.created
         assert (name, partitions, factor) == ("__transaction_state", 4, 1)
         assert settings == {
@@ -433,7 +433,7 @@ def test_the_topic_is_created_once_with_its_settings() -> None:
             "segment.bytes": "104857600",
         }
         world.tell_metadata({"a": 1, "__transaction_state": 4})
-        assert await world.coordinator.ensure_topic()
+        assert await world.coordinator.topic.ensure()
         assert len(world.created) == 1
 
     run(scenario)
@@ -442,9 +442,9 @@ def test_the_topic_is_created_once_with_its_settings() -> None:
 def test_a_topic_that_cannot_be_created_is_tried_again() -> None:
     async def scenario(world: World) -> None:
         world.create_error = ErrorCode.INVALID_REPLICATION_FACTOR
-        assert not await world.coordinator.ensure_topic()
+        assert not await world.coordinator.topic.ensure()
         world.create_error = ErrorCode.TOPIC_ALREADY_EXISTS
-        assert await world.coordinator.ensure_topic()
+        assert await world.coordinator.topic.ensure()
 
     run(scenario)
 
