@@ -6,6 +6,7 @@ from typing import Any
 
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.coordination.paths import broker_id, partition_state
 from barnabas.coordination.registration import DuplicateBrokerId
 from barnabas.coordination.session import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr
@@ -26,6 +27,7 @@ from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.scenario import Scenario, vary
+from tests.simulation.stranger import Stranger
 from tests.simulation.world import World
 
 #: From the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
@@ -75,6 +77,7 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             process.on_end = self._ended
         self.clients: list[Client] = []
+        self.stranger = Stranger(self, "stranger")
         self._capture = _LogCapture(self)
 
     @property
@@ -118,6 +121,7 @@ class SimCluster:
         logging.getLogger("barnabas").addHandler(self._capture)
         try:
             self.zookeeper.start()
+            self.stranger.start()
             for broker in self.brokers.values():
                 broker.start()
             maker = TopicMaker(self, "maker")
@@ -152,6 +156,11 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             if process.is_paused:
                 process.resume()
+            process.storage.on_cost = None
+            if process.storage.faults:
+                process.storage.heal()
+                if process.is_up:
+                    process.kill()
             if not process.is_up:
                 process.start()
         for client in self.clients:
@@ -198,6 +207,14 @@ class SimCluster:
                 tp = TopicPartition(topic, int(index))
                 states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
         return states
+
+    def was_there(self, broker: int, tp: TopicPartition) -> bool:
+        """Whether a broker has been registered since before the partition's state was written: what a controller can know."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return True
+        nodes = self.zookeeper.server.service.machine.tree.nodes
+        registration, state = nodes.get(broker_id(broker)), nodes.get(partition_state(tp))
+        return registration is not None and state is not None and registration.czxid < state.mzxid
 
     def log_of(self, broker: int, tp: TopicPartition) -> Any:
         process = self.brokers.get(broker)

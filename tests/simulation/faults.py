@@ -8,13 +8,33 @@ with nothing better than a damaged replica.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.coordination import paths
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from tests.simulation.process import BrokerProcess, Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
+
+#: Where anybody's tool may write, and what it may write there.
+FOREIGN_PATHS = (
+    "/config/changes/config_change_",
+    "/config/changes/foreign",
+    "/isr_change_notification/isr_change_",
+    "/log_dir_event_notification/log_dir_event_",
+    "/admin/preferred_replica_election",
+    "/admin/reassign_partitions",
+    "/admin/delete_topics/no-such-topic",
+    "/config/topics/no-such-topic",
+)
+FOREIGN_DATA = (
+    b"",
+    b"not json",
+    b"\xff\xfe",
+    b"{}",
+    b"[]",
+    b'{"version":1}',
+    b'{"version":99,"entity_path":"topics/x"}',
+)
 
 #: How often partition states and logs are looked at.
 WATCH_S = 0.05
@@ -81,8 +101,13 @@ class Damage:
             return
         if state.leader == broker:
             isr = set(state.isr) | set(before.isr if before is not None else ())
-            if not any(other != broker and not self.is_damaged(other, tp) for other in isr):
-                self._cluster.oracle.excuse(tp, f"broker {broker}, which lost power, is its last in-sync replica")
+            if not any(
+                other != broker and not self.is_damaged(other, tp) and self._cluster.was_there(other, tp)
+                for other in isr
+            ):
+                self._cluster.oracle.excuse(
+                    tp, f"broker {broker}, which lost power, leads it, and no other was there all the time"
+                )
             if tp in self._cluster.oracle.excused:
                 del self._before[broker, tp]
         elif broker in state.isr and log is not None and process.is_ready:
@@ -115,6 +140,11 @@ class Faults:
             (self._kill_zookeeper, 2),
             (self._pause_zookeeper, 1),
             (self._jump_clock, 1),
+            (self._die_in_the_middle, 3),
+            (self._break_directory, 2),
+            (self._lose_directory, 2),
+            (self._fill_directory, 1),
+            (self._write_foreign_znode, 2),
         ]
         #: Each seed has its own mix: some faults only show without others.
         chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
@@ -231,6 +261,72 @@ class Faults:
         if zookeeper.is_up and not zookeeper.is_paused:
             self._pause_for(zookeeper, self._world.between(0.1, 3.0))
 
+    def _die_in_the_middle(self) -> None:
+        broker = self._pick()
+        if broker is None or not self._may_kill(broker) or broker.is_paused:
+            return
+        number = int(self._world.random.choice([1, 3, 10, 40]) * self._world.between(1, 4))
+        self._world.note(broker.name, f"is to die at its disk operation {number} from now")
+        broker.die_at_disk_operation(number)
+
+        def look() -> None:
+            if not self._has_ended and not broker.is_up:
+                broker.start()
+
+        self._world.after(self._world.between(0.5, 4.0), look)
+
+    # -- disks ------------------------------------------------------------------------------------------------------------
+
+    def _healthy_pair(self) -> tuple[BrokerProcess, str] | None:
+        """A broker whose directories are all well, that others can do without, and one of its directories."""
+        broker = self._pick()
+        if broker is None or broker.storage.faults or not broker.is_serving or not self.damage.may_lose(broker):
+            return None
+        return broker, self._world.random.choice(["/one", "/two"])
+
+    def _break_directory(self) -> None:
+        """Writes fail from now on; the broker takes the directory offline. Mended by a restart later."""
+        pair = self._healthy_pair()
+        if pair is not None:
+            broker, folder = pair
+            self._world.note(broker.name, f"{folder} fails")
+            broker.storage.fail_writes(folder)
+            self._repair_later(broker)
+
+    def _fill_directory(self) -> None:
+        pair = self._healthy_pair()
+        if pair is not None:
+            broker, folder = pair
+            self._world.note(broker.name, f"{folder} is nearly full")
+            broker.storage.fill(folder, after_bytes=self._world.random.choice([0, 1_000, 10_000]))
+            self._repair_later(broker)
+
+    def _lose_directory(self) -> None:
+        """The directory is dead when the broker starts again, and comes back later."""
+        pair = self._healthy_pair()
+        if pair is not None:
+            broker, folder = pair
+            self._world.note(broker.name, f"{folder} is dead")
+            broker.storage.fail(folder)
+            broker.kill()
+            self._start_later(broker, 0.02, 1.0)
+            self._repair_later(broker)
+
+    def _repair_later(self, broker: BrokerProcess) -> None:
+        def repair() -> None:
+            if self._has_ended:
+                return
+            if broker.is_up and not self._may_kill(broker):
+                self._world.after(1.0, repair)
+                return
+            self._world.note(broker.name, "its directories are mended")
+            broker.storage.heal()
+            if broker.is_up:
+                broker.kill()
+                self._start_later(broker, 0.02, 1.0)
+
+        self._world.after(self._world.between(2.0, 8.0), repair)
+
     # -- network ----------------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> list[str]:
@@ -290,12 +386,15 @@ class Faults:
         if broker is not None and self._cluster.expire_session(broker):
             self._world.note("zk", f"session of {broker.name} expires early")
 
+    def _write_foreign_znode(self) -> None:
+        """Somebody else's tool writes what no broker can make sense of."""
+        path = self._world.random.choice(FOREIGN_PATHS)
+        data = self._world.random.choice(FOREIGN_DATA)
+        if self._cluster.zookeeper.is_serving:
+            self._cluster.stranger.write(path, data)
+
     def _jump_clock(self) -> None:
         broker = self._pick()
         if broker is not None:
             broker.clock.skew_ms = self._world.random.choice([0, -3_600_000, 60_000, 3_600_000, -5_000])
             self._world.note(broker.name, f"clock is off by {broker.clock.skew_ms} ms")
-
-
-def state_path(tp: TopicPartition) -> str:
-    return paths.partition_state(tp)

@@ -22,6 +22,10 @@ CALLBACK_S = 20e-6
 HOLDUP_CHANCE = 0.0005
 
 
+class ProcessDied(SystemExit):
+    """Raised where a process dies in the middle of a callback: nothing behind it runs."""
+
+
 class SimFuture(asyncio.Future):
     """With a hash that is the same in every run: sets of futures are walked through."""
 
@@ -85,6 +89,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                     handle._run()
                 if self.is_dead:
                     return
+        except ProcessDied:
+            return
         finally:
             events._set_running_loop(None)
         spent_s = count * CALLBACK_S + self.cost_s
@@ -175,8 +181,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             error: BaseException | None = None
             try:
                 result = func(*args)
-            except SystemExit:
-                raise
             except BaseException as raised:
                 error = raised
             if self.is_dead:

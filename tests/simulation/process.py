@@ -14,7 +14,7 @@ from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.server.platform import Platform
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import Life, SimDisk
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import ProcessDied, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.world import EPOCH_MS, World
 from tests.simulation.zookeeper import SimKazooClient, SimLogThread
@@ -117,6 +117,23 @@ class Process:
         self.host.lose_power()
         self._life = None
         self.storage.power_cut(self.world.random)
+
+    def die_at_disk_operation(self, number: int) -> None:
+        """Killed in the middle of whatever asks the disk for its `number`th operation from now."""
+        left = number
+        life = self.lives
+
+        def count(kind: str, size_bytes: int) -> None:
+            nonlocal left
+            if self.lives != life or not self.is_up:
+                return
+            left -= 1
+            if left <= 0:
+                self.storage.on_cost = None
+                self.kill()
+                raise ProcessDied
+
+        self.storage.on_cost = count
 
     def _take_disk(self) -> Life:
         self._life = self.storage.life()
