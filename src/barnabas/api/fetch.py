@@ -6,7 +6,7 @@ Records leave as file ranges: the handler never sees their bytes. v17's director
 
 from collections.abc import Iterable, Sequence
 
-from barnabas.api.leader_hint import MOVED, leader_hint
+from barnabas.api.leader_hint import MOVED, tell_leader
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.codec import RecordsRef
@@ -206,21 +206,10 @@ class FetchApi:
                 epoch=read.diverging_epoch.epoch, end_offset=read.diverging_epoch.end_offset
             )
         if read.error in MOVED and call.api_version >= 16 and not isinstance(tp, ErrorCode):
-            self._tell_leader(call, response, data, tp)
+            leader = tell_leader(self._context, call, tp, response.node_endpoints, NodeEndpoint)
+            if leader is not None:
+                data.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
         return data
-
-    def _tell_leader(self, call: Call, response: FetchResponse, data: PartitionData, tp: TopicPartition) -> None:
-        hint = leader_hint(self._context, call, tp)
-        if hint is None:
-            return
-        data.current_leader = LeaderIdAndEpoch(leader_id=hint.leader_id, leader_epoch=hint.leader_epoch)
-        if hint.broker is None or hint.endpoint is None:
-            return
-        if all(node.node_id != hint.leader_id for node in response.node_endpoints):
-            node = NodeEndpoint(
-                node_id=hint.leader_id, host=hint.endpoint.host, port=hint.endpoint.port, rack=hint.broker.rack
-            )
-            response.node_endpoints.append(node)
 
 
 def _wanted(request: FetchRequest, by_id: bool) -> list[FetchedPartition]:

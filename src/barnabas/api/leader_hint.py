@@ -1,9 +1,8 @@
 """KIP-951: with "not the leader" comes who leads now, and where, so that the client need not ask for metadata first."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
 
-from barnabas.coordination.metadata_cache import BrokerImage
-from barnabas.coordination.znodes import Endpoint
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.server.call import Call
@@ -13,19 +12,28 @@ from barnabas.server.context import BrokerContext
 MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class LeaderHint(NamedTuple):
+class _Node(Protocol):
+    node_id: int
+
+
+N = TypeVar("N", bound=_Node)
+
+
+class Leader(NamedTuple):
     leader_id: int
     leader_epoch: int
-    #: None where the leader is not alive, or not on the client's listener.
-    broker: BrokerImage | None
-    endpoint: Endpoint | None
 
 
-def leader_hint(context: BrokerContext, call: Call, tp: TopicPartition) -> LeaderHint | None:
+def tell_leader(
+    context: BrokerContext, call: Call, tp: TopicPartition, nodes: list[N], make_node: Callable[..., N]
+) -> Leader | None:
+    """Who leads the partition, if that is known. How the client reaches it goes to `nodes`, once for each broker."""
     known = context.metadata.partition(tp)
     if known is None:
         return None
-    leader = BrokerId(known.leader)
-    endpoint = context.metadata.endpoint(leader, call.channel.listener_name)
-    broker = context.metadata.brokers.get(leader) if endpoint is not None else None
-    return LeaderHint(known.leader, known.leader_epoch, broker, endpoint)
+    leader = Leader(known.leader, known.leader_epoch)
+    endpoint = context.metadata.endpoint(BrokerId(known.leader), call.channel.listener_name)
+    broker = context.metadata.brokers.get(BrokerId(known.leader))
+    if endpoint is not None and broker is not None and all(node.node_id != leader.leader_id for node in nodes):
+        nodes.append(make_node(node_id=leader.leader_id, host=endpoint.host, port=endpoint.port, rack=broker.rack))
+    return leader

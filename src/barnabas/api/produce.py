@@ -7,7 +7,7 @@ v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of 
 import asyncio
 from collections.abc import Callable
 
-from barnabas.api.leader_hint import MOVED, leader_hint
+from barnabas.api.leader_hint import MOVED, tell_leader
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.compression import Codec
@@ -219,22 +219,9 @@ class ProduceApi:
                 BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
             )
         if call.api_version >= 10 and outcome.error in MOVED:
-            self._tell_leader(call, response, answer, tp)
-
-    def _tell_leader(
-        self, call: Call, response: ProduceResponse, answer: PartitionProduceResponse, tp: TopicPartition
-    ) -> None:
-        hint = leader_hint(self._context, call, tp)
-        if hint is None:
-            return
-        answer.current_leader = LeaderIdAndEpoch(leader_id=hint.leader_id, leader_epoch=hint.leader_epoch)
-        if hint.broker is None or hint.endpoint is None:
-            return
-        if all(node.node_id != hint.leader_id for node in response.node_endpoints):
-            node = NodeEndpoint(
-                node_id=hint.leader_id, host=hint.endpoint.host, port=hint.endpoint.port, rack=hint.broker.rack
-            )
-            response.node_endpoints.append(node)
+            leader = tell_leader(self._context, call, tp, response.node_endpoints, NodeEndpoint)
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
 
     def _answer(self, call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
         self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
