@@ -32,6 +32,7 @@ from barnabas.protocol.record_batch import (
     read_header,
 )
 from barnabas.protocol.versions import PRODUCE, api_named
+from barnabas.replication.early_batches import nameless
 from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.quotas import Quota
@@ -87,6 +88,8 @@ class ProduceApi:
                 topic_response.partition_responses.append(answer)
                 if error is not ErrorCode.NONE:
                     answer.error_code = error
+                    if error is ErrorCode.UNKNOWN_TOPIC_ID and isinstance(data.records, memoryview):
+                        self._context.replicas.refused(nameless(topic_data.topic_id, data.index), data.records, error)
                 elif not isinstance(data.records, memoryview):
                     answer.error_code = ErrorCode.INVALID_RECORD
                     answer.error_message = "the request has no records for this partition"

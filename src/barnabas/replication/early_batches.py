@@ -138,6 +138,11 @@ class EarlyBatches:
         return self._clock.monotonic_s() - missing.at_s > KEPT_S
 
 
+def nameless(topic_id: bytes, partition: int) -> TopicPartition:
+    """A partition of a topic of which only the id is known. No topic has such a name."""
+    return TopicPartition(f"/{topic_id.hex()}", partition)
+
+
 def _header(records: memoryview | bytearray) -> BatchHeader | None:
     """Of an idempotent producer's batch; None for any other bytes."""
     if len(records) < HEADER_SIZE or records[MAGIC_AT] != MAGIC_V2:

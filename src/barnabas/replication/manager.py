@@ -12,7 +12,7 @@ from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, Offset, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
-from barnabas.replication.early_batches import EarlyBatches
+from barnabas.replication.early_batches import EarlyBatches, nameless
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
@@ -194,6 +194,8 @@ class ReplicaManager:
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} is of another topic of that name")
                 if not self._early.is_quiet and origin is Origin.CLIENT:
                     code = self._early.code_for(tp, records, partition.log)
+                    if code is ErrorCode.NONE and topic_id is not None:
+                        code = self._early.code_for(nameless(topic_id, tp.partition), records, partition.log)
                     if code is not ErrorCode.NONE:
                         outcome.error, outcome.message = code, "an earlier batch of this producer has to come first"
                         continue

@@ -23,9 +23,10 @@ from confluent_kafka.admin import (
 )
 
 from barnabas.cli.local_cluster import wait_until
+from barnabas.client.blocking import BlockingConnection
 from barnabas.client.cluster import TRANSACTION
 from barnabas.client.cluster import Cluster as ClusterClient
-from barnabas.client.config import ClientConfig
+from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
@@ -37,6 +38,7 @@ from barnabas.protocol.messages.add_partitions_to_txn import (
 )
 from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -49,6 +51,8 @@ from barnabas.testing import Cluster
 
 #: The last versions of clients that add partitions themselves and keep their epoch, as librdkafka does.
 PRODUCE_VERSION, END_TXN_VERSION, ADD_PARTITIONS_VERSION = 10, 3, 3
+#: Topics by their ids.
+BY_ID_VERSION = 13
 WAIT_S = 60
 
 
@@ -124,7 +128,7 @@ class OldProducer:
         assert self._transactional_id is not None
         return await self._client.connection(await self._client.coordinator(self._transactional_id, TRANSACTION))
 
-    async def produce(self, sequence: int, value: bytes) -> PartitionProduceResponse:
+    async def produce(self, sequence: int, value: bytes, *, topic_id: bytes | None = None) -> PartitionProduceResponse:
         builder = BatchBuilder(
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
@@ -137,13 +141,14 @@ class OldProducer:
             transactional_id=self._transactional_id,
             acks=-1,
             timeout_ms=30_000,
-            topic_data=[TopicProduceData(name=self._tp.topic, partition_data=[data])],
+            topic_data=[TopicProduceData(name=self._tp.topic, topic_id=topic_id or bytes(16), partition_data=[data])],
         )
-        response = await self._connection.request(request, ProduceResponse, version=PRODUCE_VERSION)
+        version = PRODUCE_VERSION if topic_id is None else BY_ID_VERSION
+        response = await self._connection.request(request, ProduceResponse, version=version)
         return response.responses[0].partition_responses[0]
 
-    async def code(self, sequence: int, value: bytes) -> ErrorCode:
-        return ErrorCode((await self.produce(sequence, value)).error_code)
+    async def code(self, sequence: int, value: bytes, *, topic_id: bytes | None = None) -> ErrorCode:
+        return ErrorCode((await self.produce(sequence, value, topic_id=topic_id)).error_code)
 
 
 def _error_code(response: InitProducerIdResponse) -> int:
@@ -282,6 +287,33 @@ def test_topic_that_is_created_between_two_batches_does_not_begin_with_the_secon
     assert committed(cluster, late) == [b"0", b"1"]
 
 
+def test_topic_id_that_a_leader_learns_between_two_batches_does_not_begin_with_the_second(
+    cluster: Cluster, topic: str
+) -> None:
+    controller = cluster.controller()
+    leader = 3 - controller
+    tp = TopicPartition(topic, 0)
+
+    async def scenario() -> None:
+        async with producer_of(cluster, tp, leader) as producer:
+            # The leader does not hear of the new topic; the controller does, and tells clients its id.
+            cluster.be_deaf_to(leader, [controller])
+            await asyncio.to_thread(create, cluster, topic, leader)
+            topic_id = await asyncio.to_thread(id_of, cluster, topic, controller)
+            assert await producer.code(0, b"0", topic_id=topic_id) is ErrorCode.UNKNOWN_TOPIC_ID
+            cluster.heal()
+            await asyncio.to_thread(wait_known, cluster, topic, leader)
+            assert await producer.code(1, b"1", topic_id=topic_id) is ErrorCode.UNKNOWN_TOPIC_ID
+            assert await producer.code(0, b"0", topic_id=topic_id) is ErrorCode.NONE
+            assert await producer.code(1, b"1", topic_id=topic_id) is ErrorCode.NONE
+
+    try:
+        run(scenario)
+    finally:
+        cluster.heal()
+    assert committed(cluster, topic) == [b"0", b"1"]
+
+
 def test_librdkafka_aborts_and_goes_on_when_it_reuses_a_sequence_that_was_written(cluster: Cluster, topic: str) -> None:
     """It purges a message that waits for its retry; the leader had written it. The next record must not be lost."""
     cluster.create_topic(topic, replication_factor=2)
@@ -344,10 +376,37 @@ def alter_topic(cluster: Cluster, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
 
-def create_on(cluster: Cluster, topic: str, broker: int) -> None:
+def create(cluster: Cluster, topic: str, broker: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, num_partitions=1, replica_assignment=[[broker]])])[topic].result(WAIT_S)
-    wait_until(lambda: 0 in cluster.partitions(topic, seen_by=broker), what="the broker to know of the topic")
+    admin.create_topics([NewTopic(topic, num_partitions=1, replica_assignment=[[broker]])], operation_timeout=0)[
+        topic
+    ].result(WAIT_S)
+
+
+def wait_known(cluster: Cluster, topic: str, broker: int) -> None:
+    def leads() -> bool:
+        found = cluster.partitions(topic, seen_by=broker)
+        return 0 in found and found[0].leader == broker
+
+    wait_until(leads, what="the broker to know of the topic")
+
+
+def create_on(cluster: Cluster, topic: str, broker: int) -> None:
+    create(cluster, topic, broker)
+    wait_known(cluster, topic, broker)
+
+
+def id_of(cluster: Cluster, topic: str, broker: int) -> bytes:
+    """As one broker knows it."""
+    host, _, port = cluster.address(broker).rpartition(":")
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+    def found() -> bytes:
+        with BlockingConnection(host, int(port), client_config(cluster.address(broker))) as connection:
+            return bytes(connection.request(request, MetadataResponse).topics[0].topic_id)
+
+    wait_until(lambda: found() != bytes(16), what="the topic's id")
+    return found()
 
 
 def leave_isr(cluster: Cluster, topic: str, broker: int) -> None:
