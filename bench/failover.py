@@ -1,6 +1,6 @@
 """How fail-over, memory and creation grow with the number of partitions: `python -m bench failover [-- PARTITIONS…]`.
 
-Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s, embedded coordinator. For each number of partitions: the time
+Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s, embedded ZooKeeper. For each number of partitions: the time
 to create them (until every one has a leader), the brokers' memory, and the gap between two acknowledgements of a partition
 when its leader is told to stop, and when it is killed. Also, after the kill, how long Metadata names the dead leader for.
 

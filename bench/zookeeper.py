@@ -1,4 +1,4 @@
-"""The embedded coordinator beside Apache ZooKeeper 3.8.4, in one run: `python -m bench.zookeeper [--seconds N]`.
+"""The embedded ZooKeeper beside Apache ZooKeeper 3.8.4, in one run: `python -m bench.zookeeper [--seconds N]`.
 
 Both run on the same disk with every write flushed (forceSync, the default of both), both are warmed up, rounds
 alternate, and the figure is the best round of each: what else runs on the machine only ever makes a round worse (all

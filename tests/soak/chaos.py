@@ -69,8 +69,8 @@ class ChaosCluster(Cluster):
         self.lines = {broker: Proxy(lambda: (self.host, self._port)) for broker in self.broker_ids}
         self.settings: dict[int, dict[str, str]] = {}
 
-    def _start_coordinator(self, port: str = "0") -> None:
-        super()._start_coordinator(port)
+    def _start_zookeeper(self, port: str = "0") -> None:
+        super()._start_zookeeper(port)
         self._port = int(self.zookeeper_connect.rpartition(":")[2])
 
     def log_dirs(self, broker_id: int) -> list[Path]:
@@ -159,7 +159,7 @@ class Chaos:
         """So that clients come to their end; what is broken has been found by now."""
         for line in self.cluster.lines.values():
             line.speak()
-        self.cluster.resume_coordinator()
+        self.cluster.resume_zookeeper()
         for broker in self.cluster.broker_ids:
             self.cluster.resume(broker)
 
@@ -235,10 +235,10 @@ class Chaos:
         time.sleep(self._chance.uniform(0.1, 0.9))
         self.cluster.resume(broker)
 
-    def restart_coordinator(self) -> None:
+    def restart_zookeeper(self) -> None:
         kill = self._chance.random() < 0.5
-        self._note(f"{'kill -9' if kill else 'terminate'} the coordinator")
-        self.cluster.restart_coordinator(kill=kill)
+        self._note(f"{'kill -9' if kill else 'terminate'} ZooKeeper")
+        self.cluster.restart_zookeeper(kill=kill)
 
     def rolling_restart(self) -> None:
         for broker in self._chance.sample(list(self.cluster.broker_ids), 3):
@@ -265,11 +265,11 @@ class Chaos:
         for broker in brokers:
             self.cluster.wait_ready(broker)
 
-    def kill_and_coordinator(self) -> None:
+    def kill_and_zookeeper(self) -> None:
         broker = self._victim()
-        self._note(f"kill -9 {broker} and the coordinator")
+        self._note(f"kill -9 {broker} and ZooKeeper")
         self.cluster.kill(broker)
-        self.cluster.restart_coordinator(kill=True)
+        self.cluster.restart_zookeeper(kill=True)
         self._start(broker)
 
     def pause_controller_and_kill_another(self) -> None:
@@ -373,14 +373,14 @@ class Chaos:
         away_s = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.5, 2)
         kill = self._chance.random() < 0.5
         self._note(f"{'kill -9' if kill else 'terminate'} ZooKeeper for {away_s:.1f} s")
-        self.cluster.restart_coordinator(kill=kill, away_s=away_s)
+        self.cluster.restart_zookeeper(kill=kill, away_s=away_s)
 
     def pause_zookeeper(self) -> None:
         pause_s = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.2, 2)
         self._note(f"pause ZooKeeper for {pause_s:.1f} s")
-        self.cluster.pause_coordinator()
+        self.cluster.pause_zookeeper()
         time.sleep(pause_s)
-        self.cluster.resume_coordinator()
+        self.cluster.resume_zookeeper()
 
     def other_settings(self) -> None:
         broker = self._victim()
@@ -493,11 +493,11 @@ FAULTS: dict[str, Callable[[Chaos], None]] = {
     "terminate": Chaos.terminate_one,
     "pause": Chaos.pause_past_session,
     "hiccup": Chaos.pause_briefly,
-    "coordinator": Chaos.restart_coordinator,
+    "zookeeper": Chaos.restart_zookeeper,
     "rolling": Chaos.rolling_restart,
     "kill two": Chaos.kill_two,
     "kill all": Chaos.kill_all,
-    "kill and coordinator": Chaos.kill_and_coordinator,
+    "kill and zookeeper": Chaos.kill_and_zookeeper,
     "pause controller and kill another": Chaos.pause_controller_and_kill_another,
     "new disk": Chaos.return_without_disk,
     "dead directory": Chaos.dead_directory,

@@ -1,4 +1,4 @@
-"""Starts coordinators and brokers as children, by forking: modules are imported once, a child is up in milliseconds.
+"""Starts ZooKeeper and brokers as children, by forking: modules are imported once, a child is up in milliseconds.
 
 A process of its own (`python -m barnabas.cli.launcher`), so that who uses it (`barnabas up`, a test with threads) never forks
 itself. It reads one JSON command a line and writes one JSON event a line:
@@ -117,9 +117,9 @@ class Launcher:
             child.output = -1
 
     def _end_children(self) -> None:
-        """Brokers first, then coordinators, which they need to leave in order; who does not go is killed."""
-        for coordinators in (False, True):
-            group = [c for c in self._children.values() if c.name.startswith("zookeeper") == coordinators]
+        """Brokers first, then ZooKeeper, which they need to leave in order; who does not go is killed."""
+        for is_zookeeper in (False, True):
+            group = [c for c in self._children.values() if c.name.startswith("zookeeper") == is_zookeeper]
             for child in group:
                 os.kill(child.pid, signal.SIGCONT)
                 os.kill(child.pid, signal.SIGTERM)

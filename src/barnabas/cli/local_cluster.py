@@ -1,4 +1,4 @@
-"""A cluster on this machine: a coordinator and brokers as processes, started by the launcher. What `barnabas up` and
+"""A cluster on this machine: ZooKeeper and brokers as processes, started by the launcher. What `barnabas up` and
 `barnabas.testing` are made of.
 
 Blocking; any one thread at a time. Brokers have the ids 1..N. One that is started again keeps its id, port and data.
@@ -148,7 +148,7 @@ class LocalCluster:
     config: Mapping[str, str] = field(default_factory=dict)
     #: Settings of single brokers, by id.
     broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    #: Further options of the embedded coordinator.
+    #: Further options of the embedded ZooKeeper.
     zookeeper_options: tuple[str, ...] = ()
     #: TLS, users and ACLs: `client_settings` has what clients need then.
     secure: bool = False
@@ -189,7 +189,7 @@ class LocalCluster:
             self.folder.chmod(0o700)  # records, logs and ZooKeeper's data are nobody else's business
             self._security = LocalSecurity.prepare(self.folder / "security", self.host)
         if self.zookeeper is None:
-            self._start_coordinator()
+            self._start_zookeeper()
         for broker_id in self.broker_ids:
             self._launch_broker(broker_id)
         for broker_id in self.broker_ids:
@@ -205,7 +205,7 @@ class LocalCluster:
             wait_until(lambda address=address: security.is_known_at(address), what=f"users at {address}")  # type: ignore[misc]
 
     def stop(self) -> None:
-        """In order: brokers hand over and leave, then the coordinator. Removes a temporary folder."""
+        """In order: brokers hand over and leave, then ZooKeeper. Removes a temporary folder."""
         running = [member for member in self._members.values() if member.kind == "broker" and member.running]
         for member in running:
             self._signal(member, signal.SIGCONT)
@@ -320,25 +320,25 @@ class LocalCluster:
         self.terminate(broker_id)
         self.start_broker(broker_id)
 
-    def restart_coordinator(self, *, kill: bool = False, away_s: float = 0) -> None:
-        """The embedded coordinator, on its data and port again: sessions live on."""
+    def restart_zookeeper(self, *, kill: bool = False, away_s: float = 0) -> None:
+        """The embedded ZooKeeper, on its data and port again: sessions live on."""
         member = self._members[COORDINATOR]
         port = self.zookeeper_connect.rpartition(":")[2]
         self._signal(member, signal.SIGKILL if kill else signal.SIGTERM)
         if not self._wait_exit(member, STOP_TIMEOUT_S):
-            raise ClusterFailed(f"the coordinator did not stop\n{_tail(member.log)}")
+            raise ClusterFailed(f"ZooKeeper did not stop\n{_tail(member.log)}")
         time.sleep(away_s)
-        self._start_coordinator(port)
+        self._start_zookeeper(port)
 
-    def pause_coordinator(self) -> None:
+    def pause_zookeeper(self) -> None:
         self._signal(self._members[COORDINATOR], signal.SIGSTOP)
 
-    def resume_coordinator(self) -> None:
+    def resume_zookeeper(self) -> None:
         self._signal(self._members[COORDINATOR], signal.SIGCONT)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def _start_coordinator(self, port: str = "0") -> None:
+    def _start_zookeeper(self, port: str = "0") -> None:
         assert self._launcher is not None
         data = self.folder / COORDINATOR
         arguments = ["--host", self.host, "--data", str(data), "--max-client-cnxns", "0"]

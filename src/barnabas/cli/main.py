@@ -23,9 +23,9 @@ class _Entry(NamedTuple):
 
 
 COMMANDS: dict[str, _Entry] = {
-    "up": _Entry("barnabas.cli.up", "Start a local cluster: a coordinator and N brokers."),
+    "up": _Entry("barnabas.cli.up", "Start a local cluster: ZooKeeper and N brokers."),
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
-    "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded coordinator."),
+    "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded ZooKeeper."),
     "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),
     "zookeeper-security-migration": _Entry(
         "barnabas.cli.zookeeper_security_migration", "Close a cluster's znodes to strangers, or open them."

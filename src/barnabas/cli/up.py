@@ -33,7 +33,7 @@ def command(
         typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
     ] = False,
 ) -> None:
-    """Start a local cluster: a coordinator and N brokers.
+    """Start a local cluster: ZooKeeper and N brokers.
 
     Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly.
     """

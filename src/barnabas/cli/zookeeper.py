@@ -1,4 +1,4 @@
-"""`barnabas zookeeper`: the embedded coordinator as a process of its own.
+"""`barnabas zookeeper`: the embedded ZooKeeper as a process of its own.
 
 `OPTIONS` is the one list of its options: `main` parses them without typer, which takes longer to load than the server;
 `command`, made from the same list when typer asks for it, gives help and completion.
@@ -49,7 +49,7 @@ OPTIONS = (
     Option("--verbose", bool, "Log to stderr what happens."),
 )
 
-_HELP = """Run the embedded coordinator: a durable, standalone server of the ZooKeeper 3.8 protocol.
+_HELP = """Run the embedded ZooKeeper: a durable, standalone server of the ZooKeeper 3.8 protocol.
 
 Prints `ready zookeeper=HOST:PORT` when clients can connect. SIGTERM or Ctrl-C stops it cleanly."""
 

@@ -1,4 +1,4 @@
-"""`barnabas zookeeper-shell`: Kafka's `zookeeper-shell.sh`, for the embedded coordinator and for Apache ZooKeeper."""
+"""`barnabas zookeeper-shell`: Kafka's `zookeeper-shell.sh`, for the embedded ZooKeeper and for Apache ZooKeeper."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""An Apache Kafka 3.9.1 broker on the embedded coordinator."""
+"""An Apache Kafka 3.9.1 broker on the embedded ZooKeeper."""
 
 import subprocess
 import time

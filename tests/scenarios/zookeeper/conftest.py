@@ -1,4 +1,4 @@
-"""One coordinator for all tests of a module; each test has its own root."""
+"""One ZooKeeper for all tests of a module; each test has its own root."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -1,4 +1,4 @@
-"""Settings of the embedded coordinator, by ZooKeeper's names in `zoo.cfg` files, checked once."""
+"""Settings of the embedded ZooKeeper, by ZooKeeper's names in `zoo.cfg` files, checked once."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The embedded coordinator, put together: directory, machine, commit, listener, and what the clock drives.
+"""The embedded ZooKeeper, put together: directory, machine, commit, listener, and what the clock drives.
 
 Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others embed.
 """
@@ -161,7 +161,7 @@ class EmbeddedZooKeeper:
             connection.abort()
 
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        """A coordinator in which no session expires any more keeps dead brokers in office: better none."""
+        """A server in which no session expires any more keeps dead brokers registered: better none."""
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._on_failure(error)
 
