@@ -9,7 +9,7 @@ from dataclasses import replace
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.groups import migration
 from barnabas.groups.classic import KNOWN_MEMBER_ID_FROM
-from barnabas.groups.classic_group import CONSUMER_PROTOCOL_TYPE, NO_MEMBER_ID, protocols_of
+from barnabas.groups.classic_member import CONSUMER_PROTOCOL_TYPE, NO_MEMBER_ID, protocols_of
 from barnabas.groups.consumer import MEMBER_JOIN, MEMBER_SYNC, SESSION, ConsumerProtocol
 from barnabas.groups.consumer_group import ClassicTraits, ConsumerGroup, ConsumerMember, MemberState
 from barnabas.groups.group import Outcome, Requester, Surroundings

@@ -12,17 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.groups.classic_group import (
-    COMPLETING,
-    DEAD,
-    EMPTY,
-    NO_MEMBER_ID,
-    PREPARING,
-    STABLE,
-    ClassicGroup,
-    ClassicMember,
-    protocols_of,
-)
+from barnabas.groups.classic_group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
+from barnabas.groups.classic_member import NO_MEMBER_ID, ClassicMember, protocols_of
 from barnabas.groups.group import Group, Outcome, Requester, Surroundings
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -15,17 +15,18 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.groups import records
+from barnabas.groups.classic_member import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_MEMBER_ID,
+    ClassicMember,
+    Protocol,
+    subscription_prefix,
+)
 from barnabas.groups.group import Expiry, GroupType
-from barnabas.protocol import codec
-from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from barnabas.protocol.messages.describe_groups import DescribedGroupMember
-from barnabas.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponse, JoinGroupResponseMember
+from barnabas.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from barnabas.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata
 from barnabas.protocol.messages.sync_group import SyncGroupResponse
 from barnabas.runtime.machine import Effect, KeyValue, Respond, Ticket
-
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-NO_MEMBER_ID: Final = ""
 
 
 class GroupState(Enum):
@@ -52,70 +53,6 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 
 class IllegalTransition(BrokenInvariant):
     """A bug: the group is in a state that does not lead there."""
-
-
-class Protocol(NamedTuple):
-    """One way to share partitions out that a member knows (an assignor of the client), and what it has to say for it."""
-
-    name: str
-    metadata: bytes
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class ClassicMember:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocol_type: str
-    #: In the order in which the member likes them. After a failover only the one that was chosen is known.
-    protocols: tuple[Protocol, ...]
-    assignment: bytes = b""
-    #: Set while a JoinGroup of the member waits for the others.
-    join_ticket: Ticket | None = None
-    #: Set while a SyncGroup of the member waits for the leader's.
-    sync_ticket: Ticket | None = None
-    #: Has not seen a generation yet. Its JoinGroup is given up after a while, in case nobody waits for it any more.
-    is_new: bool = False
-
-    def names(self) -> list[str]:
-        return [each.name for each in self.protocols]
-
-    def metadata(self, protocol: str) -> bytes:
-        for each in self.protocols:
-            if each.name == protocol:
-                return each.metadata
-        raise BrokenInvariant(f"member {self.member_id} does not support protocol {protocol}")
-
-    def vote(self, candidates: frozenset[str]) -> str:
-        for each in self.protocols:
-            if each.name in candidates:
-                return each.name
-        raise BrokenInvariant(f"member {self.member_id} supports none of {sorted(candidates)}")
-
-    def satisfies_heartbeat(self) -> bool:
-        """A member that waits for an answer cannot be asked for a sign of life."""
-        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
-
-    def describe(self, protocol: str | None) -> DescribedGroupMember:
-        return DescribedGroupMember(
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            client_id=self.client_id,
-            client_host=self.client_host,
-            member_metadata=self.metadata(protocol) if protocol is not None else b"",
-            member_assignment=self.assignment,
-        )
-
-
-def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protocol, ...]:
-    """Each name once: the first place in the order counts, and the first metadata."""
-    unique: dict[str, Protocol] = {}
-    for each in requested:
-        unique.setdefault(each.name, Protocol(each.name, bytes(each.metadata)))
-    return tuple(unique.values())
 
 
 class Membership(NamedTuple):
@@ -536,10 +473,3 @@ class ClassicGroup:
             assert not tickets, "a join cannot wait outside of PreparingRebalance"
         if self.state is not COMPLETING:
             assert not any(member.sync_ticket for member in self.members.values())
-
-
-def subscription_prefix(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Version 0 is a prefix of every version, so that clients of any age are understood."""
-    if len(metadata) < 2:
-        raise Malformed("a subscription without a version")
-    return codec.decode(ConsumerProtocolSubscription, metadata, 0, 2, allow_trailing=True)

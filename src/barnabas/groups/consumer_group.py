@@ -14,7 +14,7 @@ from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups import records
-from barnabas.groups.classic_group import CONSUMER_PROTOCOL_TYPE, Protocol
+from barnabas.groups.classic_member import CONSUMER_PROTOCOL_TYPE, Protocol
 from barnabas.groups.group import Expiry, GroupType, Topics
 from barnabas.groups.records import Partitions
 from barnabas.protocol.messages import consumer_group_describe as described

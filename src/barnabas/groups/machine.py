@@ -12,7 +12,8 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups import inspection, records
 from barnabas.groups.bridge import ClassicMembers
 from barnabas.groups.classic import HEARTBEAT, INITIAL, JOIN, SYNC, ClassicProtocol
-from barnabas.groups.classic_group import DEAD, NO_MEMBER_ID, STABLE, ClassicGroup
+from barnabas.groups.classic_group import DEAD, STABLE, ClassicGroup
+from barnabas.groups.classic_member import NO_MEMBER_ID
 from barnabas.groups.consumer import DOWNGRADED, MEMBER_TIMERS, ConsumerProtocol
 from barnabas.groups.consumer_group import ConsumerGroup
 from barnabas.groups.consumer_replay import ConsumerReplay

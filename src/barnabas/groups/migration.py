@@ -3,12 +3,8 @@
 from collections.abc import Iterable
 
 from barnabas.core.errors import ErrorCode, Malformed, Refused
-from barnabas.groups.classic_group import (
-    CONSUMER_PROTOCOL_TYPE,
-    STABLE,
-    ClassicGroup,
-    ClassicMember,
-)
+from barnabas.groups.classic_group import STABLE, ClassicGroup
+from barnabas.groups.classic_member import CONSUMER_PROTOCOL_TYPE, ClassicMember
 from barnabas.groups.consumer_group import EMPTY, ClassicTraits, ConsumerGroup, ConsumerMember
 from barnabas.groups.group import Outcome, Topics
 from barnabas.groups.records import Partitions
