@@ -101,14 +101,65 @@ def test_garbage_in_the_last_record_is_dropped(tmp_path: Path, padding: int) -> 
         assert image(recovered(tmp_path)) == states[-2], f"seed {seed}"
 
 
-def test_damage_with_good_records_behind_it_is_refused_not_dropped(tmp_path: Path) -> None:
-    records = frames(some_history(3))
-    path = write_log(tmp_path, records)
+@pytest.mark.parametrize("damage", [b"\x01", bytes(700)])
+@pytest.mark.parametrize("dbid", [None, 0])
+def test_damage_in_what_was_acknowledged_is_refused_not_dropped(
+    tmp_path: Path, damage: bytes, dbid: int | None
+) -> None:
+    """Also in a log of Apache ZooKeeper, which does not say where its last flush began (then zeros are its end)."""
+    records = frames(some_history(20))
+    recovered(tmp_path)
+    writer = txnlog.LogWriter(tmp_path / "version-2")
+    for zxid in range(0, len(records), 4):
+        writer.append(zxid + 1, b"".join(records[zxid : zxid + 4]))
+    writer.close()
+    path = tmp_path / "version-2" / txnlog.file_name(1)
     whole = bytearray(path.read_bytes())
-    whole[16 + len(records[0]) + 30] ^= 1
+    at = 16 + len(records[0]) + 30
+    whole[at : at + len(damage)] = damage
+    if dbid is not None:
+        whole[8:16] = dbid.to_bytes(8, "big")
     path.write_bytes(whole)
+    if dbid == 0 and len(damage) > 1:
+        assert recovered(tmp_path).last_zxid == 1
+        return
     with pytest.raises(StoreFault, match="is damaged at byte"):
         recovered(tmp_path)
+
+
+PAGE = 512
+
+
+def test_power_cut_may_take_any_page_of_the_last_flush(tmp_path: Path) -> None:
+    """In the middle, too. What was acknowledged is there, and what follows it is a beginning of the rest."""
+    driver = some_history(40)
+    states = images(driver)
+    records = frames(driver)
+    acknowledged = 30
+    for seed in range(80):
+        rng = random.Random(seed)
+        folder = tmp_path / str(seed)
+        recovered(folder)
+        writer = txnlog.LogWriter(folder / "version-2")
+        path = folder / "version-2" / txnlog.file_name(1)
+        at = 0
+        while at < acknowledged:
+            count = min(rng.randrange(1, 12), acknowledged - at)
+            writer.append(at + 1, b"".join(records[at : at + count]))
+            at += count
+        before = path.read_bytes()
+        writer.append(at + 1, b"".join(records[at:]))
+        after = bytearray(path.read_bytes())
+        for start in range(0, len(after), PAGE):
+            if rng.random() < 0.4:
+                # Lost, or torn: the beginning of the page was written.
+                kept = rng.choice((0, 0, rng.randrange(PAGE)))
+                lost = before[start + kept : start + PAGE].ljust(min(PAGE - kept, len(after) - start - kept), b"\0")
+                after[start + kept : start + kept + len(lost)] = lost
+        path.write_bytes(after)
+        found = image(recovered(folder))
+        assert found in states[acknowledged:], f"seed {seed}"
+        assert image(recovered(folder)) == found, f"seed {seed}"
 
 
 def test_missing_log_in_the_middle_is_refused(tmp_path: Path) -> None:
@@ -141,15 +192,20 @@ def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
 
 def test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
     driver = some_history(3)
+    secret = ((31, "digest", "alice:c2VjcmV0"),)
+    driver.write(driver.client(6), Op.CREATE, create("/secret", acl=secret))
     states = images(driver)
     write_log(tmp_path, frames(driver))
     path = take_snapshot(tmp_path, driver.machine)
     whole = path.read_bytes()
     assert image(recovered(tmp_path)) == states[-1]
-    for seed in range(60):
+    # Everywhere in the sessions and access control lists, which come first; then anywhere.
+    for seed in range(200):
         rng = random.Random(seed)
         bad = bytearray(whole)
-        if seed % 2:
+        if seed < 140:
+            bad[seed] ^= 0xFF
+        elif seed % 2:
             bad[rng.randrange(len(whole) - 5)] ^= rng.randrange(1, 256)
         else:
             del bad[rng.randrange(len(whole)) :]

@@ -158,7 +158,10 @@ class _Source:
         raw = self.buffer()
         if raw is None:
             raise Malformed("snapshot: null where a string must be")
-        return raw.decode("utf-8")
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed(f"snapshot: {error}") from error
 
 
 def load(path: Path, zxid: int, machine: Machine, *, disk: Disk = REAL_DISK) -> None:
@@ -175,10 +178,7 @@ def load(path: Path, zxid: int, machine: Machine, *, disk: Disk = REAL_DISK) -> 
         for _ in range(source.i32()):
             number = source.i64()
             table[number] = tuple((source.i32(), source.text(), source.text()) for _ in range(source.i32()))
-        try:
-            _load_nodes(source, table, machine)
-        except UnicodeDecodeError as error:
-            raise Malformed(f"snapshot: {error}") from error
+        _load_nodes(source, table, machine)
         expected = source.checksum
         if source.i64() != expected:
             raise Malformed("snapshot: wrong checksum")

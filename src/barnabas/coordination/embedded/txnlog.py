@@ -1,8 +1,12 @@
 """The transaction log, in ZooKeeper's own format: `version-2/log.<zxid>`, see docs/formats/zookeeper-txnlog.md.
 
 Writing: zeros are written ahead of the records, so that a flush touches blocks that exist (about a third faster than
-growing the file), and a reader takes a zero length for the end. Reading: a bad record at the very end is a write that
-a crash cut short, and is dropped; one with a good record behind it is damage, and refused.
+growing the file), and a reader takes a zero length for the end.
+
+Reading: a bad record in the last flush is a write that a crash cut short. Nothing of that flush was acknowledged, so the log
+ends there, whatever follows: of what was not synced, a power cut may take a page in the middle and leave a later one. A bad
+record before that is damage, and refused. Where the last flush began stands in the header, in a field that ZooKeeper has no
+use for. It is written with the flush, so it may be one flush old.
 """
 
 import io
@@ -20,6 +24,9 @@ from barnabas.runtime.disk import REAL_DISK, Disk, DiskReader, write_fully
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKLG"
 VERSION = 2
+#: The last field of the header, ZooKeeper's database id, which is 0 and nobody reads: where the last flush began.
+_MARK_AT = 8
+_MARK = struct.Struct(">q")
 #: checksum, length
 RECORD_HEADER = struct.Struct(">qi")
 END_OF_RECORD = b"B"
@@ -80,6 +87,8 @@ class LogWriter:
         opened = self._fd < 0
         if opened:
             self._open(first_zxid)
+        else:
+            write_fully(self._disk, self._fd, _MARK.pack(self._at), _MARK_AT)
         self._write(records)
         if self._sync:
             self._disk.fdatasync(self._fd)
@@ -91,7 +100,7 @@ class LogWriter:
         # Recovery has removed a file of this name that holds no record; anything else is a bug, and `exclusive` says so.
         self._fd = self._disk.open(str(path), exclusive=True)
         self._at = self._allocated = 0
-        self._write(FILE_HEADER.pack(MAGIC, VERSION, 0))
+        self._write(FILE_HEADER.pack(MAGIC, VERSION, FILE_HEADER.size))
 
     def _write(self, data: bytes) -> None:
         end = self._at + len(data)
@@ -142,6 +151,7 @@ class LogReader:
                     raise StoreFault(f"{self._path} is not a ZooKeeper transaction log")
                 self.end = LogEnd(0, torn=True)
                 return
+            mark: int = FILE_HEADER.unpack(head)[2]
             at = FILE_HEADER.size
             while True:
                 payload, after = _next_record(file, at, size)
@@ -153,23 +163,31 @@ class LogReader:
                     raise StoreFault(f"{self._path} at byte {at}: {error}, though its checksum is right") from error
                 yield header, txn
                 at = after
-            self.end = self._judge_tail(file, at, size)
+            self.end = self._judge_tail(file, at, size, mark)
 
-    def _judge_tail(self, file: BinaryIO, at: int, size: int) -> LogEnd:
+    def _judge_tail(self, file: BinaryIO, at: int, size: int, mark: int) -> LogEnd:
+        """`mark`: where the last flush, or the one before it, began; 0 where the writer has not said."""
+        if mark > at:
+            # All before it was on disk when that flush began.
+            raise self._damaged(at)
         if _only_zeros(file, at):
             return LogEnd(at, torn=False)
-        # Does a good record start where the bad one says it ends? Then this is no torn tail.
+        # Does a good record start where the bad one says it ends? Without a mark only this tells damage from a torn tail.
         file.seek(at)
         head = file.read(RECORD_HEADER.size)
-        if len(head) == RECORD_HEADER.size:
+        if not mark and len(head) == RECORD_HEADER.size:
             _checksum, length = RECORD_HEADER.unpack(head)
             behind = at + RECORD_HEADER.size + length + 1
             if length > 0 and behind < size and _next_record(file, behind, size)[0] is not None:
-                raise StoreFault(
-                    f"{self._path} is damaged at byte {at}: good records follow, so this is no write that a crash cut"
-                    " short. Restore the file, or move it and all later logs away to go on from the last snapshot."
-                )
+                raise self._damaged(at)
         return LogEnd(at, torn=True)
+
+    def _damaged(self, at: int) -> StoreFault:
+        return StoreFault(
+            f"{self._path} is damaged at byte {at}: what follows was acknowledged, so this is no write that a crash cut short."
+            " Restore the file from a backup. To move it and all later logs away gives up every change since the snapshot"
+            " before it."
+        )
 
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[bytes | None, int]:
