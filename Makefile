@@ -30,7 +30,7 @@ test: $(READY) ## The whole suite, in random order, on two processes
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
 
-soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos
+soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5)
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
 	$(BIN)/python -m tests.soak.chaos --seconds 100 --seeds $(CHAOS_SEEDS)
 

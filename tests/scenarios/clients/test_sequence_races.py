@@ -7,10 +7,12 @@ ago is early, not out of order.
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
+from broker_metrics import metrics_of
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import (
@@ -46,6 +48,7 @@ from barnabas.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder
 from barnabas.testing import Cluster
 
@@ -58,7 +61,8 @@ WAIT_S = 60
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=2, config={"replica.lag.time.max.ms": "60000"}) as cluster:
+    config = {"replica.lag.time.max.ms": "60000", "barnabas.metrics.port": "0"}
+    with Cluster(brokers=2, config=config) as cluster:
         yield cluster
 
 
@@ -237,26 +241,13 @@ def test_batch_behind_one_that_lacked_replicas_waits_for_its_turn(cluster: Clust
     cluster.wait_for_isr(topic, 2)
     tp, broker = TopicPartition(topic, 0), cluster.leader_of(topic)
 
-    def needs(count: int) -> None:
-        alter_topic(cluster, topic, "min.insync.replicas", str(count))
-
-    async def until(code: ErrorCode) -> None:
-        """The leader hears of a topic's settings by a notification: another producer tries until it has."""
-        async with producer_of(cluster, tp, broker) as probe:
-            sequence = 0
-            while (found := await probe.code(sequence, b"probe")) is not code:
-                sequence += found is ErrorCode.NONE
-                await asyncio.sleep(0.05)
-
     async def scenario() -> None:
         async with producer_of(cluster, tp, broker) as producer:
             assert await producer.code(0, b"0") is ErrorCode.NONE
-            await asyncio.to_thread(needs, 2)
             await asyncio.to_thread(leave_isr, cluster, topic, 3 - broker)
-            await until(ErrorCode.NOT_ENOUGH_REPLICAS)
+            await needs(cluster, tp, broker, 2)
             assert await producer.code(1, b"1") is ErrorCode.NOT_ENOUGH_REPLICAS
-            await asyncio.to_thread(needs, 1)
-            await until(ErrorCode.NONE)
+            await needs(cluster, tp, broker, 1)
             assert await producer.code(2, b"2") is ErrorCode.NOT_ENOUGH_REPLICAS
             assert await producer.code(1, b"1") is ErrorCode.NONE
             assert await producer.code(2, b"2") is ErrorCode.NONE
@@ -267,6 +258,65 @@ def test_batch_behind_one_that_lacked_replicas_waits_for_its_turn(cluster: Clust
     finally:
         cluster.start_broker(3 - broker)
     assert [value for value in committed(cluster, topic) if value != b"probe"] == [b"0", b"1", b"2"]
+
+
+async def needs(cluster: Cluster, tp: TopicPartition, broker: int, replicas: int) -> None:
+    """Of two, of which one is away. The leader hears of it by a notification: another producer tries until it has."""
+    await asyncio.to_thread(alter_topic, cluster, tp.topic, "min.insync.replicas", str(replicas))
+    code = ErrorCode.NONE if replicas == 1 else ErrorCode.NOT_ENOUGH_REPLICAS
+    async with producer_of(cluster, tp, broker) as probe:
+        sequence = 0
+        while (found := await probe.code(sequence, b"probe")) is not code:
+            sequence += found is ErrorCode.NONE
+            await asyncio.sleep(0.05)
+
+
+def test_librdkafka_keeps_its_epoch_when_its_second_batch_comes_before_its_first(cluster: Cluster, topic: str) -> None:
+    """Both are under way, and each is held for a while: the first is refused, then replicas suffice, then the second comes."""
+    cluster.create_topic(topic, replication_factor=2)
+    cluster.wait_for_isr(topic, 2)
+    tp, leader = TopicPartition(topic, 0), cluster.leader_of(topic)
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,
+            "client.id": topic,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    sent: list[object] = []
+
+    def produce(value: bytes) -> None:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, message: sent.append(error))
+
+    try:
+        produce(b"0")
+        assert producer.flush(WAIT_S) == 0
+        leave_isr(cluster, topic, 3 - leader)
+        asyncio.run(needs(cluster, tp, leader, 2))
+        before = refused_appends(cluster, leader, topic)
+        cluster.fail_api(leader, "Produce", delay_ms=4_000, times=2, client_id=topic)
+        for value in (b"1", b"2"):
+            produce(value)
+            producer.poll(0.5)  # a request of its own
+        wait_until(lambda: refused_appends(cluster, leader, topic) == before + 1, what="the first to be refused")
+        asyncio.run(needs(cluster, tp, leader, 1))
+        assert producer.flush(WAIT_S) == 0
+    finally:
+        cluster.heal()
+        cluster.start_broker(3 - leader)
+    assert sent == [None] * 3
+    data = (cluster.log_dir(leader) / f"{topic}-0" / "00000000000000000000.log").read_bytes()
+    mine = next(iter_batches(data))[1].producer_id
+    epochs = {header.producer_epoch for _, header in iter_batches(data) if header.producer_id == mine}
+    assert epochs == {0}, "it has raised its epoch, and repeats what it does not know to be written"
+    assert [value for value in committed(cluster, topic) if value != b"probe"] == [b"0", b"1", b"2"]
+
+
+def refused_appends(cluster: Cluster, broker: int, topic: str) -> float:
+    found = re.search(rf'failed_produce_requests\S*topic="{topic}"\S* (\S+)', metrics_of(cluster, broker))
+    return float(found[1]) if found else 0.0
 
 
 def test_topic_that_is_created_between_two_batches_does_not_begin_with_the_second(cluster: Cluster, topic: str) -> None:
