@@ -19,7 +19,7 @@ from typing import Any
 _FIXED = "PYTHONHASHSEED"
 
 
-def run_seed(seed: int, *, mutant: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+def run_seed(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
     """One run, in this process. What it came to."""
     from tests.simulation.cluster import SimCluster
     from tests.simulation.scenario import Scenario
@@ -29,10 +29,6 @@ def run_seed(seed: int, *, mutant: str | None = None, seconds: float | None = No
     log.setLevel(logging.INFO)
     log.propagate = False
     logging.getLogger().addHandler(logging.NullHandler())
-    if mutant is not None:
-        from tests.simulation.mutants import MUTANTS
-
-        MUTANTS[mutant].apply()
     began_s = time.process_time()
     cluster = SimCluster(seed, Scenario.of(seed))
     world = cluster.world
@@ -141,12 +137,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one line for the test that called")
     arguments = parser.parse_args()
     seeds = list(seeds_of(arguments.seeds))
+    if arguments.mutant is not None:
+        from tests.simulation.mutants import MUTANTS
+
+        MUTANTS[arguments.mutant].apply()
     warm_up()
     failures: list[dict[str, Any]] = []
     digests: dict[int, str] = {}
     total: dict[str, float] = {"seeds": 0, "virtual_s": 0, "cpu_s": 0, "acknowledged": 0, "excused": 0}
     for seed in seeds:
-        report = run_forked(seed, mutant=arguments.mutant, seconds=arguments.seconds)
+        report = run_forked(seed, seconds=arguments.seconds)
         total["seeds"] += 1
         digests[seed] = report["digest"]
         for key in ("virtual_s", "cpu_s", "acknowledged", "excused"):
