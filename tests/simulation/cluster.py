@@ -57,7 +57,9 @@ class TopicMaker(Client):
 
 
 class SimCluster:
-    def __init__(self, seed: int, scenario: Scenario) -> None:
+    def __init__(self, seed: int, scenario: Scenario, *, without: frozenset[str] = frozenset()) -> None:
+        """`without`: kinds of faults, and names of clients, that this run does without."""
+        self._without = without
         brokers = scenario.brokers
         self.scenario = scenario
         self.world = World(seed)
@@ -116,7 +118,8 @@ class SimCluster:
 
     def run(self, *, seconds: float | None = None) -> None:
         world = self.world
-        faults = Faults(self, every_s=self.scenario.fault_every_s)
+        faults = Faults(self, every_s=self.scenario.fault_every_s, without=self._without)
+        self.fault_names = faults.names
         seconds = self.scenario.seconds if seconds is None else seconds
         logging.getLogger("barnabas").addHandler(self._capture)
         try:
@@ -148,6 +151,7 @@ class SimCluster:
             *([OffsetKeeper(self, "keeper", partitions)] if scenario.has_keeper else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
         ]
+        self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
             client.start()
 

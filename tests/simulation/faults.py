@@ -118,7 +118,14 @@ class Damage:
 
 
 class Faults:
-    def __init__(self, cluster: "SimCluster", *, every_s: tuple[float, float] = (0.3, 2.5)) -> None:
+    def __init__(
+        self,
+        cluster: "SimCluster",
+        *,
+        every_s: tuple[float, float] = (0.3, 2.5),
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        """`without`: kinds that do not happen, by name, so that a story can be shortened."""
         self._cluster = cluster
         self._world = cluster.world
         self._every_s = every_s
@@ -148,7 +155,10 @@ class Faults:
         ]
         #: Each seed has its own mix: some faults only show without others.
         chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
-        self._kinds = [action for action, weight in chosen for _ in range(weight)]
+        self.names = sorted({action.__name__.strip("_") for action, _ in chosen} - without)
+        self._kinds = [
+            action for action, weight in chosen for _ in range(weight) if action.__name__.strip("_") not in without
+        ]
 
     def begin(self) -> None:
         self.damage.start()
@@ -162,7 +172,8 @@ class Faults:
     def _act(self) -> None:
         if self._has_ended:
             return
-        self._world.random.choice(self._kinds)()
+        if self._kinds:
+            self._world.random.choice(self._kinds)()
         self._world.after(self._world.between(*self._every_s), self._act)
 
     # -- who --------------------------------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def kill(self) -> None:
         self.is_dead = True
+        self.world.graveyard.append(self)
         self._ready.clear()
         self._late.clear()
 

@@ -1,6 +1,7 @@
 """Small wrongs, each put into what ships, one at a time: the simulation must notice every one.
 
-A mutant is a piece of a source file and what stands there instead. It is put in when the module is loaded, so nothing of it is on disk. A mutant whose piece is gone from its file is out of date: a test says so.
+A mutant is a piece of a source file and what stands there instead. It is put in when the module is loaded, so nothing of
+it is on disk. A mutant whose piece is gone from its file is out of date: a test says so.
 """
 
 import importlib.machinery
@@ -15,24 +16,25 @@ SOURCE = Path(__file__).parents[2] / "src" / "barnabas"
 class Mutant:
     #: What it does wrong, as a sentence.
     name: str
-    #: Below `src/barnabas`.
-    file: str
+    #: Below `src/barnabas`: the file, or the package whose only file with this piece it is.
+    where: str
     old: str
     new: str
 
-    @property
-    def path(self) -> Path:
-        return SOURCE / self.file
-
-    def mutated(self) -> str:
-        source = self.path.read_text()
-        if source.count(self.old) != 1:
-            raise LookupError(f"{self.name}: {self.file} has its piece {source.count(self.old)} times: {self.old!r}")
-        return source.replace(self.old, self.new)
+    def find(self) -> tuple[Path, str]:
+        """The file, and what stands in it instead."""
+        place = SOURCE / self.where
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        found = [(file, text) for file in files if self.old in (text := file.read_text())]
+        if len(found) != 1 or found[0][1].count(self.old) != 1:
+            raise LookupError(f"{self.name}: {self.where} does not have its piece once: {self.old!r}")
+        file, text = found[0]
+        return file, text.replace(self.old, self.new)
 
     def apply(self) -> None:
         """From now on: call it before the module is imported."""
-        target, source = str(self.path), self.mutated()
+        file, source = self.find()
+        target = str(file)
         original = importlib.machinery.SourceFileLoader.get_code
 
         def get_code(loader: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
@@ -47,43 +49,43 @@ _ALL = [
     # -- replication: the machine of a partition
     Mutant(
         "the high watermark ignores the followers",
-        "replication/machine.py",
+        "replication",
         "                follower.in_maximal_isr\n                or (",
         "                False\n                or (",
     ),
     Mutant(
         "the high watermark moves while too few are in sync",
-        "replication/machine.py",
+        "replication",
         "if len(self.isr) < self._min_isr or self.role is not Role.LEADER:",
         "if self.role is not Role.LEADER:",
     ),
     Mutant(
         "acks=all is answered before the followers have the record",
-        "replication/machine.py",
+        "replication",
         "if self.high_watermark < required_offset:\n            return None",
         "if self.high_watermark < required_offset - 1:\n            return None",
     ),
     Mutant(
         "acks=all is answered whoever leads meanwhile",
-        "replication/machine.py",
+        "replication",
         "if self.role is not Role.LEADER or self.leaderships != leadership:",
         "if self.role is not Role.LEADER:",
     ),
     Mutant(
         "a lagging follower joins the ISR",
-        "replication/machine.py",
+        "replication",
         "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:\n            return None",
         "if False:\n            return None",
     ),
     Mutant(
         "a follower joins the ISR without what earlier leaders wrote",
-        "replication/machine.py",
+        "replication",
         "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:",
         "if follower.log_end < self.high_watermark:",
     ),
     Mutant(
         "a leader counts a shrunk ISR before the controller agrees",
-        "replication/machine.py",
+        "replication",
         "propose = self._propose(IsrChange.SHRINK, self.isr - lagging)",
         "propose = self._propose(IsrChange.SHRINK, self.isr - lagging)\n"
         "                for each in self._order:\n"
@@ -91,197 +93,485 @@ _ALL = [
     ),
     Mutant(
         "a lagging follower never leaves the ISR",
-        "replication/machine.py",
+        "replication",
         "            if lagging:\n",
         "            if lagging and False:\n",
     ),
     Mutant(
         "the end is told before the new leader knows what is committed",
-        "replication/machine.py",
+        "replication",
         "return self.role is Role.LEADER and self.leader_epoch_start > self.high_watermark",
         "return False",
     ),
     Mutant(
         "an old leader epoch is not fenced",
-        "replication/machine.py",
+        "replication",
         "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.FENCED_LEADER_EPOCH",
         "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.NONE",
     ),
     Mutant(
         "a fetch of a broker's former life counts",
-        "replication/machine.py",
+        "replication",
         "            if broker_epoch < follower.broker_epoch:",
         "            if False:",
     ),
     Mutant(
         "a follower takes the leader's high watermark though its log is shorter",
-        "replication/machine.py",
+        "replication",
         "committed = leader_high_watermark if leader_high_watermark < log_end else log_end",
         "committed = leader_high_watermark",
     ),
     Mutant(
         "a rejected ISR change is taken for accepted",
-        "replication/machine.py",
+        "replication",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(self.isr)",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(frozenset(each.broker_id for each in proposal.isr))",
     ),
     Mutant(
         "an ISR change that was lost is not repeated",
-        "replication/machine.py",
+        "replication",
         "return IsrSettled(applied=True, retry=proposal)",
         "return IsrSettled(applied=True)",
     ),
     Mutant(
         "an ISR change of an earlier leadership is applied",
-        "replication/machine.py",
+        "replication",
         "if proposal is not self._pending or leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:",
         "if leader_epoch != self.leader_epoch:",
     ),
     # -- replication: requests of the controller
     Mutant(
         "a request for the broker's former life is obeyed (R1)",
-        "replication/control.py",
+        "replication",
         "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n",
         "",
     ),
     Mutant(
         "a request for an earlier registration is obeyed",
-        "replication/control.py",
+        "replication",
         "return request_epoch != NO_BROKER_EPOCH and request_epoch < current_epoch",
         "return False",
     ),
     Mutant(
         "a controller of the past is obeyed",
-        "replication/control.py",
+        "replication",
         "return request_epoch < known_epoch",
         "return False",
     ),
     Mutant(
         "an old leader epoch is obeyed",
-        "replication/control.py",
+        "replication",
         "    if state.leader_epoch > current_leader_epoch:",
         "    if state.leader_epoch != current_leader_epoch:",
     ),
     Mutant(
         "StopReplica of an old epoch is obeyed",
-        "replication/control.py",
+        "replication",
         "or request_leader_epoch >= current_leader_epoch:",
         "or True:",
     ),
     Mutant(
         "one bad partition ends the whole LeaderAndIsr (R2)",
-        "replication/control_requests.py",
+        "replication",
         "        except (LogDirFault, Refused) as error:\n            # Of this",
         "        except LogDirFault as error:\n            # Of this",
     ),
     Mutant(
         "a new leader goes on fetching from the old one",
-        "replication/control_requests.py",
+        "replication",
         "        self._fetchers.remove([order.tp])\n        self._open_log(partition, order)\n",
         "        self._open_log(partition, order)\n",
     ),
     Mutant(
         "a follower does not follow its new leader",
-        "replication/control_requests.py",
+        "replication",
         "        elif must_refetch:\n",
         "        elif must_refetch and False:\n",
     ),
     Mutant(
         "the coordinators hear nothing of a new leader",
-        "replication/control_requests.py",
+        "replication",
         "                listener(led, followed)",
         "                listener([], followed)",
     ),
     Mutant(
         "the coordinators hear nothing of a lost leadership",
-        "replication/control_requests.py",
+        "replication",
         "                listener(led, followed)",
         "                listener(led, [])",
     ),
     # -- controller
     Mutant(
         "anybody alive is elected, in sync or not",
-        "controller/elections.py",
-        "leader = next((each for each in live if each in state.isr), None)\n    if leader is not None:\n        isr = tuple(each for each in state.isr if context.is_online(each, partition))\n",
-        "leader = next(iter(live), None)\n    if leader is not None:\n        isr = (leader,)\n",
+        "controller",
+        "leader = next((each for each in live if each in state.isr), None)",
+        "leader = next(iter(live), None)",
     ),
     Mutant(
         "the dead stay in the ISR after an election",
-        "controller/elections.py",
+        "controller",
         "isr = tuple(each for each in state.isr if context.is_online(each, partition))",
         "isr = tuple(state.isr)",
     ),
     Mutant(
         "a broker that is shutting down is elected",
-        "controller/elections.py",
+        "controller",
         "leader = next((each for each in alive if each in state.isr and each not in context.shutting_down), None)",
         "leader = next((each for each in alive if each in state.isr), None)",
     ),
     Mutant(
         "the leader epoch does not rise with an election",
-        "coordination/znodes.py",
+        "coordination",
         "            self.leader_epoch + 1,\n",
         "            self.leader_epoch,\n",
     ),
     Mutant(
         "states are written without regard to their version",
-        "controller/partition_machine.py",
+        "controller",
         "SetData(paths.partition_state(partition), leadership.encode(), leadership.partition_epoch)",
         "SetData(paths.partition_state(partition), leadership.encode(), -1)",
     ),
     Mutant(
         "a broker that bounced is not noticed",
-        "controller/broker_machine.py",
+        "controller",
         "each for each in set(found) & set(context.brokers) if found[each][1] > context.broker_epochs[each]",
         "each for each in set(found) & set(context.brokers) if found[each][1] < 0",
     ),
     Mutant(
         "a broker that went is not noticed",
-        "controller/broker_machine.py",
+        "controller",
         "went = sorted(set(context.brokers) - set(found))",
         "went: list[int] = []",
     ),
     Mutant(
         "a new controller trusts who was away (Kafka's gap)",
-        "controller/takeover.py",
+        "controller",
         "younger = frozenset(each for each in state.isr if context.born(each) > written)",
         "younger: frozenset[int] = frozenset()",
     ),
     Mutant(
         "AlterPartition of an old leader epoch is granted",
-        "controller/isr_machine.py",
+        "controller",
         "        if proposed.leader_epoch < current.leader_epoch:\n            return ErrorCode.FENCED_LEADER_EPOCH\n",
         "",
     ),
     Mutant(
         "AlterPartition of an old partition epoch is granted",
-        "controller/isr_machine.py",
+        "controller",
         "        if proposed.partition_epoch < current.partition_epoch:\n            return ErrorCode.INVALID_UPDATE_VERSION\n",
         "",
     ),
     Mutant(
         "the dead are let into the ISR (KIP-841, KIP-903)",
-        "controller/isr_machine.py",
+        "controller",
         "        if not self._is_eligible(proposed):",
         "        if False:",
     ),
     Mutant(
         "a failed directory is not acted on",
-        "controller/broker_machine.py",
+        "controller",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.add(partition)",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.discard(partition)",
     ),
     Mutant(
         "two controllers at once",
-        "controller/election.py",
+        "controller",
         "    if (yield from who_is_controller()) == office.settings.broker_id:",
         "    if True:",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",
-        "controller/takeover.py",
+        "controller",
         "self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)",
         "self._replicas.to_online(iter(()))",
+    ),
+    # -- replication: partitions, fetchers, the manager
+    Mutant(
+        "a consumer reads what is not committed",
+        "replication",
+        "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
+        "return log.log_end_offset",
+    ),
+    Mutant(
+        "read_committed reads past open transactions",
+        "replication",
+        "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
+        "return log.high_watermark",
+    ),
+    Mutant(
+        "a follower's diverging log is not noticed",
+        "replication",
+        "        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:",
+        "        if False:",
+    ),
+    Mutant(
+        "read_committed is told of no aborted transactions",
+        "replication",
+        "        if params.isolation_level == READ_COMMITTED and not from_follower:",
+        "        if False:",
+    ),
+    Mutant(
+        "a follower keeps a high watermark of its own",
+        "replication",
+        "        if log.high_watermark != self.machine.high_watermark:\n            log.update_high_watermark(self.machine.high_watermark)\n",
+        "",
+    ),
+    Mutant(
+        "a follower does not take over the leader's log start",
+        "replication",
+        "        if log.log_start_offset < leader_log_start <= log.high_watermark:",
+        "        if False:",
+    ),
+    Mutant(
+        "the leader epoch is not written down when it begins",
+        "replication",
+        "        if started.is_new_epoch:\n            log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)\n",
+        "",
+    ),
+    Mutant(
+        "a produce is not woken by the high watermark",
+        "runtime",
+        "            if not operation.completed and operation.is_satisfied_by(key):",
+        "            if False:",
+    ),
+    # -- storage
+    Mutant(
+        "a duplicate is appended again",
+        "storage",
+        "            if plan.duplicate is not None:\n                return self._duplicate(plan, header, size)\n",
+        "",
+    ),
+    Mutant(
+        "a gap in a producer's sequence is accepted",
+        "storage",
+        "        if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):",
+        "        if False:",
+    ),
+    Mutant(
+        "a fenced producer's epoch is accepted",
+        "storage",
+        "        if producer_epoch >= self.updated.producer_epoch:\n            return\n",
+        "        return\n",
+    ),
+    Mutant(
+        "aborted transactions are not indexed",
+        "storage",
+        "            if completed.is_aborted:\n                stable",
+        "            if False:\n                stable",
+    ),
+    Mutant(
+        "a commit marker counts as an abort",
+        "storage",
+        "Offset(entry.txn_first_offset), offset, not marker.is_commit",
+        "Offset(entry.txn_first_offset), offset, marker.is_commit",
+    ),
+    Mutant(
+        "a marker does not end its transaction",
+        "storage",
+        "        entry.txn_first_offset = None\n        return completed",
+        "        return completed",
+    ),
+    Mutant(
+        "the last stable offset passes what is not replicated",
+        "storage",
+        "        if not self._unreplicated:\n            return None if ongoing",
+        "        if True:\n            return None if ongoing",
+    ),
+    Mutant(
+        "an ended transaction stays unstable until the next record",
+        "storage",
+        "for first, last in self._unreplicated.items() if last < high_watermark]",
+        "for first, last in self._unreplicated.items() if last < high_watermark - 1]",
+    ),
+    Mutant(
+        "the recovery point moves before anything is synced",
+        "storage",
+        "        self._recovery_point = max(self._recovery_point, job.up_to)",
+        "        self._recovery_point = self._end",
+    ),
+    Mutant(
+        "recovery trusts what was not synced",
+        "storage",
+        "recovered_from = None if clean else self._recover(self._recovery_point, progress)",
+        "recovered_from = None",
+    ),
+    Mutant(
+        "recovery keeps segments behind a hole",
+        "storage",
+        "            if recovered.cut_bytes or is_holed:",
+        "            if False:",
+    ),
+    Mutant(
+        "leader epochs are not cut with the log at recovery",
+        "storage",
+        "        self._epochs.truncate_from_end(end_offset)\n",
+        "",
+    ),
+    Mutant(
+        "a batch's CRC is not looked at when the log is recovered",
+        "storage",
+        "                if crc32c(view[at + ATTRIBUTES_AT : after]) != raw[4]:",
+        "                if False:",
+    ),
+    Mutant(
+        "a log is marked clean whatever happened",
+        "storage",
+        "            if log_dir.is_loaded:\n                log_dir.mark_clean_shutdown(broker_epoch)",
+        "            log_dir.mark_clean_shutdown(broker_epoch)",
+    ),
+    Mutant(
+        "the leader epoch of a batch is not its leader's",
+        "storage",
+        "            _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
+        "            _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
+    ),
+    Mutant(
+        "a follower appends whatever comes",
+        "storage",
+        "            if header[0] < next_offset:",
+        "            if False:",
+    ),
+    # -- transactions
+    Mutant(
+        "a decided transaction is forgotten with its coordinator",
+        "transactions",
+        "            if txn.state.is_prepared:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        "            if False:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+    ),
+    Mutant(
+        "an open transaction has no timer after a fail-over",
+        "transactions",
+        "            elif txn.state is TransactionState.ONGOING:\n                self._watch(result, txn, now_ms)\n        result.effects",
+        "            elif False:\n                self._watch(result, txn, now_ms)\n        result.effects",
+    ),
+    Mutant(
+        "a partition of a transaction gets no marker",
+        "transactions",
+        "        self.left = set(message.partitions)",
+        "        self.left = set(message.partitions[1:])",
+    ),
+    Mutant(
+        "an abort commits",
+        "transactions",
+        "        transaction_result=decided.is_commit,",
+        "        transaction_result=True,",
+    ),
+    Mutant(
+        "markers without an answer are not sent again",
+        "transactions",
+        "            for marker, _ in sent:\n                self._park(marker)\n            return",
+        "            return",
+    ),
+    Mutant(
+        "markers that were refused are not sent again",
+        "transactions",
+        "        if again:\n            self._park(_Marker(decided, tuple(again)))",
+        "        if again:\n            decided.left.difference_update(again)",
+    ),
+    Mutant(
+        "the epoch does not rise when a transaction is fenced",
+        "transactions",
+        "    epoch = _raise(txn.epoch)\n    if txn.has_kept:",
+        "    epoch = txn.epoch\n    if txn.has_kept:",
+    ),
+    Mutant(
+        "EndTxn of a stranger is obeyed",
+        "transactions",
+        "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
+        "    if txn.state is not TransactionState.ONGOING and commit:",
+    ),
+    Mutant(
+        "a transaction that has timed out stays open",
+        "transactions",
+        "        if now_ms < txn.start_ms + txn.timeout_ms:\n            self._watch(result, txn, now_ms)\n            return result\n",
+        "        if True:\n            return result\n",
+    ),
+    Mutant(
+        "producer ids are given out twice",
+        "transactions",
+        "        self._next_id += 1\n        if self._next_block is None",
+        "        self._next_id += 0\n        if self._next_block is None",
+    ),
+    # -- coordinators
+    Mutant(
+        "a coordinator answers before its record is committed",
+        "runtime",
+        "        self._uncommitted.add(number)\n        limit = self._limit(responses)",
+        "        is_replayed = True\n        committed(ErrorCode.NONE)",
+    ),
+    Mutant(
+        "a coordinator keeps its state when it is refused",
+        "runtime",
+        "            if error is ErrorCode.NONE:\n                self._answer(responses)",
+        "            if True:\n                self._answer(responses)",
+    ),
+    Mutant(
+        "a moved coordinator goes on",
+        "runtime",
+        "        self.state = ShardState.CLOSED\n        self._alarms.clear()",
+        "        self._alarms.clear()",
+    ),
+    Mutant(
+        "reads of a coordinator do not wait for what they saw",
+        "runtime",
+        "        if self._uncommitted:\n            future: asyncio.Future[None]",
+        "        if False:\n            future: asyncio.Future[None]",
+    ),
+    # -- groups
+    Mutant(
+        "a commit of a former generation is taken",
+        "groups",
+        "            if generation != self.generation:\n                raise Refused(ErrorCode.ILLEGAL_GENERATION)\n        elif not is_transactional:",
+        "            pass\n        elif not is_transactional:",
+    ),
+    Mutant(
+        "offsets of an aborted transaction are kept",
+        "groups",
+        "        if not is_commit:\n            return\n        for group_id, topics in pending.by_group.items():",
+        "        for group_id, topics in pending.by_group.items():",
+    ),
+    Mutant(
+        "a commit is answered and not written",
+        "groups",
+        "                    out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))",
+        "                    pass",
+    ),
+    # -- the embedded ZooKeeper and the session
+    Mutant(
+        "ephemeral znodes outlive their session",
+        "coordination",
+        "        paths = tuple(self.tree.ephemerals.get(session_id, ()))",
+        "        paths = ()",
+    ),
+    Mutant(
+        "ZooKeeper answers before its log is synced",
+        "coordination",
+        "        if self._records:\n            held = self._waiting\n        elif self._flushing is not None:\n            held = self._flushing\n        else:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "a conditional write ignores the version",
+        "coordination",
+        "    if expected not in (-1, current):\n        raise Refusal(Err.BAD_VERSION)\n",
+        "",
+    ),
+    Mutant(
+        "a watch is not told",
+        "coordination",
+        "        clients = table.trigger(path, event)\n",
+        "        clients = table.trigger(path, event)[1:]\n",
+    ),
+    Mutant(
+        "a repeated operation is sent twice in another order",
+        "coordination",
+        "        return self.order < other.order",
+        "        return self.order > other.order",
+    ),
+    Mutant(
+        "a foreign notification ends the broker (R8)",
+        "coordination",
+        '        except Malformed as error:\n            log.error("ignoring %s/%s: %s", self._root, name, error)\n        except Exception:',
+        "        except ZeroDivisionError:",
     ),
 ]
 

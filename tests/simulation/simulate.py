@@ -19,7 +19,7 @@ from typing import Any
 _FIXED = "PYTHONHASHSEED"
 
 
-def run_seed(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
+def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """One run, in this process. What it came to."""
     from tests.simulation.cluster import SimCluster
     from tests.simulation.scenario import Scenario
@@ -30,7 +30,7 @@ def run_seed(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
     log.propagate = False
     logging.getLogger().addHandler(logging.NullHandler())
     began_s = time.process_time()
-    cluster = SimCluster(seed, Scenario.of(seed))
+    cluster = SimCluster(seed, Scenario.of(seed), without=frozenset(without))
     world = cluster.world
     report: dict[str, Any] = {"seed": seed, "broken": None}
     try:
@@ -41,6 +41,7 @@ def run_seed(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
         cause = world.failure
         report["trace"] = "".join(traceback.format_exception(cause if cause is not None else failure))
     report |= {
+        "parts": [*cluster.fault_names, *(client.name for client in cluster.clients)],
         "story": world.told(),
         "digest": world.digest(),
         "virtual_s": round(world.now_s - world.began_s, 1),
@@ -62,6 +63,19 @@ def _fix_chance(seed: int) -> None:
     gc.disable()
 
 
+#: What a run that never came to its end came to.
+_NOTHING: dict[str, Any] = {
+    "parts": [],
+    "story": "",
+    "digest": "",
+    "virtual_s": 0,
+    "cpu_s": 0,
+    "steps": 0,
+    "acknowledged": 0,
+    "excused": 0,
+}
+
+
 def run_forked(seed: int, **options: Any) -> dict[str, Any]:
     """One run in a process of its own."""
     read_fd, write_fd = os.pipe()
@@ -71,44 +85,34 @@ def run_forked(seed: int, **options: Any) -> dict[str, Any]:
         try:
             report = run_seed(seed, **options)
         except BaseException as error:
-            report = {
-                "seed": seed,
-                "broken": type(error).__name__,
-                "detail": repr(error),
-                "trace": traceback.format_exc(),
-            }
-            report |= {
-                "story": "",
-                "digest": "",
-                "virtual_s": 0,
-                "cpu_s": 0,
-                "steps": 0,
-                "acknowledged": 0,
-                "excused": 0,
-            }
-        data = json.dumps(report).encode()
+            trace = traceback.format_exc()
+            report = {**_NOTHING, "seed": seed, "broken": type(error).__name__, "detail": repr(error), "trace": trace}
         with os.fdopen(write_fd, "wb") as out:
-            out.write(data)
+            out.write(json.dumps(report).encode())
         os._exit(0)
     os.close(write_fd)
     with os.fdopen(read_fd, "rb") as pipe:
         data = pipe.read()
     _, status = os.waitpid(child, 0)
     if not data:
-        return {
-            "seed": seed,
-            "broken": "the process died",
-            "detail": f"status {status}",
-            "trace": "",
-            "story": "",
-            "digest": "",
-            "virtual_s": 0,
-            "cpu_s": 0,
-            "steps": 0,
-            "acknowledged": 0,
-            "excused": 0,
-        }
-    return json.loads(data)
+        return {**_NOTHING, "seed": seed, "broken": "the process died", "detail": f"status {status}", "trace": ""}
+    answer: dict[str, Any] = json.loads(data)
+    return answer
+
+
+def shorten(seed: int, report: dict[str, Any]) -> dict[str, Any]:
+    """The same promise broken with less: without kinds of faults and clients that it does not need.
+
+    Leaving something out changes what chance decides after it, so this is tried, not computed.
+    """
+    without: tuple[str, ...] = ()
+    best = report
+    for part in report["parts"]:
+        attempt = run_forked(seed, without=(*without, part))
+        if attempt["broken"] == report["broken"] and len(attempt["story"]) < len(best["story"]):
+            without, best = (*without, part), attempt
+    best["without"] = list(without)
+    return best
 
 
 def seeds_of(text: str) -> Iterator[int]:
@@ -132,6 +136,7 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this small wrong into what ships")
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="of faults, in virtual time")
+    parser.add_argument("--shorten", action="store_true", help="of one seed that fails: look for a shorter story")
     parser.add_argument("--last", type=int, default=400, help="lines of the story to print")
     parser.add_argument("--digests", action="store_true", help="with --json: what each story comes to")
     parser.add_argument("--json", action="store_true", help="one line for the test that called")
@@ -147,6 +152,8 @@ def main() -> int:
     total: dict[str, float] = {"seeds": 0, "virtual_s": 0, "cpu_s": 0, "acknowledged": 0, "excused": 0}
     for seed in seeds:
         report = run_forked(seed, seconds=arguments.seconds)
+        if report["broken"] and arguments.shorten:
+            report = shorten(seed, report)
         total["seeds"] += 1
         digests[seed] = report["digest"]
         for key in ("virtual_s", "cpu_s", "acknowledged", "excused"):
