@@ -436,10 +436,11 @@ class Chaos:
         self._everyone_runs()
         for broker in self.cluster.broker_ids:
             self._terminated(broker)
-        logs = self._compare_replicas()
+        logs = self._compare_replicas(TOPIC, self.partitions)
+        self._compare_replicas(TRANSACTIONS, TRANSACTION_PARTITIONS)
         self._note("replicas are the same bytes")
         repeated = check_promises(self.clients, anew, {p: batches_of(log) for p, log in logs.items()})
-        self._read_broker_logs()
+        self._read_logs()
         self._note(
             f"promises kept; ends were asked for {self.reader.ends_asked} times; "
             f"{repeated} times a client repeated itself under a new producer epoch"
@@ -461,28 +462,30 @@ class Chaos:
             ends[partition] = max(offsets, default=-1) + 1
         return ends
 
-    def _compare_replicas(self) -> dict[int, bytes]:
+    def _compare_replicas(self, topic: str, partitions: int) -> dict[int, bytes]:
         compared = {}
-        for partition in range(self.partitions):
-            logs = {broker: self._log_bytes(broker, partition) for broker in self.cluster.broker_ids}
+        for partition in range(partitions):
+            logs = {broker: self._log_bytes(broker, f"{topic}-{partition}") for broker in self.cluster.broker_ids}
             if len(set(logs.values())) != 1:
                 sizes = {broker: len(data) for broker, data in logs.items()}
-                raise PromiseBroken(f"the replicas of partition {partition} differ: {sizes}")
+                raise PromiseBroken(f"the replicas of {topic}-{partition} differ: {sizes}")
             compared[partition] = logs[1]
         return compared
 
-    def _log_bytes(self, broker: int, partition: int) -> bytes:
-        folders = [folder / f"{TOPIC}-{partition}" for folder in self.cluster.log_dirs(broker)]
-        [folder] = [folder for folder in folders if folder.exists()]
+    def _log_bytes(self, broker: int, partition: str) -> bytes:
+        folders = [each / partition for each in self.cluster.log_dirs(broker) if (each / partition).exists()]
+        if len(folders) != 1:
+            raise PromiseBroken(f"broker {broker} has {len(folders)} logs of {partition}: {folders}")
+        [folder] = folders
         return b"".join(file.read_bytes() for file in sorted(folder.glob("*.log")))
 
-    def _read_broker_logs(self) -> None:
-        for broker in self.cluster.broker_ids:
-            text = self.cluster.log(broker)
+    def _read_logs(self) -> None:
+        for file in self.cluster.folder.glob("*.log"):
+            text = file.read_text(errors="replace")
             for sign in ("Traceback", " CRITICAL ", "exception was never retrieved", "Task was destroyed"):
                 if sign in text:
                     at = text.index(sign)
-                    raise PromiseBroken(f"{sign} in the log of broker {broker}: {text[max(0, at - 300) : at + 1500]}")
+                    raise PromiseBroken(f"{sign} in {file.name}: {text[max(0, at - 300) : at + 1500]}")
 
     def _log_end(self, broker: int) -> str:
         return "\n".join(self.cluster.log(broker).splitlines()[-30:])
