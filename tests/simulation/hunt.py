@@ -1,4 +1,4 @@
-"""Which seed notices which mutant: `python -m tests.simulation.hunt [--seeds 300] [NAME…]` writes the table of docs/simulation.md."""
+"""Which seed notices which mutant: `python -m tests.simulation.hunt [--seeds 300] [NAME…]` keeps the table in mutants.json."""
 
 import argparse
 import json
