@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
 from barnabas.spark.pipelines.codecs import avro_types, wire
+from barnabas.spark.pipelines.codecs.avro_defaults import put_in_defaults
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry, UnknownSchema
 
@@ -35,7 +36,7 @@ class Avro:
 
     def decoder(self) -> Callable[[Column], Column]:
         text, imports = self._reader()
-        kind = avro_types.spark_type(avro_types.parse(text, imports))
+        kind = avro_types.spark_type(put_in_defaults(avro_types.parse(text, imports)))
         registry = self.registry
 
         def make() -> Convert:
@@ -73,11 +74,17 @@ def _parsed(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
     return avro_types.parse(text, imports)
 
 
+@lru_cache(maxsize=1000)
+def _with_defaults(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
+    return put_in_defaults(avro_types.parse(text, imports))
+
+
 class _Reader:
     """Reads records of one batch. Ids that the registry does not know are asked for once a batch, not once a record."""
 
     def __init__(self, text: str, imports: tuple[str, ...], registry: SchemaRegistry | None) -> None:
-        self._reader = _parsed(text, imports)
+        self._text, self._imports = text, imports
+        self._reader = _with_defaults(text, imports)
         self._fix = avro_types.reading(self._reader)
         self._registry = registry
         self._unknown: dict[int, str] = {}
@@ -106,7 +113,8 @@ class _Reader:
             raise
         if schema.kind != "AVRO":
             raise ValueError(f"schema {schema_id} is {schema.kind}, not AVRO")
-        return _parsed(schema.text, imports)
+        same = (schema.text, imports) == (self._text, self._imports)
+        return self._reader if same else _parsed(schema.text, imports)
 
 
 def _writer(text: str, head: bytes) -> Convert:

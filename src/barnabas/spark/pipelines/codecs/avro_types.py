@@ -60,6 +60,15 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 _NAMED: Final = ("record", "error", "enum", "fixed")
 
 
+class Default:
+    """In place of a field that was not written: its value, as Arrow takes it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 @dataclass
 class Parsed:
     """A schema, with every named type that it mentions."""
@@ -163,6 +172,11 @@ def reading(parsed: Parsed) -> Fix | None:
     return _fix(parsed, parsed.schema, reads=True)
 
 
+def field_reading(parsed: Parsed, schema: Schema) -> Fix | None:
+    """The same for a part of it."""
+    return _fix(parsed, schema, reads=True)
+
+
 def writing(parsed: Parsed) -> Fix | None:
     """What turns a value out of Arrow into one that fastavro writes; None where it is one already."""
     return _fix(parsed, parsed.schema, reads=False)
@@ -177,6 +191,10 @@ def _fix(parsed: Parsed, schema: Schema, *, reads: bool) -> Fix | None:
     kind = schema["type"]
     if kind in ("record", "error"):
         fixes = {one["name"]: _fix(parsed, one["type"], reads=reads) for one in schema["fields"]}
+        if reads:
+            # A field that was not written is its default, which needs no more fixing, only to be taken out.
+            with_default = {one["name"] for one in schema["fields"] if "default" in one}
+            fixes = {name: _or_default(fix) if name in with_default else fix for name, fix in fixes.items()}
         return _record_fix({name: fix for name, fix in fixes.items() if fix is not None})
     if kind == "array":
         inner = _fix(parsed, schema["items"], reads=reads)
@@ -184,6 +202,15 @@ def _fix(parsed: Parsed, schema: Schema, *, reads: bool) -> Fix | None:
     if kind == "map":
         return _map_fix(_fix(parsed, schema["values"], reads=reads) or (lambda value: value), reads=reads)
     return _fix(parsed, kind, reads=reads) if isinstance(kind, dict | list) else None
+
+
+def _or_default(inner: Fix | None) -> Fix:
+    def fix(value: Any) -> Any:
+        if isinstance(value, Default):
+            return value.value
+        return value if inner is None else inner(value)
+
+    return fix
 
 
 def _record_fix(fixes: Mapping[str, Fix]) -> Fix | None:
