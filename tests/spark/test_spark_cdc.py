@@ -1,24 +1,40 @@
 """Change data capture: envelopes into changes, and changes into tables, whatever comes late, twice or again."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from barnabas.spark.pipelines import sources
 from barnabas.spark.pipelines._fields import TransformError
-from barnabas.spark.pipelines.cdc import check_changes, debezium, debezium_schema, keyed, upsert_into_delta
+from barnabas.spark.pipelines.cdc import (
+    check_changes,
+    debezium,
+    debezium_schema,
+    keyed,
+    upsert_into_delta,
+    upsert_into_sql,
+)
 from barnabas.spark.pipelines.codecs import Json, decode
 from barnabas.spark.pipelines.database import Database, fetch
 from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
+from barnabas.testing import wait_until
+from barnabas.testing.plugin import Kafka
+
+WAIT_S = 30
 
 CHANGES = StructType().add("id", "long").add("name", "string").add("_deleted", "boolean").add("_sequence", "long")
 #: id, name, deleted, sequence
@@ -116,7 +132,8 @@ def test_envelopes_of_debezium_and_records_of_a_compacted_topic_become_changes(s
     codec = Json(debezium_schema("id long, name string"), envelope=True)
     decoded = decode(records, codec, mode="FAIL")
     changes = debezium(decoded.filter("offset < 4")).collect()
-    assert [tuple(row) for row in changes] == [(1, "a", False, 0), (1, "b", False, 1), (1, "b", True, 2)]
+    assert [tuple(row)[:3] for row in changes] == [(1, "a", False), (1, "b", False), (1, "b", True)]
+    assert [row._sequence for row in changes] == [f"{time:015}{at:019}" for time, at in ((10, 0), (11, 1), (12, 2))]
     assert [row._sequence for row in debezium(decoded.filter("offset < 3"), sequence="ts_ms").collect()] == [10, 11, 12]
     with pytest.raises(
         PySparkException, match=r"topic shop\.customers, partition 0, offset 4: operation t is no change"
@@ -127,6 +144,56 @@ def test_envelopes_of_debezium_and_records_of_a_compacted_topic_become_changes(s
 
     simple = [("t", 0, 1, "7", '{"id": 7, "name": "x"}'), ("t", 0, 2, "8", None)]
     found = decode(spark.createDataFrame(simple, schema).coalesce(1), Json("id long, name string"))
-    assert keyed(found, keys=["id"]).collect() == [Row(7, "x", False, 1), Row(8, None, True, 2)]
+    assert keyed(found, keys=["id"], sequence="offset").collect() == [Row(7, "x", False, 1), Row(8, None, True, 2)]
     with pytest.raises(TransformError, match="column 'key' is string, which has one value for"):
         keyed(found, keys=["id", "name"])
+
+
+@pytest.mark.parametrize("kind", ["delta", "sqlite"])
+def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, kind: str
+) -> None:
+    """More partitions: most keys are elsewhere from then on, where offsets are lower."""
+    topic = kafka.topic("rows", partitions=2)
+    names = [f"k{number}" for number in range(50)]
+
+    def produce(version: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for name in names:
+            producer.produce(topic, key=name, value=json.dumps({"id": name, "n": version}))
+        assert producer.flush(WAIT_S) == 0
+
+    sink = (
+        upsert_into_delta(str(tmp_path / "t"), keys=["id"])
+        if kind == "delta"
+        else upsert_into_sql(f"sqlite:///{tmp_path}/db", "t", keys=["id"])
+    )
+
+    def apply_all() -> dict[str, int]:
+        records = sources.topic(topic, bootstrap=kafka.bootstrap).stream(spark)
+        changes = keyed(
+            decode(records, Json("id string, n int")).withColumn("key", F.col("key").cast("string")), keys=["id"]
+        )
+        query = sink.writer(changes, checkpoint=str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+        if kind == "delta":
+            rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
+        else:
+            with Database(f"sqlite:///{tmp_path}/db").connect() as connection:
+                rows = fetch(connection, "SELECT * FROM t")
+        return {row["id"]: row["n"] for row in rows}
+
+    for version in range(3):
+        produce(version)
+    assert apply_all() == dict.fromkeys(names, 2)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    wait_until(lambda: len(kafka.cluster.partitions(topic)) == 6)
+    produce(3)
+    assert apply_all() == dict.fromkeys(names, 3)
+
+
+def test_changes_without_time_and_offset_need_an_order(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("k", (1,))], "key string, data struct<id: int>")
+    with pytest.raises(TransformError, match="changes need an order"):
+        keyed(frame, keys=["id"])

@@ -99,7 +99,7 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     assert len(values(kafka, topics["clean"])) == 2
     assert values(kafka, topics["dead"]) == [b"{no order"]
     (row,) = DeltaTable(tmp_path / "customers").to_pyarrow_table().to_pylist()
-    assert (row["customer"], row["id"], row["card"], row["_sequence"]) == ("ann", 2, "", 1)
+    assert (row["customer"], row["id"], row["card"], int(row["_sequence"][-19:])) == ("ann", 2, "", 1)
     counted = [one.expectations for one in told if isinstance(one, Progress) and one.flow == "lib_clean"]
     assert counted == [{"lib_orders.has pieces": {"action": "drop", "passed": 3, "failed": 1}}]
     with pytest.raises(PipelineFailed, match="define what it reads before it"):

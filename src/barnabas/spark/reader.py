@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.driver_reads import DriverReads, HasRows
 from barnabas.spark.lookup import OffsetLookup
@@ -33,7 +34,6 @@ from barnabas.spark.offsets import (
     from_json,
     plan_ranges,
     rate_limited,
-    report_data_loss,
     split_ranges,
     to_json,
     waiting_records,
@@ -94,9 +94,10 @@ class BarnabasReader(DataSourceReader):
         ranges = []
         for partition in wanted:
             if end[partition] < start[partition] and bounds.timestamp_from_ms is None:
-                report_data_loss(
-                    f"Partition {partition} is to be read from offset {start[partition]} to {end[partition]}",
-                    fail=options.fail_on_data_loss,
+                # Also with failOnDataLoss=false, as in Spark's own source: nothing was lost, the options are wrong.
+                raise ConfigError(
+                    f"{partition} is to be read from offset {start[partition]} to {end[partition]}: startingOffsets is above "
+                    "endingOffsets, or beyond the end of the log"
                 )
             ranges.append(OffsetRange(partition, *bounds.cut(start[partition], max(start[partition], end[partition]))))
         return ranges

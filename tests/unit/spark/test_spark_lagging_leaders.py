@@ -9,7 +9,7 @@ from barnabas.client.config import client_config
 from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
@@ -17,7 +17,7 @@ from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
 from barnabas.spark.link import Link
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.options import source_options
-from barnabas.spark.reader import BarnabasStreamReader
+from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
 
 DECISIONS = TopicPartition("decisions", 0)
 
@@ -167,3 +167,20 @@ def test_offsets_of_a_lagging_leader_are_asked_for_again(monkeypatch: pytest.Mon
     given = {"kafka.bootstrap.servers": "h:1", "fetchOffset.retryIntervalMs": "0", "subscribe": "a"}
     asked = OffsetLookup(source_options(given, streaming=True))
     assert asked.latest([TopicPartition("a", 0)]) == {TopicPartition("a", 0): 5}
+
+
+# -- limits that are wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [{"startingOffsets": 9}, {"startingOffsets": 4, "endingOffsets": 2}])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_start_above_the_end_is_refused_whatever_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], fail: str
+):
+    """As in Spark's own source: nothing is lost, the options are wrong, and a partition must not be left out in silence."""
+    monkeypatch.setattr(lookup, "BlockingClient", lambda config: Forgetful([], image(topic("a")), {"a": 5}))
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "failOnDataLoss": fail}
+    given |= {name: f'{{"a":{{"0":{offset}}}}}' for name, offset in limits.items()}
+    reader = BarnabasReader(source_options(given, streaming=False), ("value",))
+    with pytest.raises(ConfigError, match=r"a-0 is to be read from offset . to ."):
+        reader.partitions()

@@ -7,8 +7,12 @@ are ordered. Then a sink applies them, each batch once:
     upsert_into_delta("/lake/customers", keys=["id"]).writer(changes, checkpoint="/state/customers").start()
 
 A change that is older than what the table has of its key is passed over, so changes may come late and again. The table keeps
-`_sequence` for that. A row that was deleted for good is forgotten with its sequence; where changes may overtake one another,
-`deletes="soft"` keeps it, marked `_deleted`.
+`_sequence` for that: by default the time of a change, then its offset. A time is right where one clock gives it to all changes
+of a key (Debezium's, a single producer's, the broker's with `message.timestamp.type=LogAppendTime`). Offsets alone
+(`sequence="offset"`) are right while a topic gets no more partitions.
+
+A row that was deleted for good is forgotten with its sequence; where changes may overtake one another, `deletes="soft"` keeps
+it, marked `_deleted`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,12 +52,12 @@ def debezium_schema(row: StructType | str) -> StructType:
     )
 
 
-def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column = "offset") -> DataFrame:
+def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None = None) -> DataFrame:
     """Changes out of Debezium's envelope in the struct column `of`.
 
-    `sequence`: a column, or a path in the envelope (`source.lsn`, `ts_ms`). The record's offset is right where changes of a
-    row have one key, as Debezium's have. The tombstone that follows a delete says nothing new and is left out. An operation
-    that is no change of a row (a truncate) fails the query, with topic, partition and offset.
+    `sequence`: a column, or a path in the envelope (`source.lsn`); by default the envelope's `ts_ms`, then the offset. The
+    tombstone that follows a delete says nothing new and is left out. An operation that is no change of a row (a truncate) fails
+    the query, with topic, partition and offset.
     """
     envelope = fields_of(df, of, "debezium")
     for needed in ("before", "after", "op"):
@@ -73,18 +77,20 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column = "offse
     )
     after, before = read(of, ("after",)), read(of, ("before",))
     there = df.filter(column(of).isNotNull())
-    order = _sequence(df, envelope, of, sequence)
+    when = read(of, ("ts_ms",)) if "ts_ms" in envelope.names else None
+    order = _in_time(df, when, "debezium") if sequence is None else _sequence(df, envelope, of, sequence)
     current = F.when(op == _DELETE, before).otherwise(after)
     fields = [current.getField(name).alias(name) for name in row.names]
     return there.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
 
 
 def keyed(
-    df: DataFrame, *, keys: Sequence[str], of: str = "data", key: str = "key", sequence: str | Column = "offset"
+    df: DataFrame, *, keys: Sequence[str], of: str = "data", key: str = "key", sequence: str | Column | None = None
 ) -> DataFrame:
     """Changes out of a topic in which a record is a row and a tombstone deletes the row of its key: a compacted topic.
 
-    `of` is the decoded value, `key` the decoded key: a struct with the fields `keys`, or the one key itself.
+    `of` is the decoded value, `key` the decoded key: a struct with the fields `keys`, or the one key itself. `sequence`: a
+    column, or a path in the value; by default the record's time, then its offset.
     """
     row = fields_of(df, of, "keyed")
     key_type = column_type(df, key, "keyed")
@@ -105,8 +111,25 @@ def keyed(
         return F.coalesce(mine, of_key.cast("string").cast(field.dataType))
 
     fields = [value(field).alias(field.name) for field in row.fields]
-    order = _sequence(df, row, of, sequence)
+    order = _in_time(df, None, "keyed") if sequence is None else _sequence(df, row, of, sequence)
     return df.select(*fields, column(of).isNull().alias(DELETED), order.alias(SEQUENCE))
+
+
+def _in_time(df: DataFrame, when_ms: Column | None, who: str) -> Column:
+    """By time, then by offset, as one text of digits that every table can compare.
+
+    Not by offset alone: a topic that gets more partitions sends a key to another of them, where offsets are lower, and every
+    later change would pass for an old one.
+    """
+    there = columns_of(df)
+    if "offset" not in there or ("timestamp" not in there and when_ms is None):
+        raise TransformError(
+            f"{who}: changes need an order: keep the columns timestamp and offset, or name one by sequence="
+        )
+    stamps = [] if when_ms is None else [when_ms]
+    stamps += [F.unix_millis(column("timestamp"))] if "timestamp" in there else []
+    time_ms = F.greatest(F.coalesce(*stamps, F.lit(0)), F.lit(0).cast("long"))
+    return F.format_string("%015d%019d", time_ms, column("offset"))
 
 
 def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:

@@ -34,8 +34,9 @@ def topic(
     """Topics of any Kafka cluster, by name or by `pattern`.
 
     `starting`: earliest, latest, or JSON of offsets. `max_records`: at most so many a batch. `group`: the consumer group that
-    shows the progress; in a pipeline there is one anyway, named for the pipeline. `options`: any other of the format
-    `barnabas`, such as `kafka.security.protocol` or `failOnDataLoss`.
+    shows the progress; in a pipeline there is one anyway, named for the pipeline. Records of transactions that were aborted are
+    not read, nor those of open ones: `options={"kafka.isolation.level": "read_uncommitted"}` reads them. `options`: any other
+    of the format `barnabas`, such as `kafka.security.protocol` or `failOnDataLoss`.
     """
     if (name is None) == (pattern is None):
         raise ValueError("sources.topic needs either a name or pattern=")
@@ -46,7 +47,8 @@ def topic(
         maxOffsetsPerTrigger=max_records,
         includeHeaders=headers or None,
     )
-    given |= dict(options or {})
+    # What a sink of ours failed to commit is there to be seen by others; nobody wants that in a table.
+    given |= {"kafka.isolation.level": "read_committed"} | dict(options or {})
     pipeline = pipeline_name()
     if group is not None:
         given["kafka.group.id"] = group
