@@ -235,15 +235,13 @@ def batches_of(log: bytes) -> Batches:
     return found
 
 
-def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batches: dict[int, Batches]) -> int:
+def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batches: dict[int, Batches]) -> None:
     """Acknowledged means: there once, at the offset that was told. What is there is in order and not twice.
 
-    librdkafka gives its own promise up when a batch overtakes another on its way from the old leader to the new one: it
-    raises its producer epoch and sends again what may have been written. Such repetitions are counted and returned; a
-    repetition within one producer epoch is the cluster's.
+    Also not where librdkafka itself repeats it, under a new producer epoch: it does so when it is told that a batch is out of
+    order, and a leader does not say that of one that is only early (`replication.early_batches`).
     """
     broken: list[str] = []
-    by_client = 0
     places: dict[tuple[str, int, int], int] = {}
     for partition, read in values.items():
         starts = [first for first, _, _ in batches[partition]]
@@ -256,10 +254,10 @@ def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batche
                 broken.append(f"{value!r} is in partition {partition}")
             last_number, last_epoch = last[name]
             if int(number) <= last_number:
-                if epoch > last_epoch:
-                    by_client += 1
-                else:
-                    broken.append(f"{key} at {offset} comes after number {last_number}, was at {places.get(key)}")
+                whose = "librdkafka, in a new epoch" if epoch > last_epoch else "the cluster"
+                broken.append(
+                    f"{key} at {offset} comes after number {last_number}, was at {places.get(key)}, by {whose}"
+                )
             places.setdefault(key, offset)
             last[name] = (int(number), epoch)
     for writer in writers:
@@ -274,4 +272,3 @@ def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batche
                 broken.append(f"{writer.name}:{partition}:{number} was acknowledged at {offset} and is at {place}")
     if broken:
         raise PromiseBroken(f"{len(broken)} broken promises: " + "; ".join(broken[:8]))
-    return by_client
