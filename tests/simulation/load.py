@@ -6,21 +6,17 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
-from barnabas.client.admin.partitions import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    list_offsets,
-)
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
-from barnabas.client.consumer import Consumer, ConsumerConfig
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConfig, GroupConsumer
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tests.simulation.oracle import Fate, Oracle, Read, Sent, Sum
 from tests.simulation.process import Process
 

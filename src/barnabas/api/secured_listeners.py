@@ -6,9 +6,9 @@ from barnabas.api.sasl import SaslApi, SaslGate
 from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth.machine import SaslSession
 from barnabas.auth.registry import login_settings
-from barnabas.client.connection import Connection, open_connection
+from barnabas.client.connection import Connection, authenticate, open_connection
 from barnabas.client.errors import ConnectionLost
-from barnabas.client.security import ClientSecurity, authenticate
+from barnabas.client.security import ClientSecurity
 from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener

@@ -12,12 +12,13 @@ from typing import Final
 from barnabas.cli._doctor_file import is_loopback, nearly_full, room, short_lived
 from barnabas.cli._doctor_finding import Finding, Severity, some
 from barnabas.client.admin.configs import ResourceType, describe_configs
-from barnabas.client.admin.partitions import MAX_TIMESTAMP, describe_log_dirs, list_offsets
+from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError, error_code
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import MAX_TIMESTAMP
 
 #: A doctor does not wait as long as a client would.
 TIMEOUT_MS: Final = 5_000

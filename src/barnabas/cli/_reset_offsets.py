@@ -14,12 +14,13 @@ from typing import Self
 from barnabas.cli._tool import UsageError, parse_number, run, say, say_json
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import CommittedOffset
-from barnabas.client.admin.partitions import EARLIEST, LATEST, list_offsets
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
 
 Plan = dict[str, dict[TopicPartition, int]]
 

@@ -2,8 +2,8 @@
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, options, run, say, say_json
 from barnabas.client.cluster import Cluster
-from barnabas.client.connection import BrokerVersions
 from barnabas.client.errors import ClientError
+from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import Broker
 from barnabas.protocol.versions import API, INTER_BROKER, KRAFT_ONLY
 

@@ -13,15 +13,17 @@ import typer
 
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._tool import UsageError, matches, options, pairs, run
-from barnabas.client.admin.partitions import EARLIEST, LATEST, list_offsets
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
-from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.settings import consumer_config, group_config
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
 from barnabas.protocol.records import iter_records
 
 _FOREVER_MS = 2**31

@@ -22,10 +22,11 @@ from barnabas.cli._tool import (
 )
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import GroupDescription
-from barnabas.client.admin.partitions import LATEST, list_offsets
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import LATEST
 
 OPTIONAL_VALUES: Final = ("--state", "--type")
 NO_VALUE: Final = ""

@@ -12,7 +12,7 @@ import typer
 from barnabas.cli._tool import UsageError, options, run, say
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
-from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConfig, GroupConsumer
 from barnabas.client.settings import consumer_config, group_config
 

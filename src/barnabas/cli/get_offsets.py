@@ -8,17 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
-from barnabas.client.admin.partitions import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    list_offsets,
-)
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 
 _TIMES: Final = {
     "latest": LATEST,

@@ -12,7 +12,7 @@ import typer
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
 from barnabas.client.admin.configs import ConfigEntry, ConfigSource, ResourceType, describe_configs
 from barnabas.client.cluster import Cluster
-from barnabas.client.connection import BrokerVersions
+from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import TopicInfo
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import TOPIC_SETTINGS, broker_setting

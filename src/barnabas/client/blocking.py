@@ -1,74 +1,84 @@
-"""A blocking client over plain sockets, for threads without an event loop: Spark executors, small scripts.
+"""A client for threads without an event loop, over plain sockets: Spark's processes, small scripts.
 
-Same messages and codec as `connection`; `request` waits for its answer, `send` and `receive` let several be under way.
-Owner: one thread. A large response is received straight into a buffer of its own, and its records are views of that buffer.
+The decisions are those of `client.core`: its coroutines are carried out here by `drive`, which waits where they would let
+others run. Owner: one thread. A large response is received straight into a buffer of its own, and its records are views of
+that buffer.
 """
 
+import random
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from barnabas.client.admin.partitions import READ_UNCOMMITTED
-from barnabas.client.cluster import names_only
+from barnabas.client import fetching
+from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.config import ClientConfig
-from barnabas.client.connection import (
-    SOFTWARE_NAME,
-    SOFTWARE_VERSION,
-    BrokerVersions,
-    broker_versions,
-    fallback_version,
-)
-from barnabas.client.consumer import Fetched
-from barnabas.client.errors import (
-    AuthenticationFailed,
-    BrokerRefused,
-    ClientError,
-    ConnectionLost,
-    DeadlineExceeded,
-    RequestTimedOut,
-    check,
-    lost_connection,
-)
-from barnabas.client.image import ClusterImage, image_of
-from barnabas.client.security import RENEWAL_SHARE, ClientSecurity
-from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.client.core import DATA, ClusterCore
+from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, RequestTimedOut, check
+from barnabas.client.exchange import BrokerVersions, Exchange, Pending, negotiate, sayable
+from barnabas.client.fetching import ConsumerConfig, Fetched
+from barnabas.client.image import ClusterImage
+from barnabas.client.security import RENEWAL_SHARE, ClientSecurity, log_in, lost_connection
+from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol import codec, frame
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.core.words import READ_UNCOMMITTED
 from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from barnabas.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")
 
 _SIZE: Final = struct.Struct(">i")
-_SHORT: Final = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited(Generic[R]):
-    """A request that was sent and has no answer yet."""
+# -- coroutines without an event loop ---------------------------------------------------------------------------------
 
-    what: str
-    response_type: type[R]
-    version: int
-    correlation_id: int
+
+def drive(operation: Coroutine[Any, Any, T]) -> T:
+    """Carry out a coroutine of the core from beginning to end."""
+    while True:
+        try:
+            operation.send(None)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+class _Turn:
+    """Awaited between sending and receiving: where several are driven together, all send before the first one waits."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def _together(operations: Sequence[Coroutine[Any, Any, T]]) -> list[T | ClientError]:
+    outcomes: dict[int, T | ClientError] = {}
+    while len(outcomes) < len(operations):
+        for index, operation in enumerate(operations):
+            if index in outcomes:
+                continue
+            try:
+                operation.send(None)
+            except StopIteration as end:
+                outcomes[index] = cast(T, end.value)
+            except ClientError as error:
+                outcomes[index] = error
+    return [outcomes[index] for index in range(len(operations))]
+
+
+# -- one connection ---------------------------------------------------------------------------------------------------
+
+
+class Awaited(Pending, Generic[R]):
+    """A request that was sent. Its answer may be here already: it came while another was waited for."""
+
+    __slots__ = ("deadline_s", "response")
+
     deadline_s: float
+    response: R | None
 
 
 class BlockingConnection:
@@ -77,13 +87,13 @@ class BlockingConnection:
     def __init__(self, host: str, port: int, config: ClientConfig, security: ClientSecurity | None = None) -> None:
         """`security` is what the settings ask for, where somebody has made it already: it costs files, perhaps a token."""
         self._security = security or ClientSecurity.of(config.security_protocol, config.security)
-        self._unanswered = 0
         #: When the session must be renewed; None where the broker does not end it, and while that is under way.
         self._renew_at_s: float | None = None
         self.address = f"{host}:{port}"
         self._config = config
-        self._correlation_id = 0
-        self.versions = BrokerVersions()
+        self._exchange: Exchange[Awaited[Any]] = Exchange(
+            Awaited, client_id=config.client_id, response_bytes_max=config.response_bytes_max
+        )
         try:
             self._socket = socket.create_connection((host, port), timeout=config.connect_timeout_ms / 1000)
         except OSError as error:
@@ -93,7 +103,7 @@ class BlockingConnection:
         try:
             if self._security.tls is not None:
                 self._socket = self._wrap(self._security.tls, host)
-            self.versions = self._negotiate()
+            self._exchange.versions = drive(negotiate(BlockingLink(self), config.request_timeout_ms))
             self._authenticate()
         except BaseException:
             self.close()
@@ -111,6 +121,14 @@ class BlockingConnection:
     ) -> None:
         self.close()
 
+    @property
+    def versions(self) -> BrokerVersions:
+        return self._exchange.versions
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._exchange.unanswered)
+
     def request(
         self,
         message: ApiMessage,
@@ -119,7 +137,7 @@ class BlockingConnection:
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> R:
-        """Send, and wait for the answer. `version` defaults to the highest common one in which topics have names."""
+        """Send, and wait for the answer. `version` defaults to the highest that both sides speak."""
         return self.receive(self.send(message, response_type, version=version, timeout_ms=timeout_ms))
 
     def send(
@@ -130,27 +148,44 @@ class BlockingConnection:
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> "Awaited[R]":
-        """Send without waiting: several requests may be under way. Their answers are received in the order of sending."""
-        if self._renew_at_s is not None and not self._unanswered and time.monotonic() >= self._renew_at_s:
-            self._authenticate()
-        if version is None:
-            version = names_only(message, self.versions.pick(type(message)))
+        """Send without waiting: several requests may be under way."""
+        self._keep_session()
         deadline_s = time.monotonic() + (timeout_ms or self._config.request_timeout_ms) / 1000
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        awaited = Awaited(type(message).__name__, response_type, version, self._correlation_id, deadline_s)
-        data = frame.encode_request(message, version, self._correlation_id, self._config.client_id)
-        with self._ending_on_failure(awaited.what):
-            self._socket.settimeout(self._left_s(deadline_s))
-            self._socket.sendall(data)
-        self._unanswered += 1
+        data, awaited = self._exchange.request(message, response_type, self._version(message, version))
+        awaited.deadline_s, awaited.response = deadline_s, None
+        self._write(data, awaited.name, deadline_s)
         return awaited
 
+    def post(self, message: ApiMessage, *, version: int | None = None) -> None:
+        """Send a request that gets no answer: Produce with acks=0."""
+        self._keep_session()
+        data = self._exchange.post(message, self._version(message, version))
+        self._write(data, type(message).__name__, time.monotonic() + self._config.request_timeout_ms / 1000)
+
     def receive(self, awaited: "Awaited[R]") -> R:
-        """The answer to the oldest request that has none yet."""
-        with self._ending_on_failure(awaited.what):
-            response = self._receive(awaited)
-        self._unanswered -= 1
-        return response
+        """The answer. Those to earlier requests come before it and are kept for whoever asks for them."""
+        while awaited.response is None:
+            self._take()
+        return awaited.response
+
+    def _version(self, message: ApiMessage, version: int | None) -> int:
+        return sayable(message, self.versions.pick(type(message))) if version is None else version
+
+    def _write(self, data: bytes, what: str, deadline_s: float) -> None:
+        with self._ending_on_failure(what):
+            self._socket.settimeout(self._left_s(deadline_s))
+            self._socket.sendall(data)
+
+    def _take(self) -> None:
+        """The next answer of the broker, which is to the oldest request."""
+        if self.closed or not self._exchange.unanswered:
+            raise ConnectionLost(f"connection to {self.address} was closed before the answer")
+        oldest = self._exchange.unanswered[0]
+        with self._ending_on_failure(oldest.name):
+            (size,) = _SIZE.unpack(self._read_exactly(4, oldest.deadline_s))
+            self._exchange.check_size(size)
+            awaited, response = self._exchange.answer(self._read_exactly(size, oldest.deadline_s))
+        awaited.response = response
 
     @contextmanager
     def _ending_on_failure(self, what: str) -> Iterator[None]:
@@ -166,22 +201,6 @@ class BlockingConnection:
             self.close()
             raise ConnectionLost(f"{self.address} sent what is not a response: {error}") from error
 
-    def _receive(self, awaited: "Awaited[R]") -> R:
-        response_type, version = awaited.response_type, awaited.version
-        (size,) = _SIZE.unpack(self._read_exactly(4, awaited.deadline_s))
-        if not 4 <= size <= self._config.response_bytes_max:
-            raise Malformed(f"a response of {size} bytes")
-        data = self._read_exactly(size, awaited.deadline_s)
-        correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
-        if correlation_id != awaited.correlation_id:
-            raise Malformed(f"correlation id {correlation_id} where {awaited.correlation_id} was due")
-        if (
-            response_type is ApiVersionsResponse
-            and _SHORT.unpack_from(data, offset)[0] == ErrorCode.UNSUPPORTED_VERSION
-        ):
-            version = 0  # KIP-511
-        return codec.decode(response_type, data, version, offset)
-
     def _wrap(self, tls: ssl.SSLContext, host: str) -> socket.socket:
         try:
             return tls.wrap_socket(self._socket, server_hostname=host)
@@ -192,20 +211,17 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {self.address}: TLS: {error}") from error
 
+    def _keep_session(self) -> None:
+        """Prove again who this is before the broker ends the session. What was sent before is answered before."""
+        if self._renew_at_s is not None and time.monotonic() >= self._renew_at_s:
+            self._renew_at_s = None
+            while self._exchange.unanswered:
+                self._take()
+            self._authenticate()
+
     def _authenticate(self) -> None:
-        """The first time, and again before the broker ends the session."""
-        self._renew_at_s = None
-        conversation = self._security.exchange(self.address)
-        if conversation is None:
-            return
         began_s = time.monotonic()
-        request: SaslAuthenticateRequest | None
-        request = conversation.begin(self.request(conversation.handshake, SaslHandshakeResponse))
-        lifetime_ms = 0
-        while request is not None:
-            response = self.request(request, SaslAuthenticateResponse)
-            lifetime_ms = response.session_lifetime_ms
-            request = conversation.proceed(response)
+        lifetime_ms = drive(log_in(BlockingLink(self), self._security, self._config.request_timeout_ms))
         if lifetime_ms > 0:
             self._renew_at_s = began_s + lifetime_ms * RENEWAL_SHARE / 1000
 
@@ -226,24 +242,72 @@ class BlockingConnection:
             raise TimeoutError
         return left_s
 
-    def _negotiate(self) -> BrokerVersions:
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
-        response = self.request(request, ApiVersionsResponse, version=ApiVersionsRequest.MAX_VERSION)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            response = self.request(request, ApiVersionsResponse, version=fallback_version(response))
-        check(response.error_code)
-        return broker_versions(response)
+
+class BlockingLink:
+    """A blocking connection as the core uses one."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self.connection = connection
+
+    @property
+    def address(self) -> str:
+        return self.connection.address
+
+    @property
+    def versions(self) -> BrokerVersions:
+        return self.connection.versions
+
+    @property
+    def closed(self) -> bool:
+        return self.connection.closed
+
+    @property
+    def in_flight(self) -> int:
+        return self.connection.in_flight
+
+    async def request(
+        self, message: ApiMessage, response_type: type[R], *, version: int | None = None, timeout_ms: int
+    ) -> R:
+        awaited = self.connection.send(message, response_type, version=version, timeout_ms=timeout_ms)
+        await _Turn()
+        return self.connection.receive(awaited)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+# -- a cluster --------------------------------------------------------------------------------------------------------
+
+
+class _BlockingIo:
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._security = ClientSecurity.of(config.security_protocol, config.security)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  # blocking is what this shell is for
+
+    async def connect(self, host: str, port: int) -> BlockingLink:
+        return BlockingLink(BlockingConnection(host, port, self._config, self._security))
+
+    def lock(self) -> nullcontext[None]:
+        return nullcontext()
+
+    async def together(self, tasks: Sequence[Coroutine[Any, Any, T]]) -> list[T | ClientError]:
+        return await _together(tasks)
 
 
 class BlockingClient:
-    """A cluster for one thread: metadata, offsets, raw fetches, with retries. `with BlockingClient(config) as client`."""
+    """A cluster for one thread. `with BlockingClient(config) as client`; `run` carries out whatever the core offers,
+    for example `client.run(create_topics(client.core, […]))`."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.security = ClientSecurity.of(config.security_protocol, config.security)
-        self.image = ClusterImage()
-        self._connections: dict[int, BlockingConnection] = {}
-        self._bootstrap: BlockingConnection | None = None
+        # Patient: a task of Spark may begin while the whole cluster starts again.
+        self.core = ClusterCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
 
     def __enter__(self) -> Self:
         return self
@@ -254,58 +318,38 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        for connection in (*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])):
-            connection.close()
-        self._connections.clear()
-        self._bootstrap = None
+        self.core.drop_links()
 
-    # -- connections and metadata ---------------------------------------------------------------------------------------
+    def run(self, operation: Coroutine[Any, Any, T]) -> T:
+        return drive(operation)
 
-    def connection(self, broker_id: int) -> BlockingConnection:
-        connection = self._connections.get(broker_id)
-        if connection is None or connection.closed:
-            broker = self.image.brokers.get(broker_id)
-            if broker is None:
-                raise ConnectionLost(f"broker {broker_id} is not alive")
-            connection = BlockingConnection(broker.host, broker.port, self.config, self.security)
-            self._connections[broker_id] = connection
-        return connection
+    def retrying(self, what: str, attempt: Callable[[], T]) -> T:
+        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up."""
+
+        async def once() -> T:
+            return attempt()
+
+        return drive(self.core.retrying(what, once))
+
+    # -- metadata -------------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.core.image
+
+    def refresh(self, topics: Collection[str] | None) -> ClusterImage:
+        """Metadata of these topics, or of all."""
+        return drive(self.core.refresh(topics))
+
+    def forget_leaders(self) -> None:
+        """The next look-up of any topic asks again."""
+        self.core.forget_leaders()
+
+    def connection(self, broker_id: int, *, purpose: str = DATA) -> BlockingConnection:
+        return cast(BlockingLink, drive(self.core.link(broker_id, purpose=purpose))).connection
 
     def any_connection(self) -> BlockingConnection:
-        for connection in (*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])):
-            if not connection.closed:
-                return connection
-        reasons = []
-        addresses = [(broker.host, broker.port) for broker in self.image.brokers.values()]
-        for host, port in dict.fromkeys([*addresses, *self.config.bootstrap]):
-            try:
-                self._bootstrap = BlockingConnection(host, port, self.config, self.security)
-                return self._bootstrap
-            except ConnectionLost as error:
-                reasons.append(str(error))
-        raise ConnectionLost("; ".join(reasons))
-
-    def refresh(self, topics: list[str] | None) -> ClusterImage:
-        """Metadata of these topics, or of all."""
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        response = self.any_connection().request(
-            MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse
-        )
-        check(response.error_code)
-        fresh = image_of(response)
-        kept = {} if topics is None else dict(self.image.topics)
-        self.image = ClusterImage(fresh.brokers, fresh.cluster_id, fresh.controller_id, kept | dict(fresh.topics))
-        return fresh
-
-    def leader(self, partition: TopicPartition) -> BlockingConnection:
-        if self.image.leader_of(partition) < 0:
-            self.refresh([partition.topic])
-        leader = self.image.leader_of(partition)
-        if leader < 0:
-            topic = self.image.topics.get(partition.topic)
-            code = topic.error if topic is not None and topic.error else ErrorCode.LEADER_NOT_AVAILABLE
-            raise BrokerRefused(code, f"partition {partition}")
-        return self.connection(leader)
+        return cast(BlockingLink, drive(self.core.any_link())).connection
 
     # -- data -----------------------------------------------------------------------------------------------------------
 
@@ -320,98 +364,20 @@ class BlockingClient:
         isolation_level: int = READ_UNCOMMITTED,
     ) -> Fetched:
         """Raw batches from `offset` on; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised, not repaired."""
-        request = FetchRequest(
-            max_wait_ms=max_wait_ms,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
+        config = ConsumerConfig(
             isolation_level=isolation_level,
-            topics=[
-                FetchTopic(
-                    topic=partition.topic,
-                    partitions=[
-                        FetchPartition(
-                            partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
-                        )
-                    ],
-                )
-            ],
+            fetch_min_bytes=min_bytes,
+            fetch_max_bytes=max_bytes,
+            partition_max_bytes=max_bytes,
+            fetch_max_wait_ms=max_wait_ms,
         )
-
-        def once() -> Fetched:
-            response = self.leader(partition).request(
-                request, FetchResponse, timeout_ms=self.config.request_timeout_ms + max_wait_ms
-            )
-            check(response.error_code)
-            part = response.responses[0].partitions[0]
-            check(part.error_code, str(partition))
-            records = part.records if part.records is not None else b""
-            assert isinstance(records, bytes | memoryview)
-            return Fetched(
-                partition=partition,
-                data=records,
-                position=offset,
-                high_watermark=part.high_watermark,
-                last_stable_offset=part.last_stable_offset,
-                log_start_offset=part.log_start_offset,
-                aborted=tuple(part.aborted_transactions or ()),
-                throttle_time_ms=response.throttle_time_ms,
-            )
-
-        return self.retrying(f"fetch of {partition}", once, topic=partition.topic)
+        return drive(fetching.fetch_one(self.core, config, partition, offset))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
         """Offsets by time, `LATEST` or `EARLIEST`; -1 where no record is that young. One request a leader."""
-        found: dict[TopicPartition, int] = {}
-
-        def once() -> None:
-            by_leader: dict[BlockingConnection, list[TopicPartition]] = {}
-            for partition in wanted:
-                if partition not in found:
-                    by_leader.setdefault(self.leader(partition), []).append(partition)
-            refused: BrokerRefused | None = None
-            for leader, partitions in by_leader.items():
-                topics: dict[str, list[ListOffsetsPartition]] = {}
-                for partition in partitions:
-                    entry = ListOffsetsPartition(partition_index=partition.partition, timestamp=wanted[partition])
-                    topics.setdefault(partition.topic, []).append(entry)
-                request = ListOffsetsRequest(
-                    replica_id=-1,
-                    isolation_level=isolation_level,
-                    topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()],
-                )
-                for topic in leader.request(request, ListOffsetsResponse).topics:
-                    for result in topic.partitions:
-                        partition = TopicPartition(topic.name, result.partition_index)
-                        if result.error_code:
-                            refused = BrokerRefused(result.error_code, str(partition))
-                        else:
-                            found[partition] = result.offset
-            if refused is not None:
-                raise refused
-
-        names = list(dict.fromkeys(partition.topic for partition in wanted))
-        self.retrying(f"offsets of {', '.join(names)}", once, topics=names)
-        return found
-
-    def retrying(
-        self, what: str, attempt: Callable[[], T], *, topic: str | None = None, topics: Collection[str] = ()
-    ) -> T:
-        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up. Forgets what it knew of `topics` between."""
-        forgotten = {*topics, *([] if topic is None else [topic])}
-        deadline_s = time.monotonic() + self.config.api_timeout_ms / 1000
-        pause_ms = self.config.retry_backoff_ms
-        while True:
-            try:
-                return attempt()
-            except ClientError as error:
-                if not error.retriable:
-                    raise
-                if forgotten:
-                    kept = {name: info for name, info in self.image.topics.items() if name not in forgotten}
-                    self.image = ClusterImage(self.image.brokers, self.image.cluster_id, self.image.controller_id, kept)
-                if time.monotonic() + pause_ms / 1000 > deadline_s:
-                    raise DeadlineExceeded(f"{what}: gave up after {self.config.api_timeout_ms} ms: {error}") from error
-                time.sleep(pause_ms / 1000)
-                pause_ms = min(pause_ms * 2, self.config.retry_backoff_max_ms)
+        found = drive(partition_admin.list_offsets(self.core, wanted, isolation_level=isolation_level))
+        for partition, listed in found.items():
+            check(listed.error, str(partition))
+        return {partition: listed.offset for partition, listed in found.items()}

@@ -15,85 +15,33 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar, cast, overload
 
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
-from barnabas.client.errors import (
-    AuthenticationFailed,
-    ClientError,
-    ConnectionLost,
-    RequestTimedOut,
-    UnsupportedVersion,
-    check,
-    lost_connection,
-)
-from barnabas.core.errors import ErrorCode, Malformed
-from barnabas.protocol import codec, frame
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, RequestTimedOut
+from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
+from barnabas.client.exchange import negotiate as agree_on_versions
+from barnabas.client.security import RENEWAL_SHARE, ClientSecurity, log_in, lost_connection
+from barnabas.core.errors import Malformed
 from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.versions import VersionRange, api_of
 
 R = TypeVar("R", bound=ApiMessage)
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
 _SIZE: Final = struct.Struct(">i")
-_SHORT: Final = struct.Struct(">h")
-_UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
 #: Responses up to this size share the connection's buffer; a page of frames is parsed per read.
 _BUFFER_BYTES: Final = 64 * 1024
-SOFTWARE_NAME: Final = "barnabas"
-SOFTWARE_VERSION: Final = "0.1.0"
 
 
-@dataclass(slots=True)
-class BrokerVersions:
-    """The answer to ApiVersions, by API key."""
+class _Pending(Pending):
+    """Exactly one of: answered, timed out, lost."""
 
-    apis: dict[int, VersionRange] = field(default_factory=dict)
-    #: `feature name: (lowest, highest)`, what the broker could do.
-    supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: `feature name: (lowest, highest)`, what the cluster has agreed on.
-    finalized_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    __slots__ = ("future", "timer")
 
-    def pick(self, message: type[ApiMessage]) -> int:
-        """The highest version that both sides speak."""
-        served = self.apis.get(message.API_KEY)
-        if served is None:
-            raise UnsupportedVersion(f"the broker does not serve {api_name(message)} (key {message.API_KEY})")
-        version = min(served.max_version, message.MAX_VERSION)
-        if version < served.min_version or version < message.MIN_VERSION:
-            raise UnsupportedVersion(
-                f"{api_name(message)}: the broker serves versions {served.min_version} to {served.max_version}, "
-                f"this client knows {message.MIN_VERSION} to {message.MAX_VERSION}"
-            )
-        return version
-
-
-def api_name(message: type[ApiMessage]) -> str:
-    return message.__name__.removesuffix("Request").removesuffix("Response")
-
-
-class _Pending:
-    """A request that is on its way. Exactly one of: answered, timed out, lost."""
-
-    __slots__ = ("correlation_id", "future", "name", "response_type", "timer", "version")
-
-    def __init__(
-        self,
-        correlation_id: int,
-        name: str,
-        response_type: type[ApiMessage],
-        version: int,
-        future: "asyncio.Future[ApiMessage]",
-    ) -> None:
-        self.correlation_id = correlation_id
-        self.name = name
-        self.response_type = response_type
-        self.version = version
-        self.future = future
-        self.timer: asyncio.TimerHandle | None = None
+    future: "asyncio.Future[ApiMessage]"
+    timer: asyncio.TimerHandle
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -108,14 +56,9 @@ class Connection(asyncio.BufferedProtocol):
         response_bytes_max: int,
     ) -> None:
         self.address = address
-        self.client_id = client_id
-        self.versions = BrokerVersions()
+        self._exchange = Exchange(_Pending, client_id=client_id, response_bytes_max=response_bytes_max)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._response_bytes_max = response_bytes_max
-        self._correlation_id = 0
-        #: Sent and not answered, oldest first. At most `max_in_flight`.
-        self._pending: deque[_Pending] = deque()
         self._max_in_flight = max_in_flight
         #: Slots taken, including one that was handed to a waiter which has not run yet.
         self._slots_taken = 0
@@ -144,7 +87,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._exchange.unanswered)
+
+    @property
+    def versions(self) -> BrokerVersions:
+        return self._exchange.versions
+
+    @versions.setter
+    def versions(self, versions: BrokerVersions) -> None:
+        self._exchange.versions = versions
 
     @overload
     async def request(
@@ -200,10 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
-        if version is None:
-            version = self.versions.pick(type(message))
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        self._transport.write(frame.encode_request(message, version, self._correlation_id, self.client_id))
+        self._transport.write(self._exchange.post(message, version))
 
     async def drain(self) -> None:
         """Wait until the peer takes bytes again: what bounds `post`, as `max_in_flight` bounds `request`."""
@@ -253,17 +201,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
-        request_type = type(message)
-        if version is None:
-            version = self.versions.pick(request_type)
-        if response_type is None:
-            response_type = api_of(request_type.API_KEY).response_class
-        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        data = frame.encode_request(message, version, correlation_id, self.client_id)
-        future: asyncio.Future[ApiMessage] = self._loop.create_future()
-        pending = _Pending(correlation_id, request_type.__name__, response_type, version, future)
+        data, pending = self._exchange.request(message, response_type, version)
+        future = pending.future = self._loop.create_future()
         pending.timer = self._loop.call_at(deadline_s, self._timed_out, pending)
-        self._pending.append(pending)
         self._transport.write(data)
         return future
 
@@ -278,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             self._give_up(waiter)
             raise RequestTimedOut(
-                f"{api_name(type(message))} to {self.address}: {len(self._pending)} requests before it were not answered"
+                f"{api_name(type(message))} to {self.address}: {self.in_flight} requests before it were not answered"
             ) from None
         except asyncio.CancelledError:
             self._give_up(waiter)
@@ -299,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots_taken -= 1
 
     def _timed_out(self, pending: _Pending) -> None:
-        what = f"{pending.name.removesuffix('Request')} to {self.address} was not answered in time"
+        what = f"{pending.name} to {self.address} was not answered in time"
         if not pending.future.done():
             pending.future.set_exception(RequestTimedOut(what))
         self._fail(ConnectionLost(f"connection to {self.address} was closed: {what}"))
@@ -348,8 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer, start, fill = self._buffer, self._start, self._fill
         while fill - start >= 4:
             (size,) = _SIZE.unpack_from(buffer, start)
-            if not 4 <= size <= self._response_bytes_max:
-                raise Malformed(f"a response of {size} bytes (this client takes up to {self._response_bytes_max})")
+            self._exchange.check_size(size)
             end = start + 4 + size
             if end > fill:
                 if size + 4 > _BUFFER_BYTES:
@@ -370,31 +309,19 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, data: memoryview) -> None:
         if self._failure is not None:
             return  # already given up; what was in the buffer is of no use to anybody
-        if not self._pending:
-            raise Malformed("a response that nothing asked for")
-        pending = self._pending[0]
-        response_type, version = pending.response_type, pending.version
-        correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
-        if correlation_id != pending.correlation_id:
-            raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
-        if not pending.future.cancelled():
-            if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
-                version = 0  # KIP-511: the broker does not know the version that it was asked in
-            response = codec.decode(response_type, data, version, offset)
+        pending, response = self._exchange.answer(data)
+        pending.timer.cancel()
+        if not pending.future.done():
             pending.future.set_result(response)
-        self._pending.popleft()
-        if pending.timer is not None:
-            pending.timer.cancel()
         self._release_slot()
 
     def _fail(self, failure: ClientError) -> None:
         if self._failure is not None:
             return
         self._failure = failure
-        pending, self._pending = self._pending, deque()
+        pending, self._exchange.unanswered = self._exchange.unanswered, deque()
         for request in pending:
-            if request.timer is not None:
-                request.timer.cancel()
+            request.timer.cancel()
             if not request.future.done():
                 request.future.set_exception(_again(failure))
         waiters, self._waiters = self._waiters, deque()
@@ -454,7 +381,7 @@ async def open_connection(
         raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
     try:
         if negotiate:
-            connection.versions = await _negotiate(connection, request_timeout_ms)
+            connection.versions = await agree_on_versions(connection, request_timeout_ms)
         if authenticate is not None:
             await authenticate(connection)
     except BaseException:
@@ -473,31 +400,12 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
-async def _negotiate(connection: Connection, timeout_ms: int) -> BrokerVersions:
-    """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
-    request = ApiVersionsRequest(
-        client_software_name=SOFTWARE_NAME,
-        client_software_version=SOFTWARE_VERSION,
-    )
-    version = ApiVersionsRequest.MAX_VERSION
-    response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
-    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        version = fallback_version(response)
-        response = await connection.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
-    check(response.error_code)
-    return broker_versions(response)
-
-
-def fallback_version(response: ApiVersionsResponse) -> int:
-    for api in response.api_keys:
-        if api.api_key == ApiVersionsRequest.API_KEY:
-            return max(0, min(api.max_version, ApiVersionsRequest.MAX_VERSION))
-    return 0
-
-
-def broker_versions(response: ApiVersionsResponse) -> BrokerVersions:
-    return BrokerVersions(
-        apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
-        supported_features={f.name: (f.min_version, f.max_version) for f in response.supported_features},
-        finalized_features={f.name: (f.min_version_level, f.max_version_level) for f in response.finalized_features},
-    )
+async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
+    """The hook of `open_connection`: the SASL exchange, which is held again before the broker ends the session."""
+    if security.tokens is not None and not security.tokens.is_fresh:
+        await asyncio.to_thread(security.tokens.get)  # from the web or a file: both block
+    lifetime_ms = await log_in(connection, security, timeout_ms)
+    if lifetime_ms > 0:
+        connection.renew_after(
+            lifetime_ms * RENEWAL_SHARE, partial(authenticate, security=security, timeout_ms=timeout_ms)
+        )

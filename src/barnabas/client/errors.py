@@ -1,12 +1,6 @@
 """What can go wrong for a client, told apart by what the caller may do next."""
 
-import ssl
-from typing import Final
-
 from barnabas.core.errors import RETRIABLE, BarnabasError, ErrorCode
-
-#: TLS alerts after which trying again is of no use.
-_REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION")
 
 
 class ClientError(BarnabasError):
@@ -36,10 +30,6 @@ class UnsupportedVersion(ClientError):
     """The broker and this client share no version of an API (or the broker does not have it at all)."""
 
 
-class NotSupportedYet(ClientError):
-    """A setting that this client knows but cannot honour. It is refused rather than ignored."""
-
-
 class AuthenticationFailed(ClientError):
     """One side does not trust the other: wrong credentials, or a certificate that cannot be checked."""
 
@@ -67,12 +57,3 @@ def check(code: int, message: str | None = None) -> None:
     """Raise `BrokerRefused` unless the code says that all went well."""
     if code:
         raise BrokerRefused(code, message)
-
-
-def lost_connection(address: str, error: BaseException | None) -> ClientError:
-    """What it means that a connection ended: with TLS 1.3 a broker refuses a client's certificate when all seems well."""
-    alert = (error.reason or "").partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
-    if any(word in alert for word in _REFUSING_ALERTS):
-        return AuthenticationFailed(f"{address} refuses this client in TLS: {alert.replace('_', ' ').lower()}")
-    words = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return ConnectionLost(f"connection to {address} was lost: {words or 'closed'}")

@@ -18,8 +18,9 @@ from barnabas.client.admin.groups import (
     decode_assignment,
 )
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
+from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec

@@ -1,12 +1,15 @@
 """What Metadata says of a cluster, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from barnabas.client.errors import error_code
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+NO_TOPIC_ID: Final = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class ClusterImage:
     cluster_id: str | None = None
     controller_id: int = -1
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def with_topics(self, topics: Mapping[str, TopicInfo]) -> "ClusterImage":
+        return replace(self, topics=topics)
+
+    def topic_id(self, topic: str) -> bytes:
+        """`NO_TOPIC_ID` where the topic is unknown, or the cluster has no ids."""
+        info = self.topics.get(topic)
+        return info.topic_id if info is not None else NO_TOPIC_ID
 
     def leader_of(self, partition: TopicPartition) -> int:
         """-1 where there is none, or none that we know."""

@@ -1,38 +1,38 @@
-"""A producer: records into batches, batches to leaders, in order, and with `acks=all` each exactly once.
+"""A producer for asyncio: records into batches, batches to leaders, in order, and with `acks=all` each exactly once.
 
-Every partition has a lane: a queue of batches and a task that keeps up to `max_in_flight` of them unanswered. When one of
-them fails in a way that may pass, those behind it are waited for and what did not get through is sent again, in the same
-order and with the same sequence numbers, so that the broker can tell a duplicate from a new batch.
-
-Owner: the event loop. `async with Producer(cluster)`; leaving it without an error flushes.
+What goes when, and what a failure means, is decided by `client.sending`; this is its shell. `Producer.transaction` is there
+where the settings have a `transactional.id`. Owner: the event loop. `async with Producer(cluster)`; leaving it without an
+error flushes.
 """
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
-from barnabas.client.cluster import TRANSACTION, Cluster, usable_version
-from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded, check
+from barnabas.client.cluster import Cluster
+from barnabas.client.core import PRODUCE
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.exchange import sayable
+from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.partitioner import StickyPartitioner
-from barnabas.client.transaction import Transaction
+from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
+from barnabas.client.transactions import PRODUCE_V1, Transactions
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.compression import Codec
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from barnabas.protocol.record_batch import NO_SEQUENCE, increment_sequence
+from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.records import BatchBuilder
 
-ACKS_ALL: Final = -1
 Headers = Sequence[tuple[str, bytes | None]]
 
 #: What a record takes besides its key and value, generously.
 _RECORD_OVERHEAD_BYTES: Final = 32
+#: The answer to a Produce may come this much after its own time limit.
+_ANSWER_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,8 @@ class ProducerConfig:
     linger_ms: int = 0
     buffer_memory_bytes: int = 32 * 1024 * 1024
     max_in_flight: int = 5
+    #: `max.request.size`: batches of one leader share requests up to this size.
+    request_bytes: int = 1024 * 1024
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
@@ -60,19 +62,15 @@ class ProducerConfig:
             raise ValueError("a transactional producer is idempotent")
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Batch(Outgoing):
     """Records of one partition that travel together. `done` has the offset of the first, -1 with acks=0."""
 
-    partition: TopicPartition
     done: "asyncio.Future[int]"
     records: list[tuple[bytes | None, bytes | None, int, Headers]] = field(default_factory=list)
-    size_bytes: int = 0
-    #: Set once, when it is sent the first time; kept over retries.
-    sequence: int = NO_SEQUENCE
-    opened_at_s: float = 0.0
-    #: Under way: ends with the offset, or with what went wrong.
-    sending: "asyncio.Task[int | ClientError] | None" = None
+    #: As it was sent, and as whom.
+    data: bytes = b""
+    data_of: tuple[ProducerIdentity, int] = (NO_IDENTITY, 0)
 
 
 class Delivery(NamedTuple):
@@ -84,19 +82,6 @@ class Delivery(NamedTuple):
     async def offset(self) -> int:
         base = await asyncio.shield(self.batch.done)
         return base + self.position if base >= 0 else -1
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One partition's batches: the last of `queue` is open for more records."""
-
-    partition: TopicPartition
-    queue: deque[Batch] = field(default_factory=deque)
-    next_sequence: int = 0
-    #: (producer id, epoch); None: the producer's own. A lane that had to give a batch up goes on under a new one.
-    identity: tuple[int, int] | None = None
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    flushing: bool = False
 
 
 class Producer:
@@ -113,37 +98,48 @@ class Producer:
         self._clock = clock or SystemClock()
         self._partitioner = StickyPartitioner(self.config.batch_bytes, chance or random.Random())
         self._partition_counts: dict[str, int] = {}
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._sender: Sender[Batch] = Sender(
+            max_in_flight=self.config.max_in_flight,
+            request_bytes=self.config.request_bytes,
+            retry_backoff_ms=self.config.retry_backoff_ms,
+            delivery_timeout_ms=self.config.delivery_timeout_ms,
+            idempotent=self.config.idempotent,
+            transactional=self.config.transactional_id is not None,
+        )
+        #: The last batch of each partition; records are added to it until it is sent.
+        self._open: dict[TopicPartition, Batch] = {}
+        self._transactions = Transactions(cluster)
         self._tasks: asyncio.TaskGroup | None = None
-        self._lane_tasks: list[asyncio.Task[None]] = []
-        self._identity: tuple[int, int] | None = None
-        self._id_lock = asyncio.Lock()
+        self._pump: asyncio.Task[None] | None = None
+        #: Requests and look-ups.
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._wake = asyncio.Event()
+        #: Look-ups that are under way: topics, and "" for a producer id.
+        self._looking: set[str] = set()
         #: Bytes that were taken and not acknowledged. `send` waits while they exceed `buffer_memory_bytes`.
         self._buffered_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._unfinished: dict[Batch, None] = {}
         self.transaction = Transaction(self) if self.config.transactional_id is not None else None
 
     async def __aenter__(self) -> Self:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
+        self._pump = self._tasks.create_task(self._run(), name="producer")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
+        assert self._tasks is not None and self._pump is not None
         try:
             if kind is None:
                 await self.flush()
         finally:
-            # The lanes wait for batches that will not come; what is unanswered fails with the connections, or is answered.
-            for task in self._lane_tasks:
-                task.cancel()
+            # It waits for batches that will not come. After an error nobody waits for answers either.
+            self._pump.cancel()
             if kind is not None:
-                for batch in self._unfinished:
-                    if batch.sending is not None:
-                        batch.sending.cancel()
+                for task in list(self._running):
+                    task.cancel()
             await self._tasks.__aexit__(None, None, None)
 
     # -- what callers use -----------------------------------------------------------------------------------------------
@@ -151,17 +147,8 @@ class Producer:
     async def partition_count(self, topic: str) -> int:
         count = self._partition_counts.get(topic)
         if count is None:
-            count = self._partition_counts[topic] = await self._look_up(topic)
+            count = self._partition_counts[topic] = len((await self.cluster.existing_topic(topic)).partitions)
         return count
-
-    async def _look_up(self, topic: str) -> int:
-        async def once() -> int:
-            info = (await self.cluster.topics([topic], auto_create=True)).get(topic)
-            check(info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
-            assert info is not None
-            return len(info.partitions)
-
-        return await self.cluster.retrying(f"metadata of {topic}", once)
 
     async def send(
         self,
@@ -191,44 +178,52 @@ class Producer:
         batch = self._open_batch(where, size)
         batch.records.append((key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers))
         batch.size_bytes += size
+        batch.record_count += 1
         self._buffered_bytes += size
         delivery = Delivery(batch, len(batch.records) - 1)
         if delivery.position == 0:
-            await asyncio.sleep(0)  # the batch before it may be full: let the lanes run, even if the caller never waits
+            await asyncio.sleep(0)  # the batch before it may be full: let it be sent, even if the caller never waits
         return delivery
 
     async def flush(self) -> None:
         """Wait until all that was sent is acknowledged or has failed."""
-        for lane in self._lanes.values():
-            lane.flushing = True
-            lane.wake.set()
+        self._sender.flushing = True
+        self._wake.set()
         try:
-            while self._unfinished:
-                await asyncio.wait([batch.done for batch in self._unfinished])
+            while self._sender.unfinished:
+                await asyncio.wait([batch.done for batch in self._sender.unfinished])
         finally:
-            for lane in self._lanes.values():
-                lane.flushing = False
+            self._sender.flushing = False
+
+    async def settle(self) -> None:
+        """Wait until no request is under way, also of what was given up."""
+        while not self._sender.is_quiet:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def produce(self, partition: TopicPartition, batch: bytes) -> int:
         """One ready-made batch to the leader, once: no retry, no sequence. The offset of its first record."""
         (leader,) = await self.cluster.leaders([partition])
-        return await self._request(leader, partition, batch)
+        outcome = (await self._request(leader, [(partition, batch)]))[partition]
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
 
     # -- batches --------------------------------------------------------------------------------------------------------
 
     def _open_batch(self, where: TopicPartition, size: int) -> Batch:
-        lane = self._lanes.get(where)
-        if lane is None:
-            assert self._tasks is not None, "use `async with`"
-            lane = self._lanes[where] = _Lane(where)
-            self._lane_tasks.append(self._tasks.create_task(self._run(lane), name=f"producer-{where}"))
-        batch = lane.queue[-1] if lane.queue else None
-        if batch is None or batch.size_bytes + size > self.config.batch_bytes:
+        batch = self._open.get(where)
+        if batch is None or batch.closed or batch.size_bytes + size > self.config.batch_bytes:
             loop = asyncio.get_running_loop()
-            batch = Batch(where, loop.create_future(), opened_at_s=loop.time())
-            lane.queue.append(batch)
-            self._unfinished[batch] = None
-            lane.wake.set()
+            now_s = loop.time()
+            batch = Batch(
+                partition=where,
+                done=loop.create_future(),
+                added_at_s=now_s,
+                ripe_at_s=now_s + self.config.linger_ms / 1000,
+            )
+            self._open[where] = batch
+            self._sender.add(batch)
+            self._wake.set()
         return batch
 
     async def _wait_for_room(self) -> None:
@@ -236,186 +231,200 @@ class Producer:
             self._room = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._room)
 
-    def _finish(self, batch: Batch, outcome: int | ClientError) -> None:
-        if isinstance(outcome, int):
-            batch.done.set_result(outcome)
-        else:
-            batch.done.set_exception(outcome)
-            batch.done.exception()  # whoever does not look at it has not asked to know
-        self._unfinished.pop(batch, None)
-        self._buffered_bytes -= batch.size_bytes
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    # -- lanes ----------------------------------------------------------------------------------------------------------
-
-    async def _run(self, lane: _Lane) -> None:
-        window: deque[Batch] = deque()
-        while True:
-            while len(window) < self.config.max_in_flight:
-                batch = await self._next_batch(lane, wait=not window)
-                if batch is None:
-                    break
-                self._start(lane, batch)
-                window.append(batch)
-            first = window[0]
-            assert first.sending is not None
-            outcome = await first.sending
+    def _finish(self, finished: Sequence[tuple[Batch, int | ClientError]]) -> None:
+        for batch, outcome in finished:
             if isinstance(outcome, int):
-                window.popleft()
-                self._finish(first, outcome)
+                batch.done.set_result(outcome)
             else:
-                await self._recover(lane, window, outcome)
+                batch.done.set_exception(outcome)
+                batch.done.exception()  # whoever does not look at it has not asked to know
+            self._buffered_bytes -= batch.size_bytes
+        if finished and self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._wake.set()
 
-    async def _next_batch(self, lane: _Lane, *, wait: bool) -> Batch | None:
-        """The oldest batch that is full, has lingered long enough, or has to be flushed."""
+    # -- sending --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Start whatever is due, then wait until something has changed or its time has come."""
         loop = asyncio.get_running_loop()
         while True:
-            if lane.queue:
-                lingered_s = loop.time() - lane.queue[0].opened_at_s
-                left_s = self.config.linger_ms / 1000 - lingered_s
-                if len(lane.queue) > 1 or lane.flushing or left_s <= 0:
-                    return lane.queue.popleft()
-                if not wait:
-                    return None
-                lane.wake.clear()
-                try:
-                    async with asyncio.timeout(left_s):
-                        await lane.wake.wait()
-                except TimeoutError:
-                    continue  # it has lingered long enough
-            elif not wait:
-                return None
-            else:
-                lane.wake.clear()
-                await lane.wake.wait()
-                # With no linger the records of this turn of the loop still go together.
-                await asyncio.sleep(0)
+            self._wake.clear()
+            await asyncio.sleep(0)  # with no linger the records of this turn of the loop still go together
+            for shipment in self._sender.shipments(self.cluster.image, loop.time()):
+                self._start("produce", self._ship(shipment))
+            if self._sender.needs_identity:
+                self._look("", self._identify())
+            for topic in self._sender.unknown:
+                self._look(topic, self._find(topic))
+            timer = loop.call_at(self._sender.wake_at_s, self._wake.set) if self._sender.wake_at_s < NEVER else None
+            await self._wake.wait()
+            if timer is not None:
+                timer.cancel()
 
-    def _start(self, lane: _Lane, batch: Batch) -> None:
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         assert self._tasks is not None
-        if self.config.idempotent and batch.sequence == NO_SEQUENCE:
-            batch.sequence = lane.next_sequence
-            lane.next_sequence = increment_sequence(lane.next_sequence, len(batch.records))
-        batch.sending = self._tasks.create_task(self._send(lane, batch), name=f"produce-{lane.partition}")
+        task = self._tasks.create_task(work, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
 
-    async def _recover(self, lane: _Lane, window: deque[Batch], error: ClientError) -> None:
-        """Wait for what is under way, then send again what did not get through, or give it up for good."""
-        await asyncio.wait([batch.sending for batch in window if batch.sending is not None])
-        for batch in list(window):
-            assert batch.sending is not None
-            outcome = batch.sending.result()
-            if isinstance(outcome, int):
-                window.remove(batch)
-                self._finish(batch, outcome)
-        first = window[0]
-        waited_s = asyncio.get_running_loop().time() - first.opened_at_s
-        if _may_pass(error) and waited_s * 1000 <= self.config.delivery_timeout_ms:
-            self.cluster.forget_leaders([lane.partition.topic])
-            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
-        else:
-            window.popleft()
-            if _may_pass(error):
-                error = DeadlineExceeded(f"{lane.partition}: not delivered in time: {error}")
-            self._finish(first, error)
-            try:
-                await self._start_over(lane, window)
-            except ClientError as failure:
-                while window:
-                    self._finish(window.popleft(), failure)
-        for batch in window:
-            self._start(lane, batch)
-
-    async def _start_over(self, lane: _Lane, window: deque[Batch]) -> None:
-        """Without the failed batch the sequence has a hole: those behind it go on under a new identity."""
-        if not self.config.idempotent or self.transaction is not None:
+    def _look(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """One look-up of a kind at a time."""
+        if what in self._looking:
+            work.close()
             return
-        lane.identity = await self._new_identity()
-        lane.next_sequence = 0
-        for batch in window:
-            batch.sequence = NO_SEQUENCE
+        self._looking.add(what)
 
-    # -- the wire -------------------------------------------------------------------------------------------------------
+        async def look() -> None:
+            try:
+                await work
+            finally:
+                self._looking.discard(what)
+                self._wake.set()
 
-    async def _send(self, lane: _Lane, batch: Batch) -> int | ClientError:
-        """Once. A failure is a value here: it is looked at when the batch's turn comes."""
+        self._start(f"look up {what}", look())
+
+    async def _find(self, topic: str) -> None:
+        error: ClientError = BrokerRefused(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic} has partitions without a leader"
+        )
         try:
-            producer_id, producer_epoch = -1, -1
-            if self.config.idempotent:
-                producer_id, producer_epoch = lane.identity or await self.initialise()
+            await self.cluster.refresh([topic])
+            info = self.cluster.image.topics.get(topic)
+            if info is not None and not info.error and all(part.leader >= 0 for part in info.partitions):
+                return
+        except ClientError as failure:
+            error = failure
+        self._finish(self._sender.unreachable([topic], error, asyncio.get_running_loop().time()))
+
+    async def _identify(self) -> None:
+        try:
+            identity = await self.initialise()
+        except ClientError as error:
+            self._finish(self._sender.fail_all(error))
+            return
+        self._sender.identify(identity)
+
+    async def initialise(self, expected: ProducerIdentity = NO_IDENTITY) -> ProducerIdentity:
+        """A producer id and epoch; fences a predecessor with the same transactional id."""
+        return await self._transactions.initialise(
+            self.config.transactional_id, timeout_ms=self.config.transaction_timeout_ms, expected=expected
+        )
+
+    async def _ship(self, shipment: Shipment[Batch]) -> None:
+        outcome: Mapping[TopicPartition, int | ClientError] | ClientError
+        try:
+            outcome = await self._request(
+                shipment.leader, [(batch.partition, self._encode(batch)) for batch in shipment.batches]
+            )
+        except ClientError as error:
+            outcome = error
+        if isinstance(outcome, ClientError) or any(isinstance(each, ClientError) for each in outcome.values()):
+            self.cluster.forget_leaders({batch.partition.topic for batch in shipment.batches})
+        self._finish(self._sender.answered(shipment, outcome, asyncio.get_running_loop().time()))
+
+    def _encode(self, batch: Batch) -> bytes:
+        numbered = (batch.identity, batch.sequence)
+        if not batch.data or batch.data_of != numbered:
             builder = BatchBuilder(
                 codec=self.config.codec,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
+                producer_id=batch.identity.producer_id,
+                producer_epoch=batch.identity.epoch,
                 base_sequence=batch.sequence,
                 transactional=self.transaction is not None,
             )
             for key, value, timestamp_ms, headers in batch.records:
                 builder.append(key, value, timestamp=timestamp_ms, headers=headers)
-            (leader,) = await self.cluster.leaders([lane.partition])
-            return await self._request(leader, lane.partition, builder.build())
-        except BrokerRefused as refused:
-            # A duplicate is there already; the broker no longer knows where.
-            return -1 if refused.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER else refused
-        except ClientError as error:
-            return error
+            batch.data, batch.data_of = builder.build(), numbered
+        return batch.data
 
-    async def _request(self, leader: int, partition: TopicPartition, data: bytes) -> int:
-        request = ProduceRequest(
-            transactional_id=self.config.transactional_id,
-            acks=self.config.acks,
-            timeout_ms=self.config.request_timeout_ms,
-            topic_data=[
-                TopicProduceData(
-                    name=partition.topic,
-                    partition_data=[PartitionProduceData(index=partition.partition, records=data)],
-                )
-            ],
+    async def _request(
+        self, leader: int, batches: Sequence[tuple[TopicPartition, bytes]]
+    ) -> Mapping[TopicPartition, int | ClientError]:
+        config = self.config
+        request = produce_request(
+            batches,
+            self.cluster.image,
+            acks=config.acks,
+            timeout_ms=config.request_timeout_ms,
+            transactional_id=config.transactional_id,
         )
-        if self.config.acks == 0:
-            connection = await self.cluster.connection(leader)
-            connection.post(request, version=usable_version(connection, request))
+        connection = await self.cluster.connection(leader, purpose=PRODUCE)
+        version = sayable(request, connection.versions.pick(type(request)))
+        if self.transaction is not None and not self.transaction.raises_epochs:
+            version = min(version, PRODUCE_V1)
+        if config.acks == 0:
+            connection.post(request, version=version)
             await connection.drain()
-            return -1
-        response = await self.cluster.ask(
-            leader, request, ProduceResponse, timeout_ms=self.config.request_timeout_ms + 1_000
+            return {partition: -1 for partition, _ in batches}
+        response = await connection.request(
+            request, ProduceResponse, version=version, timeout_ms=config.request_timeout_ms + _ANSWER_MS
         )
-        result = response.responses[0].partition_responses[0]
-        check(result.error_code, result.error_message or str(partition))
-        return result.base_offset
-
-    async def initialise(self) -> tuple[int, int]:
-        """Get a producer id and epoch, once; fences a predecessor with the same transactional id."""
-        async with self._id_lock:
-            if self._identity is None:
-                self._identity = await self._new_identity()
-            return self._identity
-
-    async def _new_identity(self) -> tuple[int, int]:
-        transactional_id = self.config.transactional_id
-        request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=self.config.transaction_timeout_ms
-        )
-
-        async def once() -> tuple[int, int]:
-            if transactional_id is None:
-                response = await self.cluster.ask_any(request, InitProducerIdResponse)
-            else:
-                response = await self.cluster.ask_coordinator(
-                    transactional_id,
-                    request,
-                    InitProducerIdResponse,
-                    kind=TRANSACTION,
-                    error_of=lambda answer: answer.error_code,
-                )
-            check(response.error_code)
-            return response.producer_id, response.producer_epoch
-
-        return await self.cluster.retrying("InitProducerId", once)
+        return produce_outcome(request, response)
 
 
-def _may_pass(error: ClientError) -> bool:
-    """Also OUT_OF_ORDER_SEQUENCE_NUMBER: behind a batch that failed it only means "not yet"."""
-    if isinstance(error, BrokerRefused) and error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        return True
-    return error.retriable
+class Transaction:
+    """`begin`, then records, then `commit` or `abort`. One at a time.
+
+    A record that cannot be delivered makes the whole transaction fail: `send` and `commit` say so, and `abort` is the way out.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        transactional_id = producer.config.transactional_id
+        assert transactional_id is not None
+        self._id = transactional_id
+        self._producer = producer
+        self._partitions: set[TopicPartition] = set()
+        self._identity = NO_IDENTITY
+        #: KIP-890 part 2, as the cluster has it when the transaction begins.
+        self.raises_epochs = False
+        self.open = False
+
+    async def begin(self) -> None:
+        assert not self.open, "a transaction is under way"
+        if self._identity == NO_IDENTITY:
+            self._set_identity(await self._producer.initialise())
+        self.raises_epochs = await self._producer._transactions.raises_epochs(self._id)
+        self._partitions.clear()
+        self.open = True
+
+    async def take_part(self, partition: TopicPartition) -> None:
+        """The coordinator must know of a partition before its first record, unless leaders tell it by themselves."""
+        assert self.open, "begin a transaction first"
+        self._check()
+        if partition in self._partitions:
+            return
+        if not self.raises_epochs:
+            await self._producer._transactions.add_partitions(self._id, self._identity, [partition])
+        self._partitions.add(partition)
+
+    async def commit(self) -> None:
+        await self._producer.flush()
+        self._check()
+        await self._end(committed=True)
+
+    async def abort(self) -> None:
+        await self._producer.flush()
+        await self._producer.settle()  # a batch behind the end would begin a transaction that nobody ends
+        await self._end(committed=False)
+
+    def _check(self) -> None:
+        if self._producer._sender.failure is not None:
+            raise self._producer._sender.failure
+
+    async def _end(self, *, committed: bool) -> None:
+        assert self.open, "no transaction is under way"
+        failed = self._producer._sender.failure is not None
+        if self._partitions:
+            transactions = self._producer._transactions
+            identity = await transactions.end(self._id, self._identity, committed=committed)
+            if identity == self._identity and failed:
+                # Its sequence has a hole: the next one begins at zero, in an epoch of its own (KIP-360).
+                identity = await self._producer.initialise(expected=identity)
+            if identity != self._identity:
+                self._set_identity(identity)
+        self.open = False
+
+    def _set_identity(self, identity: ProducerIdentity) -> None:
+        self._identity = identity
+        self._producer._sender.restart(identity)

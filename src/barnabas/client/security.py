@@ -1,22 +1,22 @@
 """How a client proves who it is and checks whom it speaks to, from `security.protocol`, `ssl.*` and `sasl.*`."""
 
-import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from barnabas.auth.exchange import ClientExchange, SaslFailed
 from barnabas.auth.registry import Tokens, login_of
 from barnabas.auth.tls import TlsSettings, client_context
 from barnabas.client import oauth_login as oauth_login  # registers OAUTHBEARER
-from barnabas.client.connection import Connection
-from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost
+from barnabas.client.exchange import Link
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
+#: TLS alerts after which trying again is of no use.
+_REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION")
 #: The part of a session's life after which it is renewed, as the Java client does at the earliest.
 RENEWAL_SHARE: Final = 0.85
 
@@ -49,24 +49,19 @@ class ClientSecurity:
         return SaslConversation(address, self.mechanism, self.begin())
 
 
-async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
-    """The whole exchange: the hook of `open_connection`. Where the broker ends sessions, it is held again in time."""
-    if security.tokens is not None and not security.tokens.is_fresh:
-        await asyncio.to_thread(security.tokens.get)
-    conversation = security.exchange(connection.address)
+async def log_in(link: Link, security: ClientSecurity, timeout_ms: int) -> int:
+    """The whole SASL exchange on a fresh link. For how long the broker lets the session live; 0: it does not say."""
+    conversation = security.exchange(link.address)
     if conversation is None:
-        return
-    answer = await connection.request(conversation.handshake, SaslHandshakeResponse, timeout_ms=timeout_ms)
+        return 0
+    answer = await link.request(conversation.handshake, SaslHandshakeResponse, timeout_ms=timeout_ms)
     request: SaslAuthenticateRequest | None = conversation.begin(answer)
     lifetime_ms = 0
     while request is not None:
-        response = await connection.request(request, SaslAuthenticateResponse, timeout_ms=timeout_ms)
+        response = await link.request(request, SaslAuthenticateResponse, timeout_ms=timeout_ms)
         lifetime_ms = response.session_lifetime_ms
         request = conversation.proceed(response)
-    if lifetime_ms > 0:
-        connection.renew_after(
-            lifetime_ms * RENEWAL_SHARE, partial(authenticate, security=security, timeout_ms=timeout_ms)
-        )
+    return lifetime_ms
 
 
 class SaslConversation:
@@ -100,3 +95,12 @@ class SaslConversation:
         except SaslFailed as failure:
             raise AuthenticationFailed(f"{self._address}: {failure}") from failure
         return None if token is None else SaslAuthenticateRequest(auth_bytes=token)
+
+
+def lost_connection(address: str, error: BaseException | None) -> ClientError:
+    """What it means that a connection ended: with TLS 1.3 a broker refuses a client's certificate when all seems well."""
+    alert = (error.reason or "").partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
+    if any(word in alert for word in _REFUSING_ALERTS):
+        return AuthenticationFailed(f"{address} refuses this client in TLS: {alert.replace('_', ' ').lower()}")
+    words = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return ConnectionLost(f"connection to {address} was lost: {words or 'closed'}")

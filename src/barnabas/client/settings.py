@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 
-from barnabas.client.admin.partitions import READ_COMMITTED, READ_UNCOMMITTED
-from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConfig
-from barnabas.client.producer import ACKS_ALL, ProducerConfig
+from barnabas.client.producer import ProducerConfig
+from barnabas.client.sending import ACKS_ALL
 from barnabas.core.errors import ConfigError
+from barnabas.core.words import ISOLATION_LEVELS
 from barnabas.protocol.compression import Codec
-
-_ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
@@ -42,14 +41,14 @@ def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
 
 def consumer_config(properties: Mapping[str, str]) -> ConsumerConfig:
     isolation = properties.get("isolation.level", "read_uncommitted")
-    if isolation not in _ISOLATION:
+    if isolation not in ISOLATION_LEVELS:
         raise ConfigError(f"isolation.level={isolation!r} is neither read_committed nor read_uncommitted")
     reset = properties.get("auto.offset.reset", "latest")
     if reset not in ("earliest", "latest", "none"):
         raise ConfigError(f"auto.offset.reset={reset!r} is none of earliest, latest, none")
     default = ConsumerConfig()
     return ConsumerConfig(
-        isolation_level=_ISOLATION[isolation],
+        isolation_level=ISOLATION_LEVELS[isolation],
         fetch_min_bytes=_number(properties, "fetch.min.bytes", default.fetch_min_bytes),
         fetch_max_bytes=_number(properties, "fetch.max.bytes", default.fetch_max_bytes),
         partition_max_bytes=_number(properties, "max.partition.fetch.bytes", default.partition_max_bytes),

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from barnabas.client.blocking_transactions import ProducerIdentity
+from barnabas.client.identity import ProducerIdentity
 from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.protocol.control_records import read_end_txn_marker
 from barnabas.protocol.record_batch import Buffer, iter_batches

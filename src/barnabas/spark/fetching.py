@@ -14,11 +14,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from barnabas.client.admin.partitions import EARLIEST, EARLIEST_LOCAL
 from barnabas.client.blocking import BlockingClient
-from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.fetching import Fetched
 from barnabas.core.errors import ErrorCode
+from barnabas.core.words import EARLIEST, EARLIEST_LOCAL
 from barnabas.protocol.record_batch import MAGIC_AT, MAGIC_V2
 from barnabas.spark import kernels
 from barnabas.spark.columns import BatchDecoder

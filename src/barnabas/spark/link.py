@@ -9,21 +9,16 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_UNCOMMITTED
-from barnabas.client.blocking import BlockingClient, BlockingConnection
+from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded, check
-from barnabas.client.image import ClusterImage, TopicInfo
+from barnabas.client.image import TopicInfo
 from barnabas.client.partitioner import partition_of_key
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
+from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
 from barnabas.spark.decision import DecisionLog
 
@@ -45,20 +40,14 @@ class Link:
     def __init__(self, config: ClientConfig) -> None:
         self.client = BlockingClient(config)
         self.transactions = BlockingTransactions(self.client)
-        #: For produce requests alone, by broker.
-        self.connections: dict[int, BlockingConnection] = {}
         self._read: dict[TopicPartition, _Read] = {}
 
     def close(self) -> None:
         self.client.close()
-        for connection in self.connections.values():
-            connection.close()
-        self.connections.clear()
 
     def forget_topics(self) -> None:
         """Each task looks again: topics grow, move, and are made anew."""
-        image = self.client.image
-        self.client.image = ClusterImage(image.brokers, image.cluster_id, image.controller_id)
+        self.client.forget_leaders()
 
     # -- the decision log -----------------------------------------------------------------------------------------------
 
@@ -126,26 +115,12 @@ class Link:
             "min.cleanable.dirty.ratio": "0.1",
             "compression.type": "producer",
         }
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name=topic,
-                    num_partitions=1,
-                    replication_factor=replicas,
-                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
-                )
-            ],
-            timeout_ms=self.client.config.request_timeout_ms,
-        )
-
-        def once() -> None:
-            self.client.refresh([])
-            response = self.client.connection(self.client.image.controller_id).request(request, CreateTopicsResponse)
-            result = response.topics[0]
-            if result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                check(result.error_code, result.error_message or f"topic {topic}")
-
-        self.client.retrying(f"creation of {topic}", once)
+        wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=configs)
+        try:
+            self.client.run(create_topics(self.client.core, [wanted]))
+        except BrokerRefused as refused:
+            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
 
         def led() -> None:
             info = self._topic(topic)

@@ -12,12 +12,12 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeAlias
 
-from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.client.config import ClientConfig, client_config
-from barnabas.client.consumer import ConsumerConfig
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.settings import consumer_config
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.spark.durations import parse_duration_ms
 
 #: Every option of the source but `kafka.*`, by the name that users write.

@@ -24,10 +24,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.blocking import BlockingClient
-from barnabas.client.blocking_groups import commit_offsets
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ClientError, check
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import Offsets, from_json
@@ -75,7 +75,10 @@ class GroupProgress:
         if not changed:
             return
         try:
-            commit_offsets(self._client, self._group, changed)
+            committed = {partition: CommittedOffset(offset) for partition, offset in changed.items()}
+            outcome = self._client.run(commit_offsets(self._client.core, self._group, committed))
+            for partition, code in outcome.items():
+                check(code, str(partition))
         except ClientError as error:
             _log.warning("progress was not committed to group %s: %s", self._group, error)
             return

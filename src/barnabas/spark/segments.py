@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from barnabas.client.admin.partitions import EARLIEST, LATEST
-from barnabas.client.consumer import whole_batches_end
+from barnabas.client.fetching import whole_batches_end
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.options import check_names, parse_offsets, wants_headers
 from barnabas.spark.pushdown import Bounds, asked_for_filters

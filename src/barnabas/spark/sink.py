@@ -19,8 +19,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from barnabas.client.blocking_producer import BlockingProducer
-from barnabas.client.blocking_transactions import NO_IDENTITY, ProducerIdentity
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import decision
 from barnabas.spark.decision import BATCH, STREAM
@@ -239,7 +239,6 @@ class _TaskWriter:
             options.producer,
             identity=identity,
             transactional_id=self._written.transactional_id,
-            connections=link.connections,
         )
         self._encoder = Encoder(options.encoder, self._producer.partition_count, chance=random.Random(os.urandom(8)))
 

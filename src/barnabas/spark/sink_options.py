@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from barnabas.client.blocking_producer import BlockingProducerConfig
 from barnabas.client.config import ClientConfig, client_config
-from barnabas.client.producer import ACKS_ALL
+from barnabas.client.sending import ACKS_ALL
 from barnabas.client.settings import producer_config
 from barnabas.core.errors import ConfigError
 from barnabas.protocol.compression import LEVELS, Codec, check_level

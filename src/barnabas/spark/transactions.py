@@ -16,8 +16,9 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 from barnabas.client.blocking_producer import BlockingProducer, ReadyBatch
-from barnabas.client.blocking_transactions import NO_IDENTITY, NO_TIMEOUT_MS, Initialised, ProducerIdentity
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
+from barnabas.client.transactions import NO_TIMEOUT_MS, Initialised
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_build import BatchBuilder
@@ -163,7 +164,7 @@ class Driver:
                         "that decision was void by the time it was to be carried out. Start the query again: the batch will be "
                         "written again"
                     )
-                decided = self._decide(batch, written, superseded, where, driver, identity)
+                decided, identity = self._decide(batch, written, superseded, where, driver, identity)
                 self._finish(batch.query, decided, where, driver, identity)
                 if is_takeover:
                     self._tidy(known, where, batch.query)
@@ -204,7 +205,8 @@ class Driver:
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
-    ) -> Decision:
+    ) -> tuple[Decision, ProducerIdentity]:
+        """The decision, and whom the driver is after it: each transaction of its own may raise its epoch."""
         kept = self._keep(batch, written)
         self._at(READY)
         prefix = commonprefix([each.name for each in kept])  # noqa: RUF071  # characters are what it is for
@@ -218,7 +220,7 @@ class Driver:
             transactions=tuple(each._replace(name=each.name.removeprefix(prefix)) for each in sorted(kept)),
         )
         try:
-            self._record_decision(batch.query, decided, where, driver, identity)
+            identity = self._record_decision(batch.query, decided, where, driver, identity)
         except BrokerRefused as refused:
             if refused.code not in _FENCED:
                 raise
@@ -227,7 +229,7 @@ class Driver:
                 "What this one wrote is aborted; stop it, and let the newer one go on"
             ) from refused
         self._at(DECIDED)
-        return decided
+        return decided, identity
 
     def _keep(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> list[Participant]:
         """The transactions, each known to be open, and safe from timing out where its coordinator can do that.
@@ -324,6 +326,8 @@ class Driver:
         when = f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970"
         what = f"{when}. {left.told(total)}"
         if len(left.lost) == total or self._options.on_lost == REWRITE:
+            # An epoch of its own: the decision may have been this driver's last record, with the same sequence.
+            identity = self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS, expected=identity)
             self._record_decision(query, decision.voided(decided), where, driver, identity)
             # Waits for its markers: whoever reads the log from now on knows.
             self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
@@ -342,12 +346,12 @@ class Driver:
 
     def _record_decision(
         self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
-    ) -> None:
-        """In a transaction of the driver's own: whoever was fenced cannot commit it."""
+    ) -> ProducerIdentity:
+        """In a transaction of the driver's own: whoever was fenced cannot commit it. Whom the driver is in its next one."""
         producer = self._producer(identity, driver)
         producer.send(_ready(where, [(Key(query, decision.DECISION), decided.encode())], self._now_ms()))
         producer.flush()
-        self._transactions.end(driver, identity, committed=True)
+        return self._transactions.end(driver, identity, committed=True)
 
     def _record_ended(self, query: str, decided: Decision, where: TopicPartition) -> None:
         """A batch write is done with once it has ended; a streaming query remembers how far it is."""
@@ -368,7 +372,6 @@ class Driver:
             self._options.producer,
             identity=identity,
             transactional_id=transactional_id,
-            connections=self._link.connections,
         )
 
     # -- what others left behind ----------------------------------------------------------------------------------------

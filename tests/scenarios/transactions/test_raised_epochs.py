@@ -7,7 +7,7 @@ import pytest
 from txn_clients import WireProducer, create_topic, read_all, values
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
-from barnabas.client.cluster import TRANSACTION
+from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

@@ -9,8 +9,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.client.cluster import TRANSACTION, Cluster
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

@@ -2,7 +2,7 @@
 
 from barnabas.cli.migrate import check_broker_settings, check_topic, check_versions
 from barnabas.client.admin.configs import ConfigEntry, ConfigSource
-from barnabas.client.connection import BrokerVersions, VersionRange
+from barnabas.client.exchange import BrokerVersions, VersionRange
 from barnabas.client.image import PartitionInfo, TopicInfo
 from barnabas.protocol.versions import api_named
 

@@ -16,6 +16,7 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -35,6 +36,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -61,6 +63,8 @@ class FakeCluster:
     #: Fetches below it are out of range.
     log_start: int = 0
     next_producer_id: int = 100
+    #: Topics without one go by their names.
+    ids: dict[str, bytes] = field(default_factory=dict)
     broker: FakeBroker = field(default_factory=FakeBroker)
     metadata_count: int = 0
 
@@ -119,6 +123,7 @@ class FakeCluster:
             return MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return MetadataResponseTopic(
             name=name,
+            topic_id=self.ids.get(name, bytes(16)),
             partitions=[
                 MetadataResponsePartition(partition_index=index, leader_id=1, replica_nodes=[1], isr_nodes=[1])
                 for index in range(self.topics[name])
@@ -128,24 +133,38 @@ class FakeCluster:
     def _produce(self, call: Call) -> None:
         assert isinstance(call.message, ProduceRequest)
         self.produced.append(call)
-        topic = call.message.topic_data[0]
-        part = topic.partition_data[0]
+        code = self.produce_errors.pop(0) if self.produce_errors else ErrorCode.NONE
+        answers = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    self._append(self._name(topic.name, topic.topic_id), part, code) for part in topic.partition_data
+                ],
+            )
+            for topic in call.message.topic_data
+        ]
+        if call.message.acks:
+            call.reply(ProduceResponse(responses=answers))
+
+    def _name(self, name: str, topic_id: bytes) -> str:
+        return name or next(known for known, own in self.ids.items() if own == topic_id)
+
+    def _append(self, topic: str, part: PartitionProduceData, code: ErrorCode) -> PartitionProduceResponse:
         assert isinstance(part.records, bytes | memoryview)
         batch = bytes(part.records)
         (_, header), *_ = iter_batches(batch)
         result = PartitionProduceResponse(index=part.index)
-        code = self.produce_errors.pop(0) if self.produce_errors else ErrorCode.NONE
-        expected = self._expected_sequence(header.producer_id, TopicPartition(topic.name, part.index))
+        expected = self._expected_sequence(header.producer_id, TopicPartition(topic, part.index))
         if code is ErrorCode.NONE and header.producer_id >= 0 and header.base_sequence != expected:
             code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if code:
             result.error_code = code
         else:
             self.sequences.append((header.producer_id, header.producer_epoch, header.base_sequence))
-            self._next_sequence[header.producer_id, topic.name, part.index] = header.base_sequence + header.record_count
-            result.base_offset = self.append(topic.name, batch, part.index)
-        if call.message.acks:
-            call.reply(ProduceResponse(responses=[TopicProduceResponse(name=topic.name, partition_responses=[result])]))
+            self._next_sequence[header.producer_id, topic, part.index] = header.base_sequence + header.record_count
+            result.base_offset = self.append(topic, batch, part.index)
+        return result
 
     _next_sequence: dict[tuple[int, str, int], int] = field(default_factory=dict)
 
@@ -163,9 +182,9 @@ class FakeCluster:
                 responses=[
                     FetchableTopicResponse(
                         topic=topic.topic,
+                        topic_id=topic.topic_id,
                         partitions=[
-                            self._read(topic.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
-                            for part in topic.partitions
+                            self._read(self._name(topic.topic, topic.topic_id), part) for part in topic.partitions
                         ],
                     )
                     for topic in call.message.topics
@@ -173,7 +192,8 @@ class FakeCluster:
             )
         )
 
-    def _read(self, topic: str, partition: int, offset: int, size: int) -> PartitionData:
+    def _read(self, topic: str, part: FetchPartition) -> PartitionData:
+        partition, offset, size = part.partition, part.fetch_offset, part.partition_max_bytes
         where = TopicPartition(topic, partition)
         end = self.ends.get(where, 0)
         data = bytes(self.logs.get(where, b""))

@@ -2,24 +2,29 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable
 
 import pytest
 from client_fake_broker import Call
 from client_fake_cluster import FETCH, METADATA, FakeCluster
 
-from barnabas.client.admin.partitions import EARLIEST, LATEST
 from barnabas.client.blocking import BlockingClient, BlockingConnection
+from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
 from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from barnabas.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from barnabas.protocol.records import BatchBuilder
 
 T0 = TopicPartition("t", 0)
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 
 def records(*values: bytes) -> bytes:
@@ -129,3 +134,76 @@ def test_nonsense_ends_the_connection(answer: bytes) -> None:
 def test_nobody_there_is_told_with_the_address() -> None:
     with pytest.raises(ConnectionLost, match=r"cannot connect to 127\.0\.0\.1:1"):
         BlockingConnection("127.0.0.1", 1, ClientConfig())
+
+
+class Sessions:
+    """A broker that ends sessions after a while, and counts how often a client proved who it is."""
+
+    def __init__(self, fake: FakeCluster, lifetime_ms: int) -> None:
+        self.logins = 0
+        self._lifetime_ms = lifetime_ms
+        fake.broker.handlers |= {
+            SASL_HANDSHAKE: lambda call: call.reply(SaslHandshakeResponse(mechanisms=["PLAIN"])),
+            SASL_AUTHENTICATE: self._authenticate,
+        }
+
+    def _authenticate(self, call: Call) -> None:
+        self.logins += 1
+        call.reply(SaslAuthenticateResponse(session_lifetime_ms=self._lifetime_ms))
+
+
+def with_login(config: ClientConfig) -> ClientConfig:
+    line = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
+    security = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": line}
+    return ClientConfig(bootstrap=config.bootstrap, security_protocol="SASL_PLAINTEXT", security=security)
+
+
+def test_session_is_renewed_also_after_requests_that_get_no_answer() -> None:
+    """T10: a Produce with acks=0 counted as unanswered for ever, so the session was never renewed."""
+    fake = FakeCluster()
+    sessions = Sessions(fake, lifetime_ms=100)
+
+    def body(config: ClientConfig) -> None:
+        with BlockingClient(with_login(config)) as client:
+            settings = BlockingProducerConfig(acks=0)
+            writing = BlockingProducer(client, settings)
+            assert writing.partition_count("t") == 1
+            for number in range(3):
+                if number:
+                    time.sleep(0.09)  # past 85 of the session's 100 ms
+                writing.send(ReadyBatch(T0, 1, memoryview(bytearray(records(b"%d" % number)))))
+                writing.flush()
+
+    in_thread(fake, body)
+    # The connection for metadata, and the one for produce requests: once when it was made, and before each later request.
+    assert sessions.logins == 1 + 3
+
+
+def test_session_is_renewed_behind_the_answers_that_are_under_way() -> None:
+    fake = FakeCluster()
+    sessions = Sessions(fake, lifetime_ms=100)
+
+    def body(config: ClientConfig) -> None:
+        with BlockingConnection(*config.bootstrap[0], with_login(config)) as connection:
+            first = connection.send(MetadataRequest(), MetadataResponse)
+            time.sleep(0.09)
+            second = connection.send(MetadataRequest(), MetadataResponse)
+            assert sessions.logins == 2
+            assert connection.receive(second).cluster_id == connection.receive(first).cluster_id == "fake"
+
+    in_thread(fake, body)
+
+
+def test_answers_may_be_asked_for_in_any_order() -> None:
+    fake = FakeCluster(topics={"a": 1, "b": 1})
+
+    def body(config: ClientConfig) -> None:
+        with BlockingConnection(*config.bootstrap[0], config) as connection:
+            sent = {
+                name: connection.send(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), MetadataResponse)
+                for name in "ab"
+            }
+            for name in "ba":
+                assert [topic.name for topic in connection.receive(sent[name]).topics] == [name]
+
+    in_thread(fake, body)

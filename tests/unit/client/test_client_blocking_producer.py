@@ -7,9 +7,11 @@ import pytest
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
-from barnabas.client.blocking_transactions import NO_IDENTITY, BlockingTransactions, Initialised, ProducerIdentity
+from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded
+from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
+from barnabas.client.transactions import Initialised
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches

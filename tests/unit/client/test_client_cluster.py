@@ -9,6 +9,7 @@ from client_fake_cluster import METADATA, FakeCluster, canned
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -165,9 +166,9 @@ def test_coordination_has_a_connection_of_its_own() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.brokers()
         data = await cluster.connection(1)
-        coordination = await cluster.connection(1, coordination=True)
+        coordination = await cluster.connection(1, purpose=COORDINATION)
         assert data is not coordination
-        assert await cluster.connection(1, coordination=True) is coordination
+        assert await cluster.connection(1, purpose=COORDINATION) is coordination
 
     FakeCluster().run(scenario)
 

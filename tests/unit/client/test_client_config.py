@@ -6,7 +6,6 @@ import pytest
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig, client_config, load_properties, parse_bootstrap
-from barnabas.client.errors import NotSupportedYet
 from barnabas.client.settings import consumer_config, producer_config
 from barnabas.core.errors import ConfigError
 from barnabas.protocol.compression import Codec
@@ -48,7 +47,7 @@ def test_sasl_without_a_usable_mechanism_says_what_to_set() -> None:
 
 
 def test_cluster_without_bootstrap_servers_is_refused() -> None:
-    with pytest.raises(NotSupportedYet):
+    with pytest.raises(ConfigError):
         Cluster(ClientConfig())
 
 

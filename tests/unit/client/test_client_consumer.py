@@ -3,11 +3,12 @@
 import pytest
 from client_fake_cluster import FakeCluster
 
-from barnabas.client.admin.partitions import READ_COMMITTED
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer import Consumer, ConsumerConfig, Fetched, whole_batches_end
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
+from barnabas.client.fetching import ConsumerConfig, Fetched, whole_batches_end
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import READ_COMMITTED
 from barnabas.protocol.messages.fetch import AbortedTransaction
 from barnabas.protocol.records import BatchBuilder, end_txn_marker
 

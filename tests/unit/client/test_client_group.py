@@ -7,8 +7,8 @@ from client_fake_broker import Call
 from client_fake_cluster import FakeCluster, canned
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer import ConsumerConfig
 from barnabas.client.errors import BrokerRefused
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConfig, GroupConsumer, assign_range
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

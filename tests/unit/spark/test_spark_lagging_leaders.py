@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from barnabas.client.admin.partitions import LATEST
 from barnabas.client.config import client_config
-from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
+from barnabas.client.fetching import Fetched
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import LATEST
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key

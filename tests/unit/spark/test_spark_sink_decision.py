@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.client.blocking_transactions import ProducerIdentity
+from barnabas.client.identity import ProducerIdentity
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.control_records import end_txn_marker

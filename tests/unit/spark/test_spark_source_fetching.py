@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from barnabas.client.admin.partitions import EARLIEST_LOCAL
-from barnabas.client.consumer import Fetched
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
+from barnabas.client.fetching import Fetched
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import fetching
 from barnabas.spark.fetching import read_range

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.spark import segments
 from barnabas.spark.durations import parse_duration_ms
 from barnabas.spark.options import (

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.core import ClusterCore
 from barnabas.client.errors import check
 from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
@@ -89,7 +89,9 @@ class Ace:
 ANY_RESOURCE = ResourcePattern(AclResourceType.ANY, None, PatternType.ANY)
 
 
-async def describe_acls(cluster: Cluster, pattern: ResourcePattern = ANY_RESOURCE) -> dict[ResourcePattern, list[Ace]]:
+async def describe_acls(
+    cluster: ClusterCore, pattern: ResourcePattern = ANY_RESOURCE
+) -> dict[ResourcePattern, list[Ace]]:
     response = await cluster.ask_any(
         DescribeAclsRequest(
             resource_type_filter=pattern.resource_type,
@@ -114,7 +116,7 @@ async def describe_acls(cluster: Cluster, pattern: ResourcePattern = ANY_RESOURC
     }
 
 
-async def create_acls(cluster: Cluster, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:
+async def create_acls(cluster: ClusterCore, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:
     request = CreateAclsRequest(
         creations=[
             AclCreation(
@@ -138,7 +140,7 @@ async def create_acls(cluster: Cluster, pattern: ResourcePattern, entries: Itera
         check(result.error_code, result.error_message)
 
 
-async def delete_acls(cluster: Cluster, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
+async def delete_acls(cluster: ClusterCore, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
     """These entries of what the pattern matches, or all of them where none are given."""
 
     def filter_of(entry: Ace | None) -> DeleteAclsFilter:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.core import ClusterCore
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -100,7 +100,7 @@ Resource = tuple[ResourceType, str]
 
 
 async def describe_configs(
-    cluster: Cluster, resources: Sequence[Resource], *, synonyms: bool = False
+    cluster: ClusterCore, resources: Sequence[Resource], *, synonyms: bool = False
 ) -> dict[Resource, list[ConfigEntry]]:
     """A broker (or its loggers) is asked about itself; everything else any broker knows."""
     found: dict[Resource, list[ConfigEntry]] = {}
@@ -150,7 +150,7 @@ def _source(number: int) -> ConfigSource:
 
 
 async def alter_configs(
-    cluster: Cluster, kind: ResourceType, name: str, changes: Mapping[str, tuple[Operation, str | None]]
+    cluster: ClusterCore, kind: ResourceType, name: str, changes: Mapping[str, tuple[Operation, str | None]]
 ) -> None:
     """Change some settings and leave the others alone (KIP-339)."""
     request = IncrementalAlterConfigsRequest(
@@ -183,7 +183,7 @@ QuotaEntity = Mapping[str, str | None]
 
 
 async def describe_quotas(
-    cluster: Cluster, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
+    cluster: ClusterCore, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
 ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
     """Quotas of entities that match: by name, the default (None), or any name of the types in `any_name`."""
     components = [
@@ -201,7 +201,7 @@ async def describe_quotas(
     ]
 
 
-async def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+async def alter_quotas(cluster: ClusterCore, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
     """None removes a quota."""
     request = AlterClientQuotasRequest(
         entries=[
@@ -249,7 +249,9 @@ class ScramUpsert:
     password: str
 
 
-async def describe_scram(cluster: Cluster, users: Sequence[str] | None) -> dict[str, list[tuple[ScramMechanism, int]]]:
+async def describe_scram(
+    cluster: ClusterCore, users: Sequence[str] | None
+) -> dict[str, list[tuple[ScramMechanism, int]]]:
     """Mechanisms and iterations by user; None asks for all users that have any."""
     request = DescribeUserScramCredentialsRequest(
         users=None if users is None else [UserName(name=user) for user in users]
@@ -264,7 +266,7 @@ async def describe_scram(cluster: Cluster, users: Sequence[str] | None) -> dict[
 
 
 async def alter_scram(
-    cluster: Cluster, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
+    cluster: ClusterCore, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
 ) -> None:
     """The password never travels: the broker gets the salted hash."""
     upsertions = []

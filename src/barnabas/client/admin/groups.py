@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.client.admin.partitions import by_topic
-from barnabas.client.cluster import Cluster
+from barnabas.client.core import ClusterCore
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check, error_code
+from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec
@@ -36,6 +37,7 @@ from barnabas.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseTopics,
 )
 
 CLASSIC = "Classic"
@@ -52,7 +54,9 @@ class GroupListing:
     type: str
 
 
-async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+async def list_groups(
+    cluster: ClusterCore, *, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[GroupListing]:
     """Of every broker, since each knows the groups that it coordinates; by id."""
     found: dict[str, GroupListing] = {}
     for broker_id in sorted(await cluster.brokers()):
@@ -92,7 +96,7 @@ class GroupDescription:
     missing: bool = False
 
 
-async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
+async def describe_group(cluster: ClusterCore, group_id: str) -> GroupDescription:
     """Either kind of group: a KIP-848 group answers ConsumerGroupDescribe, a classic one DescribeGroups."""
     try:
         described = await cluster.ask_coordinator(
@@ -132,7 +136,7 @@ def _modern_member(member: modern.Member) -> GroupMember:
     )
 
 
-async def _describe_classic(cluster: Cluster, group_id: str) -> GroupDescription:
+async def _describe_classic(cluster: ClusterCore, group_id: str) -> GroupDescription:
     response = await cluster.ask_coordinator(
         group_id,
         DescribeGroupsRequest(groups=[group_id]),
@@ -190,7 +194,11 @@ class CommittedOffset:
 
 
 async def committed_offsets(
-    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    cluster: ClusterCore,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
 ) -> dict[TopicPartition, CommittedOffset]:
     """What the group has committed, for some partitions or all; those without an offset are left out."""
     wanted = None if partitions is None else by_topic(partitions)
@@ -205,7 +213,10 @@ async def committed_offsets(
                 topics=None
                 if wanted is None
                 else [
-                    OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in wanted.items()
+                    OffsetFetchRequestTopics(
+                        name=name, topic_id=cluster.image.topic_id(name), partition_indexes=indexes
+                    )
+                    for name, indexes in wanted.items()
                 ],
             )
         ],
@@ -218,32 +229,40 @@ async def committed_offsets(
     async def once() -> dict[TopicPartition, CommittedOffset]:
         response = await cluster.ask_coordinator(group_id, request, OffsetFetchResponse, error_of=error_of)
         check(error_of(response))
-        return _committed(response)
+        return _committed(response, _names(request.groups[0].topics or ()))
 
     return await cluster.retrying("OffsetFetch", once)
 
 
-def _committed(response: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
+def _names(topics: Iterable[OffsetFetchRequestTopics | OffsetCommitRequestTopic]) -> dict[bytes, str]:
+    """From version 10 on answers have ids where they had names."""
+    return {topic.topic_id: topic.name for topic in topics if topic.topic_id != NO_TOPIC_ID}
+
+
+def _committed(response: OffsetFetchResponse, names: Mapping[bytes, str]) -> dict[TopicPartition, CommittedOffset]:
     found: dict[TopicPartition, CommittedOffset] = {}
     for topic in response.groups[0].topics if response.groups else response.topics:
+        name = topic.name or names[topic.topic_id] if isinstance(topic, OffsetFetchResponseTopics) else topic.name
         for part in topic.partitions:
+            key = TopicPartition(name, part.partition_index)
             if part.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                raise BrokerRefused(part.error_code, f"{topic.name}-{part.partition_index}")
+                raise BrokerRefused(part.error_code, str(key))
             if not part.error_code and part.committed_offset >= 0:
-                key = TopicPartition(topic.name, part.partition_index)
                 found[key] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
     return found
 
 
-def commit_request(
+async def commit_offsets(
+    cluster: ClusterCore,
     group_id: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
     generation: int = -1,
     member_id: str = "",
     instance_id: str | None = None,
-) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
+) -> dict[TopicPartition, ErrorCode]:
+    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
+    request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
@@ -251,6 +270,7 @@ def commit_request(
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
+                topic_id=cluster.image.topic_id(topic),
                 partitions=[
                     OffsetCommitRequestPartition(
                         partition_index=index,
@@ -265,33 +285,24 @@ def commit_request(
         ],
     )
 
-
-async def commit_offsets(
-    cluster: Cluster,
-    group_id: str,
-    offsets: Mapping[TopicPartition, CommittedOffset],
-    *,
-    generation: int = -1,
-    member_id: str = "",
-    instance_id: str | None = None,
-) -> dict[TopicPartition, ErrorCode]:
-    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
-    request = commit_request(group_id, offsets, generation=generation, member_id=member_id, instance_id=instance_id)
-
     def first_error(response: OffsetCommitResponse) -> int:
         codes = [part.error_code for topic in response.topics for part in topic.partitions]
         return next((code for code in codes if code and error_code(code) in RETRIABLE), 0)
 
     response = await cluster.ask_coordinator(group_id, request, OffsetCommitResponse, error_of=first_error)
-    return {
-        TopicPartition(topic.name, part.partition_index): error_code(part.error_code)
+    names = _names(request.topics)
+    outcome = {
+        TopicPartition(topic.name or names[topic.topic_id], part.partition_index): error_code(part.error_code)
         for topic in response.topics
         for part in topic.partitions
     }
+    # Made again under the same name: these offsets were not meant for it.
+    cluster.forget_leaders({where.topic for where, code in outcome.items() if code is ErrorCode.UNKNOWN_TOPIC_ID})
+    return outcome
 
 
 async def delete_offsets(
-    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
+    cluster: ClusterCore, group_id: str, partitions: Iterable[TopicPartition]
 ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
     """The outcome as a whole, and by partition."""
     request = OffsetDeleteRequest(
@@ -313,7 +324,7 @@ async def delete_offsets(
     }
 
 
-async def delete_group(cluster: Cluster, group_id: str) -> ErrorCode:
+async def delete_group(cluster: ClusterCore, group_id: str) -> ErrorCode:
     response = await cluster.ask_coordinator(
         group_id,
         DeleteGroupsRequest(groups_names=[group_id]),

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.core import ClusterCore
 from barnabas.client.errors import BrokerRefused, check, error_code
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import READ_UNCOMMITTED
 from barnabas.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -44,17 +45,6 @@ from barnabas.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 
-LATEST = -1
-EARLIEST = -2
-#: What the broker has on its own disks; below it the log is in tiered storage (KIP-405).
-EARLIEST_LOCAL = -4
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
-
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     grouped: dict[str, list[int]] = {}
@@ -72,14 +62,14 @@ class ListedOffset:
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+    cluster: ClusterCore, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, ListedOffset]:
     """Offsets by time (or `LATEST`, `EARLIEST`, …). A partition whose leader keeps refusing has its error set."""
     found: dict[TopicPartition, ListedOffset] = {}
 
     async def once() -> None:
         by_leader = await cluster.leaders(partition for partition in wanted if partition not in found)
-        again: ErrorCode | None = None
+        again: BrokerRefused | None = None
         for leader, partitions in by_leader.items():
             response = await cluster.ask(
                 leader, _list_offsets(partitions, wanted, isolation_level), ListOffsetsResponse
@@ -87,15 +77,16 @@ async def list_offsets(
             for topic in response.topics:
                 for part in topic.partitions:
                     code = error_code(part.error_code)
-                    if code in RETRIABLE:
-                        again = code
-                        continue
                     key = TopicPartition(topic.name, part.partition_index)
+                    if code in RETRIABLE:
+                        again = BrokerRefused(code, str(key))
+                        continue
                     found[key] = ListedOffset(part.offset, part.timestamp, part.leader_epoch, code)
         if again is not None:
-            raise BrokerRefused(again)
+            raise again
 
-    await cluster.retrying("ListOffsets", once)
+    names = ", ".join(dict.fromkeys(partition.topic for partition in wanted))
+    await cluster.retrying(f"offsets of {names}", once)
     return found
 
 
@@ -119,7 +110,7 @@ def _list_offsets(
 
 
 async def delete_records(
-    cluster: Cluster, before: Mapping[TopicPartition, int]
+    cluster: ClusterCore, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int, ErrorCode]]:
     """(new low watermark, outcome) by partition; offset -1 means the high watermark."""
 
@@ -159,7 +150,7 @@ UNCLEAN = 1
 
 
 async def elect_leaders(
-    cluster: Cluster, kind: int, partitions: Sequence[TopicPartition] | None
+    cluster: ClusterCore, kind: int, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
     """None elects for every partition. Those that needed no election are left out then, as Kafka does."""
     request = ElectLeadersRequest(
@@ -186,7 +177,7 @@ class Reassignment:
 
 
 async def list_reassignments(
-    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClusterCore, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     request = ListPartitionReassignmentsRequest(
         timeout_ms=cluster.config.request_timeout_ms,
@@ -211,7 +202,7 @@ async def list_reassignments(
 
 
 async def alter_reassignments(
-    cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None]
+    cluster: ClusterCore, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
     """New replicas by partition; None cancels. The outcome by partition."""
     request = AlterPartitionReassignmentsRequest(
@@ -242,7 +233,7 @@ async def alter_reassignments(
 
 
 async def describe_log_dirs(
-    cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClusterCore, broker_id: int, partitions: Iterable[TopicPartition] | None = None
 ) -> list[DescribeLogDirsResult]:
     """Each log directory of a broker, with the replicas in it (all, or those asked for)."""
     request = DescribeLogDirsRequest(
@@ -258,7 +249,7 @@ async def describe_log_dirs(
 
 
 async def alter_replica_log_dirs(
-    cluster: Cluster, broker_id: int, moves: Mapping[TopicPartition, str]
+    cluster: ClusterCore, broker_id: int, moves: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, ErrorCode]:
     """Move replicas of one broker to other log directories of its own."""
     by_dir: dict[str, list[TopicPartition]] = {}

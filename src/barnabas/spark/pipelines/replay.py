@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
-from barnabas.client.admin.partitions import EARLIEST, LATEST, READ_COMMITTED, by_topic, list_offsets
-from barnabas.client.cluster import TRANSACTION, Cluster
-from barnabas.client.consumer import Consumer, ConsumerConfig
+from barnabas.client.admin.partitions import by_topic, list_offsets
+from barnabas.client.cluster import Cluster
+from barnabas.client.consumer import Consumer
+from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from barnabas.client.admin.groups import committed_offsets
-from barnabas.client.admin.partitions import LATEST, list_offsets
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
+from barnabas.core.words import LATEST
 from barnabas.spark.pipelines.events import Status
 
 

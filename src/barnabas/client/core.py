@@ -1,0 +1,412 @@
+"""What a client decides, without doing any of it: whom to ask, what an answer means, when to try again, what to forget.
+
+The core is written as coroutines and imports no event loop, socket or clock. All that it does to the world goes through
+`Io`: `client.cluster` gives it asyncio's, `client.blocking` one of plain sockets, a test or a simulation its own. So every
+operation that is written against `ClusterCore` (all of `client.admin`, `client.transactions`) serves both shells.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import (
+    BrokerRefused,
+    ClientError,
+    ConnectionLost,
+    DeadlineExceeded,
+    RequestTimedOut,
+    UnsupportedVersion,
+    check,
+    error_code,
+)
+from barnabas.client.exchange import Link, api_name, sayable
+from barnabas.client.image import Broker, ClusterImage, TopicInfo, image_of
+from barnabas.core.errors import ConfigError, ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
+
+#: Kinds of coordinator, as FindCoordinator numbers them.
+GROUP: Final = 0
+TRANSACTION: Final = 1
+
+#: Answers that say "not here any more": look again before the next try.
+_STALE_METADATA: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+_STALE_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+#: What a coordinator says while it is not, or not yet, the one to ask.
+COORDINATOR_TROUBLE: Final = _STALE_COORDINATOR | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+#: A coordinator that is busy (ending a transaction, loading) is so for milliseconds: the first pause is as short.
+_COORDINATOR_PAUSE_MS: Final = 5
+#: Where nothing was ever reached, a wrong address is told after so many tries, not after a minute.
+_BOOTSTRAP_TRIES: Final = 3
+
+#: What a connection is used for. Each purpose has a connection of its own to each broker: a JoinGroup that waits for
+#: others must hold no Fetch up, and a Fetch that waits for records no Produce.
+DATA, COORDINATION, PRODUCE = "data", "coordination", "produce"
+
+
+class Io(Protocol):
+    """What the core needs of the world."""
+
+    def now_s(self) -> float:
+        """A clock that never goes back."""
+
+    async def pause(self, seconds: float) -> None: ...
+
+    async def connect(self, host: str, port: int) -> Link:
+        """A connection with versions negotiated and the client authenticated."""
+
+    def lock(self) -> AbstractAsyncContextManager[object]: ...
+
+    async def together(self, tasks: Sequence[Coroutine[Any, Any, T]]) -> list[T | ClientError]:
+        """All of them, with their requests under way at once; what each came to, in their order."""
+
+
+class ClusterCore:
+    """Connections and knowledge, shared by everything that one client does."""
+
+    def __init__(self, config: ClientConfig, io: Io, *, chance: random.Random, fails_early: bool) -> None:
+        """`fails_early`: give up after a few tries while no broker was ever reached."""
+        if not config.bootstrap:
+            raise ConfigError("a cluster needs at least one bootstrap server")
+        self.config = config
+        self.io = io
+        self.image = ClusterImage()
+        self._chance = chance
+        self._fails_early = fails_early
+        self._image_at_s = float("-inf")
+        #: By broker and purpose.
+        self._links: dict[tuple[int, str], Link] = {}
+        self._opening: dict[tuple[int, str], AbstractAsyncContextManager[object]] = {}
+        self._bootstrap: Link | None = None
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    def drop_links(self) -> list[Link]:
+        """Close every connection; those that were closed, for a shell that waits for their end."""
+        links = [*self._links.values(), *([self._bootstrap] if self._bootstrap else [])]
+        self._links.clear()
+        self._bootstrap = None
+        for link in links:
+            link.close()
+        return links
+
+    # -- connections ----------------------------------------------------------------------------------------------------
+
+    async def link(self, broker_id: int, *, purpose: str = DATA) -> Link:
+        """The connection to a broker of the image; made when there is none that is open."""
+        key = (broker_id, purpose)
+        link = self._links.get(key)
+        if link is not None and not link.closed:
+            return link
+        async with self._opening.setdefault(key, self.io.lock()):
+            link = self._links.get(key)
+            if link is None or link.closed:
+                broker = self.image.brokers.get(broker_id) or await self._find_broker(broker_id)
+                link = self._links[key] = await self.io.connect(broker.host, broker.port)
+        return link
+
+    async def any_link(self) -> Link:
+        """To whichever broker answers: the least busy that is connected, else any known one, else a bootstrap server."""
+        data = [each for (_, purpose), each in self._links.items() if purpose == DATA]
+        connected = [each for each in (*data, self._bootstrap) if each is not None and not each.closed]
+        if connected:
+            return min(connected, key=lambda each: each.in_flight)
+        reasons: list[str] = []
+        known = list(self.image.brokers)
+        self._chance.shuffle(known)
+        for broker_id in known:
+            try:
+                return await self.link(broker_id)
+            except (ConnectionLost, RequestTimedOut) as error:
+                reasons.append(str(error))
+        for host, port in self.config.bootstrap:
+            try:
+                self._bootstrap = await self.io.connect(host, port)
+                return self._bootstrap
+            except (ConnectionLost, RequestTimedOut) as error:
+                reasons.append(str(error))
+        raise ConnectionLost("; ".join(dict.fromkeys(reasons)))
+
+    async def _find_broker(self, broker_id: int) -> Broker:
+        await self.refresh(())
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            alive = ", ".join(str(known) for known in sorted(self.image.brokers)) or "none"
+            raise ConnectionLost(f"broker {broker_id} is not alive (alive: {alive})")
+        return broker
+
+    # -- metadata -------------------------------------------------------------------------------------------------------
+
+    async def refresh(self, topics: Collection[str] | None, *, auto_create: bool = False) -> ClusterImage:
+        """New metadata for these topics, or for all (`None`); what is known of other topics stays."""
+        link = await self.any_link()
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        response = await link.request(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create),
+            MetadataResponse,
+            timeout_ms=self.config.request_timeout_ms,
+        )
+        check(response.error_code)
+        fresh = image_of(response)
+        self.image = fresh if topics is None else fresh.with_topics({**self.image.topics, **fresh.topics})
+        self._image_at_s = self.io.now_s()
+        return fresh
+
+    async def brokers(self) -> dict[int, Broker]:
+        return dict((await self.retrying("metadata", lambda: self.refresh(()))).brokers)
+
+    async def all_topics(self) -> dict[str, TopicInfo]:
+        return dict((await self.retrying("metadata", lambda: self.refresh(None))).topics)
+
+    async def topics(self, names: Collection[str], *, auto_create: bool = False) -> dict[str, TopicInfo]:
+        """These topics, fresh. A topic that is not there has its error set."""
+        image = await self.retrying("metadata", lambda: self.refresh(names, auto_create=auto_create))
+        return dict(image.topics)
+
+    async def existing_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicInfo:
+        """The topic, once it exists and has partitions: the broker may be making it (`auto.create.topics.enable`)."""
+
+        async def once() -> TopicInfo:
+            info = (await self.refresh([name], auto_create=True)).topics.get(name)
+            check(info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+            if info is None or not info.partitions:
+                raise BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}")
+            return info
+
+        return await self.retrying(f"metadata of {name}", once, timeout_ms=timeout_ms)
+
+    async def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Partitions by their leader. One without a leader raises, and may be asked for again."""
+        wanted = list(partitions)
+        stale = self.io.now_s() - self._image_at_s > self.config.metadata_max_age_ms / 1000
+        missing = dict.fromkeys(p.topic for p in wanted if stale or self.image.leader_of(p) < 0)
+        if missing:
+            await self.refresh(missing)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in wanted:
+            leader = self.image.leader_of(partition)
+            if leader < 0:
+                raise self.no_leader(partition)
+            by_leader.setdefault(leader, []).append(partition)
+        return by_leader
+
+    def no_leader(self, partition: TopicPartition) -> BrokerRefused:
+        """Why a partition has no leader, as far as the image knows."""
+        topic = self.image.topics.get(partition.topic)
+        if topic is not None and topic.error not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+            return BrokerRefused(topic.error, f"topic {partition.topic}")
+        if self.image.partition(partition) is None:
+            return BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition}")
+        return BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {partition} has no leader")
+
+    def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
+        """Of these topics, or of all: the next look-up asks again."""
+        gone = self.image.topics.keys() if topics is None else set(topics)
+        self.image = self.image.with_topics({n: info for n, info in self.image.topics.items() if n not in gone})
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        broker_id: int,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        timeout_ms: int | None = None,
+        version_min: int = 0,
+        version_max: int | None = None,
+        purpose: str = DATA,
+    ) -> R:
+        """Ask one broker, once."""
+        link = await self.link(broker_id, purpose=purpose)
+        version = sayable(message, link.versions.pick(type(message)))
+        if version < version_min:
+            name = api_name(type(message))
+            raise UnsupportedVersion(f"broker {broker_id} knows {name} up to version {version} only")
+        return await link.request(
+            message,
+            response_type,
+            version=version if version_max is None else min(version, version_max),
+            timeout_ms=timeout_ms if timeout_ms is not None else self.config.request_timeout_ms,
+        )
+
+    async def ask_any(self, message: ApiMessage, response_type: type[R]) -> R:
+        async def once() -> R:
+            link = await self.any_link()
+            return await link.request(message, response_type, timeout_ms=self.config.request_timeout_ms)
+
+        return await self.retrying(api_name(type(message)), once)
+
+    async def ask_controller(
+        self,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        first_error: Callable[[R], int],
+        timeout_ms: int | None = None,
+    ) -> R:
+        """`first_error` finds a code in the response that says whether the controller was the right one to ask."""
+
+        async def once() -> R:
+            if self.image.controller_id < 0 or self.image.controller_id not in self.image.brokers:
+                await self.refresh(())
+            if self.image.controller_id < 0:
+                raise BrokerRefused(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
+            response = await self.ask(self.image.controller_id, message, response_type, timeout_ms=timeout_ms)
+            if first_error(response) == ErrorCode.NOT_CONTROLLER:
+                raise BrokerRefused(ErrorCode.NOT_CONTROLLER)
+            return response
+
+        return await self.retrying(api_name(type(message)), once)
+
+    # -- coordinators ---------------------------------------------------------------------------------------------------
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """The broker id of the coordinator of a group or a transactional id."""
+        return (await self._find_coordinators(kind, [key]))[key]
+
+    async def _find_coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, int]:
+        unknown = [key for key in keys if (kind, key) not in self._coordinators]
+        if unknown:
+            link = await self.any_link()
+            many = link.versions.pick(FindCoordinatorRequest) >= 4
+            for some in [unknown] if many else [[key] for key in unknown]:
+                # Both ways of asking are filled in, and the version decides.
+                response = await link.request(
+                    FindCoordinatorRequest(key=some[0], key_type=kind, coordinator_keys=some),
+                    FindCoordinatorResponse,
+                    timeout_ms=self.config.request_timeout_ms,
+                )
+                if not many:
+                    check(response.error_code, response.error_message or some[0])
+                    self._coordinators[kind, some[0]] = response.node_id
+                for found in response.coordinators:
+                    check(found.error_code, found.error_message or found.key)
+                    self._coordinators[kind, found.key] = found.node_id
+        known = {key: self._coordinators[kind, key] for key in keys}
+        if any(broker_id not in self.image.brokers for broker_id in known.values()):
+            await self.refresh(())
+        return known
+
+    async def ask_coordinator(
+        self,
+        key: str,
+        message: ApiMessage,
+        response_type: type[R],
+        *,
+        kind: int = GROUP,
+        error_of: Callable[[R], int],
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
+    ) -> R:
+        """Ask, and look again for the coordinator while it says that it is not (or not yet) the one."""
+        answers = await self.ask_coordinators(
+            {key: message}, response_type, kind=kind, error_of=error_of, timeout_ms=timeout_ms, version_max=version_max
+        )
+        return answers[key]
+
+    async def ask_coordinators(
+        self,
+        requests: Mapping[str, ApiMessage],
+        response_type: type[R],
+        *,
+        kind: int,
+        error_of: Callable[[R], int],
+        again: Collection[ErrorCode] = COORDINATOR_TROUBLE,
+        timeout_ms: int | None = None,
+        version_min: int = 0,
+        version_max: int | None = None,
+    ) -> dict[str, R]:
+        """Each key's coordinator, all at once, until each has given an answer whose code is not in `again`.
+
+        Keys whose coordinator does not know `version_min` are left out: others may have done their part already.
+        """
+        answers: dict[str, R] = {}
+        too_old: set[str] = set()
+
+        async def one(key: str, broker_id: int) -> None:
+            try:
+                response = await self.ask(
+                    broker_id, requests[key], response_type, timeout_ms=timeout_ms,
+                    version_min=version_min, version_max=version_max, purpose=COORDINATION,
+                )  # fmt: skip
+            except UnsupportedVersion:
+                if not version_min:
+                    raise
+                too_old.add(key)
+                return
+            except ClientError:
+                self._coordinators.pop((kind, key), None)
+                raise
+            code = error_code(error_of(response))
+            if code in _STALE_COORDINATOR:
+                self._coordinators.pop((kind, key), None)
+            if code in again:
+                raise BrokerRefused(code, key)
+            answers[key] = response
+
+        async def once() -> None:
+            left = [key for key in requests if key not in answers and key not in too_old]
+            brokers = await self._find_coordinators(kind, left)
+            outcomes = await self.io.together([one(key, brokers[key]) for key in left])
+            troubles = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
+            if troubles:
+                raise next((trouble for trouble in troubles if not trouble.retriable), troubles[0])
+
+        what = api_name(response_type) + (f" of {len(requests)} ids" if len(requests) > 1 else "")
+        await self.retrying(what, once, pause_ms=_COORDINATOR_PAUSE_MS)
+        return {key: answers[key] for key in requests if key in answers}
+
+    # -- patience -------------------------------------------------------------------------------------------------------
+
+    async def retrying(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: int | None = None,
+        pause_ms: int | None = None,
+    ) -> T:
+        """Carry out `attempt` until it succeeds, fails for good, or the time is up. `pause_ms` is the first pause."""
+        allowed_ms = self.config.api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_s = self.io.now_s() + allowed_ms / 1000
+        tries = 0
+        while True:
+            try:
+                return await attempt()
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                was_lost = isinstance(error, ConnectionLost | RequestTimedOut)
+                if was_lost and self._fails_early and not self.image.brokers and tries >= _BOOTSTRAP_TRIES:
+                    raise
+                if was_lost or (isinstance(error, BrokerRefused) and error.code in _STALE_METADATA):
+                    self._image_at_s = float("-inf")
+                    self.image = ClusterImage(brokers=self.image.brokers, cluster_id=self.image.cluster_id)
+                pause_s = self._backoff_s(tries, self.config.retry_backoff_ms if pause_ms is None else pause_ms)
+                if self.io.now_s() + pause_s >= deadline_s:
+                    raise DeadlineExceeded(f"{what}: gave up after {allowed_ms} ms: {error}") from error
+                tries += 1
+                await self.io.pause(pause_s)
+
+    def _backoff_s(self, tries: int, first_ms: int) -> float:
+        """Doubling up to `retry.backoff.max.ms`, 20 % either way, as Kafka's clients do."""
+        pause_ms: int = min(first_ms << min(tries, 20), self.config.retry_backoff_max_ms)
+        return pause_ms * self._chance.uniform(0.8, 1.2) / 1000

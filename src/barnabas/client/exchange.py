@@ -1,0 +1,185 @@
+"""What travels on one connection, without the connection: requests become bytes, frames become answers, in order.
+
+Pure, and shared by the asyncio connection and the blocking one. Answers come in the order of the requests, and each must
+carry the correlation id that is due. Anything else is `Malformed`, which ends the connection.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from barnabas.client.errors import UnsupportedVersion, check
+from barnabas.client.image import NO_TOPIC_ID
+from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.protocol import codec, frame
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.fetch import FetchRequest
+from barnabas.protocol.messages.offset_commit import OffsetCommitRequest
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopics
+from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.protocol.versions import VersionRange, api_of
+
+R = TypeVar("R", bound=ApiMessage)
+P = TypeVar("P", bound="Pending")
+
+SOFTWARE_NAME: Final = "barnabas"
+SOFTWARE_VERSION: Final = "0.1.0"
+
+_SHORT: Final = struct.Struct(">h")
+_UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
+
+
+@dataclass(slots=True)
+class BrokerVersions:
+    """The answer to ApiVersions, by API key."""
+
+    apis: dict[int, VersionRange] = field(default_factory=dict)
+    #: `feature name: (lowest, highest)`, what the broker could do.
+    supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: `feature name: (lowest, highest)`, what the cluster has agreed on.
+    finalized_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def pick(self, message: type[ApiMessage]) -> int:
+        """The highest version that both sides speak."""
+        served = self.apis.get(message.API_KEY)
+        if served is None:
+            raise UnsupportedVersion(f"the broker does not serve {api_name(message)} (key {message.API_KEY})")
+        version = min(served.max_version, message.MAX_VERSION)
+        if version < served.min_version or version < message.MIN_VERSION:
+            raise UnsupportedVersion(
+                f"{api_name(message)}: the broker serves versions {served.min_version} to {served.max_version}, "
+                f"this client knows {message.MIN_VERSION} to {message.MAX_VERSION}"
+            )
+        return version
+
+
+_UNNAMED: Final = (OffsetFetchRequestTopics(),)
+#: The last versions that name topics, and the topics of a request: from the next version on there are only ids.
+_NAMES_UP_TO: Final[dict[int, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
+    ProduceRequest.API_KEY: (12, lambda request: request.topic_data),
+    FetchRequest.API_KEY: (12, lambda request: request.topics),
+    OffsetCommitRequest.API_KEY: (9, lambda request: request.topics),
+    # Without topics the answer has ids that this client may not know.
+    OffsetFetchRequest.API_KEY: (9, lambda request: request.groups[0].topics or _UNNAMED),
+}
+
+
+def sayable(message: ApiMessage, version: int) -> int:
+    """At most the last version that names topics, unless the request knows the id of each of its topics."""
+    if message.API_KEY not in _NAMES_UP_TO:
+        return version
+    named, topics_of = _NAMES_UP_TO[message.API_KEY]
+    if version <= named or all(topic.topic_id != NO_TOPIC_ID for topic in topics_of(message)):
+        return version
+    return named
+
+
+def api_name(message: type[ApiMessage]) -> str:
+    return message.__name__.removesuffix("Request").removesuffix("Response")
+
+
+class Pending:
+    """A request that was sent and has no answer yet. Each shell adds what it waits with."""
+
+    __slots__ = ("correlation_id", "name", "response_type", "version")
+
+    def __init__(self, correlation_id: int, name: str, response_type: type[ApiMessage], version: int) -> None:
+        self.correlation_id = correlation_id
+        self.name = name
+        self.response_type = response_type
+        self.version = version
+
+
+class Exchange(Generic[P]):
+    """`P` is the shell's own kind of `Pending`."""
+
+    def __init__(self, make_pending: type[P], *, client_id: str, response_bytes_max: int) -> None:
+        self.client_id = client_id
+        self.versions = BrokerVersions()
+        #: Sent and not answered, oldest first.
+        self.unanswered: deque[P] = deque()
+        self._make_pending = make_pending
+        self._response_bytes_max = response_bytes_max
+        self._correlation_id = 0
+
+    def request(
+        self, message: ApiMessage, response_type: type[ApiMessage] | None, version: int | None
+    ) -> tuple[bytes, P]:
+        """The bytes to send. `version` defaults to the highest that both sides speak."""
+        if response_type is None:
+            response_type = api_of(message.API_KEY).response_class
+        if version is None:
+            version = self.versions.pick(type(message))
+        data = self.post(message, version)
+        pending = self._make_pending(self._correlation_id, api_name(type(message)), response_type, version)
+        self.unanswered.append(pending)
+        return data, pending
+
+    def post(self, message: ApiMessage, version: int | None) -> bytes:
+        """The bytes of a request that gets no answer: Produce with acks=0."""
+        if version is None:
+            version = self.versions.pick(type(message))
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return frame.encode_request(message, version, self._correlation_id, self.client_id)
+
+    def check_size(self, size: int) -> None:
+        """Before room is made for a response that claims so many bytes."""
+        if not 4 <= size <= self._response_bytes_max:
+            raise Malformed(f"a response of {size} bytes (this client takes up to {self._response_bytes_max})")
+
+    def answer(self, data: memoryview) -> tuple[P, ApiMessage]:
+        """One frame, without its size: which request it answers, and the answer."""
+        if not self.unanswered:
+            raise Malformed("a response that nothing asked for")
+        pending = self.unanswered[0]
+        response_type, version = pending.response_type, pending.version
+        correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
+        if correlation_id != pending.correlation_id:
+            raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
+        if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
+            version = 0  # KIP-511: the broker does not know the version that it was asked in
+        response = codec.decode(response_type, data, version, offset)
+        self.unanswered.popleft()
+        return pending, response
+
+
+class Link(Protocol):
+    """A connection as the core of the client uses it; which shell it belongs to does not matter."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def versions(self) -> BrokerVersions: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+    async def request(
+        self, message: ApiMessage, response_type: type[R], *, version: int | None = None, timeout_ms: int
+    ) -> R: ...
+
+    def close(self) -> None: ...
+
+
+async def negotiate(link: Link, timeout_ms: int) -> BrokerVersions:
+    """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    version = ApiVersionsRequest.MAX_VERSION
+    response = await link.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        served = next((api.max_version for api in response.api_keys if api.api_key == ApiVersionsRequest.API_KEY), 0)
+        version = max(0, min(served, ApiVersionsRequest.MAX_VERSION))
+        response = await link.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
+    check(response.error_code)
+    return BrokerVersions(
+        apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
+        supported_features={f.name: (f.min_version, f.max_version) for f in response.supported_features},
+        finalized_features={f.name: (f.min_version_level, f.max_version_level) for f in response.finalized_features},
+    )

@@ -1,0 +1,189 @@
+"""Fetches: what to ask of a leader, and what its answer holds. No I/O of its own, for both shells.
+
+Raw batches are views of the response (nothing is copied); `Fetched.records()` decodes them.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.client.core import ClusterCore
+from barnabas.client.errors import BrokerRefused, check, error_code
+from barnabas.client.image import NO_TOPIC_ID, ClusterImage
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.core.words import READ_COMMITTED, READ_UNCOMMITTED
+from barnabas.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from barnabas.protocol.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHeader, check_crc, iter_batches
+from barnabas.protocol.records import ControlType, Record, control_type, iter_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """By Kafka's names and with Kafka's defaults."""
+
+    isolation_level: int = READ_UNCOMMITTED
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    fetch_max_wait_ms: int = 500
+    #: `earliest`, `latest`, or `none`: then an offset out of range is an error.
+    auto_offset_reset: str = "latest"
+    check_crcs: bool = True
+    client_rack: str = ""
+    retry_backoff_ms: int = 100
+
+
+_LENGTH: Final = struct.Struct(">i")
+
+
+def whole_batches_end(data: memoryview | bytes) -> int:
+    """A broker cuts the last batch where the fetch's size ends: the place of that batch, or the end of `data`."""
+    pos, end = 0, len(data)
+    while end - pos >= HEADER_SIZE:
+        after = pos + LOG_OVERHEAD + int(_LENGTH.unpack_from(data, pos + LENGTH_AT)[0])
+        if not pos < after <= end:
+            break
+        pos = after
+    return pos
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch brought of one partition."""
+
+    partition: TopicPartition
+    #: Whole batches (the last may be cut); the first may begin before `position`.
+    data: memoryview | bytes
+    #: Records below it were not asked for.
+    position: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    #: A broker that holds a client to its quota answers with nothing, and says for how long.
+    throttle_time_ms: int = 0
+
+    def batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Place in `data` and header of each whole batch."""
+        return iter_batches(self.data, 0, whole_batches_end(self.data))
+
+    def records(self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True) -> Iterator[Record]:
+        """What an application sees: no control records, and with READ_COMMITTED none of aborted transactions."""
+        for pos, header in self.visible_batches(isolation_level=isolation_level, check_crcs=check_crcs):
+            for record in iter_records(self.data, pos, header):
+                if record.offset >= self.position:
+                    yield record
+
+    def visible_batches(
+        self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Place and header of each batch whose records an application sees."""
+        aborted = sorted(self.aborted, key=lambda entry: entry.first_offset)
+        in_aborted: set[int] = set()
+        for pos, header in self.batches():
+            if check_crcs:
+                check_crc(self.data, pos, header)
+            if isolation_level == READ_COMMITTED:
+                while aborted and aborted[0].first_offset <= header.last_offset:
+                    in_aborted.add(aborted.pop(0).producer_id)
+                if header.is_control:
+                    marker = next(iter_records(self.data, pos, header), None)
+                    if marker is not None and control_type(marker.key) is ControlType.ABORT:
+                        in_aborted.discard(header.producer_id)
+                    continue
+                if header.is_transactional and header.producer_id in in_aborted:
+                    continue
+            elif header.is_control:
+                continue
+            yield pos, header
+
+    @property
+    def next_position(self) -> int:
+        """Past the last whole batch, whatever it held."""
+        position = self.position
+        for _, header in self.batches():
+            position = header.last_offset + 1
+        return max(position, self.position)
+
+
+def fetch_request(config: ConsumerConfig, positions: Mapping[TopicPartition, int], image: ClusterImage) -> FetchRequest:
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for (topic, index), offset in positions.items():
+        by_topic.setdefault(topic, []).append(
+            FetchPartition(
+                partition=index,
+                # KIP-320: a broker that no longer leads must not answer from a log that is behind.
+                current_leader_epoch=image.leader_epoch_of(TopicPartition(topic, index)),
+                fetch_offset=offset,
+                partition_max_bytes=config.partition_max_bytes,
+            )
+        )
+    return FetchRequest(
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        isolation_level=config.isolation_level,
+        topics=[
+            FetchTopic(topic=topic, topic_id=image.topic_id(topic), partitions=parts)
+            for topic, parts in by_topic.items()
+        ],
+        rack_id=config.client_rack,
+    )
+
+
+def fetched_of(
+    request: FetchRequest, response: FetchResponse, positions: Mapping[TopicPartition, int]
+) -> Iterator[tuple[ErrorCode, Fetched]]:
+    """What came of each partition, with its error."""
+    names = {topic.topic_id: topic.topic for topic in request.topics if topic.topic_id != NO_TOPIC_ID}
+    for topic in response.responses:
+        for part in topic.partitions:
+            partition = TopicPartition(topic.topic or names.get(topic.topic_id, ""), part.partition_index)
+            if partition in positions:
+                yield error_code(part.error_code), _fetched(partition, positions[partition], part, response)
+
+
+def _fetched(partition: TopicPartition, position: int, part: PartitionData, response: FetchResponse) -> Fetched:
+    records = part.records if part.records is not None else b""
+    assert isinstance(records, bytes | memoryview)
+    return Fetched(
+        partition=partition,
+        data=records,
+        position=position,
+        high_watermark=part.high_watermark,
+        last_stable_offset=part.last_stable_offset,
+        log_start_offset=part.log_start_offset,
+        aborted=tuple(part.aborted_transactions or ()),
+        throttle_time_ms=response.throttle_time_ms,
+    )
+
+
+async def fetch_one(cluster: ClusterCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
+    """From the leader of one partition; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised."""
+    positions = {partition: offset}
+
+    async def once() -> Fetched:
+        (leader,) = await cluster.leaders(positions)
+        request = fetch_request(config, positions, cluster.image)
+        response = await cluster.ask(
+            leader,
+            request,
+            FetchResponse,
+            timeout_ms=cluster.config.request_timeout_ms + config.fetch_max_wait_ms,
+        )
+        check(response.error_code)
+        for code, fetched in fetched_of(request, response, positions):
+            check(code, str(partition))
+            return fetched
+        raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for {partition}")
+
+    return await cluster.retrying(f"fetch of {partition}", once)

@@ -1,0 +1,113 @@
+"""The words of Kafka's protocol that have numbers, each in one place: brokers, clients, tools and Spark all use these."""
+
+from enum import IntEnum
+from typing import Final
+
+#: `isolation.level`, as Fetch and ListOffsets number it.
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+#: Times that are none: what ListOffsets takes instead of a timestamp.
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+#: What `auto.offset.reset` may say, and the time that ListOffsets knows it by.
+OFFSET_RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class AclOperation(IntEnum):
+    """What an entry allows or denies; `ANY` stands in filters, `ALL` in entries."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+    # Enum's own is a call into Python, and every authorization hashes one.
+    __hash__ = int.__hash__
+
+    @classmethod
+    def _missing_(cls, value: object) -> "AclOperation":
+        return cls.UNKNOWN  # of a newer cluster
+
+
+class AclResourceType(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+    __hash__ = int.__hash__
+
+
+class PatternType(IntEnum):
+    """How an entry's resource name is meant. `ANY` and `MATCH` (whatever applies to a name) stand in filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+class ConfigResourceType(IntEnum):
+    """Whose settings DescribeConfigs and AlterConfigs are about."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a setting's value comes from."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ConfigSource":
+        return cls.UNKNOWN  # of a newer cluster
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
