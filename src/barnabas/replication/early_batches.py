@@ -11,12 +11,21 @@ A true gap is not hidden for long: four batches may follow the one that is missi
 judges, as it does where nothing was refused and no leader elected. Owner: the event loop.
 """
 
+import struct
 from typing import Final
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import NO_PRODUCER_ID, TopicPartition
-from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, MAGIC_AT, MAGIC_V2, BatchHeader, increment_sequence
+from barnabas.protocol.record_batch import (
+    HEADER,
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
+    PRODUCER_ID_AT,
+    BatchHeader,
+    increment_sequence,
+)
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import BATCHES_RETAINED, is_ahead
 
@@ -30,6 +39,8 @@ ELECTED_S: Final = 10.0
 _NOT_YET: Final = ErrorCode.NOT_ENOUGH_REPLICAS
 #: Whether these bytes are what the producer sent is not known: its name would be no more certain.
 _UNTRUSTED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE})
+
+_producer_id = struct.Struct(">q").unpack_from
 
 
 class _Missing:
@@ -93,11 +104,16 @@ class EarlyBatches:
 
     def code_for(self, tp: TopicPartition, records: memoryview | bytearray, log: Log | None) -> ErrorCode:
         """What to answer a client's batch with that is early; NONE where it is not, and the log may judge it."""
+        if len(records) < HEADER_SIZE:
+            return ErrorCode.NONE
+        # Everybody who writes comes here for a while after an election: most have nothing to do with it.
+        key = (tp, _producer_id(records, PRODUCER_ID_AT)[0])
+        missing = self.missing.get(key)
+        if missing is None and tp not in self._elected_s:
+            return ErrorCode.NONE
         header = _header(records)
         if header is None:
             return ErrorCode.NONE
-        key = (tp, header.producer_id)
-        missing = self.missing.get(key)
         if missing is not None and (
             header.producer_epoch != missing.epoch
             or header.base_sequence == missing.sequence
