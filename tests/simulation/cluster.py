@@ -79,6 +79,8 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             process.on_end = self._ended
         self.clients: list[Client] = []
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._states_zxid = -1
         self.stranger = Stranger(self, "stranger")
         self._capture = _LogCapture(self)
 
@@ -102,7 +104,8 @@ class SimCluster:
             "transaction.state.log.min.isr": "2",
             "min.insync.replicas": "2",
             "replica.lag.time.max.ms": str(scenario.replica_lag_ms),
-            "replica.fetch.wait.max.ms": "300",
+            "replica.fetch.wait.max.ms": "500",
+            "log.index.size.max.bytes": "8192",
             "replica.socket.timeout.ms": "3000",
             "controller.socket.timeout.ms": "3000",
             "request.timeout.ms": "3000",
@@ -203,8 +206,13 @@ class SimCluster:
         """What ZooKeeper has; empty while it is away."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return {}
-        nodes = self.zookeeper.server.service.machine.tree.nodes
-        states = {}
+        machine = self.zookeeper.server.service.machine
+        if machine.last_zxid == self._states_zxid:
+            return self._states
+        self._states_zxid = machine.last_zxid
+        nodes = machine.tree.nodes
+        states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._states = states
         for path, node in nodes.items():
             if path.startswith("/brokers/topics/") and path.endswith("/state") and node.data:
                 _, _, _, topic, _, index, _ = path.split("/")

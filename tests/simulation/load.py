@@ -208,7 +208,7 @@ class Reader(Client):
         config = ConsumerConfig(
             isolation_level=self._isolation,
             auto_offset_reset="earliest",
-            fetch_max_wait_ms=self.chance.choice([100, 500]),
+            fetch_max_wait_ms=self.chance.choice([300, 1_000]),
             partition_max_bytes=self.chance.choice([300, 1024 * 1024]),
         )
         async with self.connect() as cluster, Consumer(cluster, config) as consumer:
@@ -251,7 +251,7 @@ class GroupReader(Client):
             heartbeat_interval_ms=1_000,
             enable_auto_commit=False,
         )
-        config = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="earliest", fetch_max_wait_ms=300)
+        config = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="earliest", fetch_max_wait_ms=500)
         async with (
             self.connect(api_timeout_ms=10_000) as cluster,
             GroupConsumer(cluster, group, topics=self._topics, config=config) as consumer,

@@ -7,7 +7,7 @@ from random import Random
 VARIED: dict[str, tuple[str, ...]] = {
     "transaction.partition.verification.enable": ("true", "true", "true", "false"),
     "transaction.two.phase.commit.enable": ("false", "true"),
-    "replica.fetch.wait.max.ms": ("50", "300", "500"),
+    "replica.fetch.wait.max.ms": ("100", "500", "500"),
     "num.replica.fetchers": ("1", "2"),
     "log.flush.interval.messages": ("9223372036854775807", "9223372036854775807", "1", "10"),
     "log.flush.interval.ms": ("9223372036854775807", "1000"),
