@@ -465,13 +465,7 @@ class Broker:
         context = self.context
 
         def log_of(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> InternalTopicLog:
-            return InternalTopicLog(
-                topic,
-                self.replicas,
-                self._pool,
-                codec=codec,
-                guard_of=lambda tp, producer_id: self.transactions.verifier.take_guard(tp, producer_id),
-            )
+            return InternalTopicLog(topic, self.replicas, self._pool, codec=codec)
 
         self.groups = group_parts.assemble(
             context,

@@ -137,10 +137,10 @@ def assemble(
 
 def offsets_verifier(
     context: BrokerContext, verifier: Callable[[], Verifier]
-) -> Callable[[TransactionToVerify], Awaitable[None]]:
+) -> Callable[[TransactionToVerify], Awaitable[object | None]]:
     """What the group coordinator asks before it writes offsets in a transaction."""
 
-    async def verify(transaction: TransactionToVerify) -> None:
+    async def verify(transaction: TransactionToVerify) -> object | None:
         try:
             log = context.replicas.require(TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)).leader_log()
         except Refused as refusal:
@@ -153,5 +153,6 @@ def offsets_verifier(
         )
         if verdict.error is not ErrorCode.NONE:
             raise Refused(verdict.error, verdict.message)
+        return verdict.guard
 
     return verify

@@ -42,7 +42,7 @@ from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from barnabas.runtime.coordinator import CoordinatorRuntime
 from barnabas.runtime.internal_log import CoordinatorLog
-from barnabas.runtime.machine import Marker, Producer, Reply
+from barnabas.runtime.machine import Marker, Producer, Reply, Result, Ticket
 from barnabas.runtime.shard import ShardState
 from barnabas.runtime.timers import Timers
 
@@ -59,8 +59,8 @@ class TransactionToVerify(NamedTuple):
     api_version: int
 
 
-#: Raises `Refused` when there is no such transaction.
-VerifyTransaction = Callable[[TransactionToVerify], Awaitable[None]]
+#: The guard to append with, if one is needed. Raises `Refused` when there is no such transaction.
+VerifyTransaction = Callable[[TransactionToVerify], Awaitable[object | None]]
 
 
 async def trust(transaction: TransactionToVerify) -> None:
@@ -203,7 +203,7 @@ class GroupCoordinator:
     ) -> TxnOffsetCommitResponse:
         partition = self.partition_for(request.group_id)
         self._runtime.require(partition)
-        await self._verify_transaction(
+        guard = await self._verify_transaction(
             TransactionToVerify(
                 partition,
                 request.transactional_id,
@@ -212,10 +212,13 @@ class GroupCoordinator:
                 requester.api_version,
             )
         )
-        return await self._runtime.write(
-            partition,
-            lambda machine, ticket: machine.commit_offsets_in_transaction(request, requester, self._now_ms()),
-        )
+
+        def commit(machine: GroupMachine, ticket: Ticket) -> Result[TxnOffsetCommitResponse]:
+            result = machine.commit_offsets_in_transaction(request, requester, self._now_ms())
+            result.guard = guard
+            return result
+
+        return await self._runtime.write(partition, commit)
 
     async def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool

@@ -18,10 +18,11 @@ class CoordinatorLog(Protocol):
         records: Sequence[KeyValue],
         *,
         producer: Producer,
+        guard: object | None = None,
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
-        """Append as leader with acks=all and return the first offset, or raise `Refused`.
+        """Append as leader with acks=all and return the first offset, or raise `Refused`. `guard`: see `Result`.
 
         `on_committed` is called exactly once, before this returns where nobody else is in the ISR. An error says that the
         records may never be committed by this leader: it is for one that lost its leadership, not for one whose

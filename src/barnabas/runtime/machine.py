@@ -86,6 +86,8 @@ class Result(Generic[R]):
     effects: list[Effect] = field(default_factory=list)
     #: Set for offsets committed inside a transaction.
     producer: Producer = NO_PRODUCER
+    #: Shows the log that this transaction was verified, where these records begin it in the partition (KIP-890).
+    guard: object | None = None
     #: Goes on for the same ticket once the records are in the log and replayed.
     then: "Callable[[], Result[R]] | None" = None
     #: Called where the log refuses the records: takes back what was done to state that is not in the log, timers included.

@@ -289,7 +289,12 @@ class Shard(Generic[M]):
 
         now_ms, producer, replay = self._context.now_ms(), result.producer, self.machine.replay
         first = self._context.log.append(
-            self.partition, result.records, producer=producer, now_ms=now_ms, on_committed=committed
+            self.partition,
+            result.records,
+            producer=producer,
+            guard=result.guard,
+            now_ms=now_ms,
+            on_committed=committed,
         )
         self._writes = number
         try:

@@ -36,12 +36,8 @@ class InternalTopicLog:
         pool: Executor,
         *,
         codec: Callable[[], int] = lambda: Codec.NONE,
-        guard_of: Callable[[TopicPartition, int], object | None] = lambda tp, producer_id: None,
     ) -> None:
-        """`codec` compresses what is appended. `guard_of` gives the guard of a verified transaction whose first records
-        here are about to be written.
-        """
-        self._guard_of = guard_of
+        """`codec` compresses what is appended."""
         self._topic = topic
         self._replicas = replicas
         self._pool = pool
@@ -53,6 +49,7 @@ class InternalTopicLog:
         records: Sequence[KeyValue],
         *,
         producer: Producer,
+        guard: object | None = None,
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
@@ -67,7 +64,7 @@ class InternalTopicLog:
             self._batch(records, producer, now_ms),
             origin=Origin.COORDINATOR,
             now_ms=now_ms,
-            guard=self._guard_of(tp, producer.producer_id) if producer.producer_id >= 0 else None,
+            guard=guard,
             on_committed=committed,
         )
 

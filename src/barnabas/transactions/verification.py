@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 #: the markers are being written.
 RETRY_MAX_MS: Final = 100
 RETRY_BACKOFF_MS: Final = 20
-#: Confirmed offset commits whose append is still to come. One that is forgotten is refused, and the client asks again.
-GUARDS_MAX: Final = 10_000
 
 
 class Asked(Enum):
@@ -108,7 +106,6 @@ class Verifier:
         self._pause = pause
         self._queues: dict[BrokerId, list[_Pending]] = {}
         self._under_way: dict[tuple[Question, tuple[tuple[TopicPartition, object], ...]], _Pending] = {}
-        self._guards: dict[tuple[TopicPartition, int], object] = {}
 
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
 
@@ -197,19 +194,11 @@ class Verifier:
     async def verify_offsets(
         self, transactional_id: str, identity: Identity, offsets_log: Log, asked: Asked
     ) -> Verified:
-        """For TxnOffsetCommit; the guard of a confirmed one is kept for the append that follows: see `take_guard`."""
+        """For TxnOffsetCommit."""
         if asked is not Asked.ADD and not offsets_log.producers.transaction_verification:
             return Verified(ErrorCode.NONE)
         [verdict] = await self._verify(transactional_id, identity, [(offsets_log, NO_SEQUENCE)], asked, _offsets_error)
-        if verdict.guard is not None and verdict.error is ErrorCode.NONE:
-            self._guards[offsets_log.partition, identity.producer_id] = verdict.guard
-            if len(self._guards) > GUARDS_MAX:
-                del self._guards[next(iter(self._guards))]
         return verdict
-
-    def take_guard(self, partition: TopicPartition, producer_id: int) -> object | None:
-        """The guard of the last confirmed verification; worthless if a marker has been written since, so safe to use."""
-        return self._guards.pop((partition, producer_id), None)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

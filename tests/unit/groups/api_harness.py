@@ -48,6 +48,8 @@ class MemoryLog:
         self.pending: list[Callable[[ErrorCode], None]] = []
         self.commits_at_once = True
         self.refuses_with: ErrorCode | None = None
+        #: Of the last append.
+        self.guard: object | None = None
         #: Cleared: the log takes its time to load.
         self.may_load = asyncio.Event()
         self.may_load.set()
@@ -58,11 +60,13 @@ class MemoryLog:
         records: Sequence[KeyValue],
         *,
         producer: Producer,
+        guard: object | None = None,
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
         if self.refuses_with is not None:
             raise Refused(self.refuses_with)
+        self.guard = guard
         entries = self.entries.setdefault(partition, [])
         first = len(entries)
         for offset, record in enumerate(records, start=first):
@@ -150,6 +154,7 @@ class FakeBroker:
             authorizer=self.rules,
         )
         self.verified: list[object] = []
+        self.guard = object()
         self.verification_error: ErrorCode | None = None
         parts = group_parts.assemble(
             self.context,
@@ -172,10 +177,11 @@ class FakeBroker:
         self.tasks.append(task)
         return task
 
-    async def _verify(self, transaction: object) -> None:
+    async def _verify(self, transaction: object) -> object:
         self.verified.append(transaction)
         if self.verification_error is not None:
             raise Refused(self.verification_error)
+        return self.guard
 
     async def _create_topic(self, name: str, partitions: int, factor: int, settings: Mapping[str, str]) -> ErrorCode:
         self.created.append((name, partitions, factor, settings))

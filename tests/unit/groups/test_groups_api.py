@@ -227,6 +227,7 @@ def test_offsets_are_committed_in_a_transaction_in_every_version(version: int) -
         assert codes == {"orders": ErrorCode.NONE, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         [verified] = broker.verified
         assert verified == (broker.coordinator.partition_for("g"), "tx", 9, 2, version)
+        assert broker.log.guard is broker.guard
         assert await fetched(broker) == -1
         partition = broker.coordinator.partition_for("g")
         broker.coordinator.txn_completed(partition, 9, 2, committed=True, offset=1)

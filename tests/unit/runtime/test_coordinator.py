@@ -59,6 +59,7 @@ class FakeLog:
         records: Sequence[KeyValue],
         *,
         producer: Producer,
+        guard: object | None = None,
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:

@@ -322,18 +322,17 @@ def test_a_broker_that_may_not_ask_tells_the_client_nothing_of_it() -> None:
     run(scenario)
 
 
-def test_offsets_keep_their_guard_for_the_append_that_follows() -> None:
+def test_offsets_are_confirmed_with_a_guard_or_refused_in_a_group_coordinators_words() -> None:
     async def scenario(world: World) -> None:
         log: Any = world.logs[A0]
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
         assert verdict.error is ErrorCode.NONE
-        guard = world.verifier.take_guard(A0, PRODUCER.producer_id)
-        assert guard is verdict.guard
-        assert world.verifier.take_guard(A0, PRODUCER.producer_id) is None
+        log.append(PRODUCER, -1, verdict.guard)  # offsets have no sequence
+        log.mark(PRODUCER)
         world.coordinator.errors[A0] = [ErrorCode.NOT_COORDINATOR]
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
         assert verdict.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert world.verifier.take_guard(A0, PRODUCER.producer_id) is None
+        assert verdict.guard is None
 
     run(scenario)
 

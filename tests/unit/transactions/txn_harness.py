@@ -152,6 +152,7 @@ class MemoryLog:
         records: Sequence[KeyValue],
         *,
         producer: Producer,
+        guard: object | None = None,
         now_ms: int,
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
