@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
-from barnabas.api.entity_settings import WriteConfig
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.describe import (

@@ -4,7 +4,6 @@ ConsumerGroupDescribe v0 and v1 (member types).
 Where the protocol is off, heartbeats are refused with UNSUPPORTED_VERSION: a client then says so, or falls back.
 """
 
-from barnabas.api.later import answer_later, requester_of
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
@@ -21,6 +20,7 @@ from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.later import answer_later, requester_of
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 

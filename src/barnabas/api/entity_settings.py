@@ -4,7 +4,7 @@ Read at the start, then by notification; written for everyone, and seen here at 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from barnabas.api.security_parts import SecurityParts
 from barnabas.coordination import paths
@@ -16,9 +16,6 @@ from barnabas.core.ids import BrokerId
 from barnabas.server.quota_parts import QuotaParts
 
 log = logging.getLogger(__name__)
-
-#: Replaces an entity's settings in ZooKeeper and here: (entity type, name, settings).
-WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 
 
 class EntitySettings:

@@ -6,7 +6,6 @@ Records leave as file ranges: the handler never sees their bytes. v17's director
 
 from collections.abc import Iterable, Sequence
 
-from barnabas.api.leader_hint import MOVED, tell_leader
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.codec import RecordsRef
@@ -28,6 +27,7 @@ from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""

@@ -6,7 +6,6 @@ Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are no
 
 from typing import Protocol, TypeVar
 
-from barnabas.api.later import answer_later, replying, requester_of
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId
 from barnabas.groups.coordinator import GroupCoordinator
@@ -45,6 +44,7 @@ from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.later import answer_later, replying, requester_of
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 #: From this version of OffsetCommit and OffsetFetch on, topics are named by their ids.

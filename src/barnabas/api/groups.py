@@ -2,7 +2,6 @@
 reasons KIP-800), SyncGroup v0 to v5 (KIP-559), Heartbeat v0 to v4, LeaveGroup v0 to v5 (batched, KIP-345).
 """
 
-from barnabas.api.later import answer_later, requester_of
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
@@ -19,6 +18,7 @@ from barnabas.protocol.versions import api_named
 from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.later import answer_later, requester_of
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 #: From this version of JoinGroup on, "no protocol" is null and not the empty string.

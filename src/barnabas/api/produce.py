@@ -7,7 +7,6 @@ v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of 
 import asyncio
 from collections.abc import Callable
 
-from barnabas.api.leader_hint import MOVED, tell_leader
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.compression import Codec
@@ -38,6 +37,7 @@ from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin

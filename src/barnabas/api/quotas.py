@@ -6,9 +6,8 @@ addresses have `connection_creation_rate`. All of them are enforced.
 
 from typing import Final
 
-from barnabas.api.entity_settings import WriteConfig
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

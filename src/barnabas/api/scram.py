@@ -7,10 +7,9 @@ never comes here: the client sends it salted and hashed.
 from collections import Counter
 from collections.abc import Mapping
 
-from barnabas.api.entity_settings import WriteConfig
 from barnabas.auth.mechanisms.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -3,7 +3,6 @@
 import logging
 
 from barnabas.api.sasl import SaslApi, SaslGate
-from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth.machine import SaslSession
 from barnabas.auth.registry import login_settings
 from barnabas.client.connection import Connection, authenticate, open_connection
@@ -13,6 +12,7 @@ from barnabas.coordination.znodes import Endpoint as BrokerEndpoint
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.errors import ConfigError
+from barnabas.security.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.security.tls import certificate_principals, listener_context, setting_text
 from barnabas.server.listener import Endpoint
 from barnabas.server.settings import control_listener_name

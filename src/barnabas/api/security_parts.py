@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from barnabas.api import delegation_tokens, sasl
-from barnabas.api.sasl_mechanisms import SaslParts
 from barnabas.api.secured_listeners import LinkSecurity, secured
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
@@ -15,6 +14,7 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.security.key_sets import KeySets
+from barnabas.security.sasl_mechanisms import SaslParts
 from barnabas.security.setup import make_tokens
 from barnabas.security.tls import Certificates
 from barnabas.security.token_store import TokenStore

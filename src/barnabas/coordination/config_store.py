@@ -5,7 +5,7 @@ Owner: the event loop. The store keeps nothing: it reads, writes, and tells a li
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
@@ -27,6 +27,8 @@ _SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
 
 #: (entity type, sanitized entity name, settings as they are now)
 ConfigListener = Callable[[str, str, Mapping[str, str]], None]
+#: Replaces an entity's settings in ZooKeeper and on this broker: (entity type, name, settings).
+WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
 
 
 class ConfigStore:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.api.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.auth import registry
 from barnabas.auth.jaas import PLAIN_MODULE
 from barnabas.auth.machine import Mechanism
@@ -17,6 +16,7 @@ from barnabas.core.config.catalog import BROKER_SETTINGS
 from barnabas.core.errors import ConfigError
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.key_sets import KeySets
+from barnabas.security.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.security.setup import make_tokens
 from tests.oauth_provider import SigningKey, key_set
 

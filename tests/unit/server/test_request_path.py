@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.api.later import answer_later
 from barnabas.broker import Broker
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.core.errors import BrokenInvariant, ErrorCode
@@ -18,6 +17,7 @@ from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.server.call import Call
+from barnabas.server.later import answer_later
 from barnabas.server.writer import TransportWriter
 from tests.unit.server.harness import Harness, PinnedRange, eventually, heartbeat
 from tests.unit.server.test_connection import on_loop
