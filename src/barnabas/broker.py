@@ -89,6 +89,7 @@ from barnabas.server.pipeline import Pipeline
 from barnabas.server.platform import Platform
 from barnabas.server.quota_parts import QuotaParts
 from barnabas.server.settings import (
+    allows_consumer_protocol,
     buffer_bytes,
     connection_limits,
     connection_rate_limits,
@@ -471,7 +472,9 @@ class Broker:
             context,
             log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_topic_compression_codec),
             create_topic=self.controller_client.create_topic,
-            consumer_protocol_enabled=lambda: self.features.level(GROUP_VERSION) >= 1,
+            consumer_protocol_enabled=lambda: (
+                self.features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(self.config)
+            ),
             timers=self._loop,
             spawn=self._spawn,
             verify_transaction=transaction_parts.offsets_verifier(context, lambda: self.transactions.verifier),

@@ -109,6 +109,12 @@ def control_listener_name(config: BrokerConfig) -> str:
     return config.control_plane_listener_name or config.inter_broker_listener_name
 
 
+def allows_consumer_protocol(config: BrokerConfig) -> bool:
+    """Whether the settings leave the consumer protocol (KIP-848) on. Kafka's default is off: it counts if somebody set it."""
+    is_set = "group.coordinator.rebalance.protocols" in config.originals
+    return not is_set or "consumer" in config.group_coordinator_rebalance_protocols
+
+
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:
     """-1 where nobody has set it: the kernel sizes a socket's buffers better than Kafka's default of 100 KB does.
 

@@ -184,9 +184,9 @@ def _check_connections(config: "BrokerConfig") -> None:
 
 
 def _check_groups(config: "BrokerConfig") -> None:
-    protocols = config.values["group.coordinator.rebalance.protocols"]
-    assert isinstance(protocols, tuple)
-    require("classic" in protocols, "Disabling the 'classic' protocol is not supported.")
+    require(
+        "classic" in config.group_coordinator_rebalance_protocols, "Disabling the 'classic' protocol is not supported."
+    )
     require(
         0 <= config.offsets_topic_compression_codec <= _CODEC_MAX,
         f"Invalid value {config.offsets_topic_compression_codec} for configuration offsets.topic.compression.codec: "

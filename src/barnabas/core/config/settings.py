@@ -129,6 +129,7 @@ class BrokerSettings:
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_size: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
     offset_metadata_max_bytes: int
     offsets_topic_replication_factor: int
     offsets_topic_num_partitions: int
