@@ -21,6 +21,7 @@ from tests.simulation.load import (
     OffsetKeeper,
     Reader,
     RecordProducer,
+    TableKeeper,
     TransactionalProducer,
 )
 from tests.simulation.network import Network
@@ -30,6 +31,13 @@ from tests.simulation.scenario import Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.world import World
 
+#: So that compaction runs within seconds.
+EAGER_COMPACTION = {
+    "segment.bytes": "1500",
+    "segment.ms": "2000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
 #: From the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
 SETTLE_S = 90.0
 
@@ -71,6 +79,8 @@ class SimCluster:
             "orders": (2, 3, {"min.insync.replicas": "2"}),
             "events": (2, 3, {"min.insync.replicas": "2", "segment.bytes": str(scenario.segment_bytes)}),
         }
+        if scenario.has_table:
+            self.topics["table"] = (1, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact", **EAGER_COMPACTION})
         self.zookeeper = ZooKeeperProcess(self.world, self.network)
         self.brokers = {
             number: BrokerProcess(self.world, self.network, number, self._settings(number))
@@ -86,7 +96,17 @@ class SimCluster:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(name, index) for name, (count, _, _) in self.topics.items() for index in range(count)]
+        """Those of the topics that keep every record."""
+        return [
+            TopicPartition(name, index)
+            for name, (count, _, configs) in self.topics.items()
+            for index in range(count)
+            if "cleanup.policy" not in configs
+        ]
+
+    @property
+    def table_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition("table", 0)] if "table" in self.topics else []
 
     def _settings(self, number: int) -> dict[str, str]:
         scenario = self.scenario
@@ -113,6 +133,8 @@ class SimCluster:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "controlled.shutdown.max.retries": "1",
             "auto.create.topics.enable": "false",
+            "log.cleaner.backoff.ms": "700",
+            "log.retention.check.interval.ms": "2000",
             "log.segment.bytes": str(scenario.segment_bytes),
             **scenario.settings.get(number, {}),
         }
@@ -144,7 +166,7 @@ class SimCluster:
 
     def _start_clients(self) -> None:
         partitions, scenario = self.partitions, self.scenario
-        topics = list(self.topics)
+        topics = [name for name in self.topics if name != "table"]
         self.clients = [
             *(RecordProducer(self, f"p{number}", partitions) for number in range(scenario.producers)),
             *(TransactionalProducer(self, f"t{number}", partitions) for number in range(scenario.transactional)),
@@ -152,6 +174,7 @@ class SimCluster:
             *(GroupReader(self, f"g{number}", "group", topics) for number in range(scenario.group_members)),
             *([RecordProducer(self, "one", partitions, acks=1)] if scenario.has_acks_one else []),
             *([OffsetKeeper(self, "keeper", partitions)] if scenario.has_keeper else []),
+            *([TableKeeper(self, "table", self.table_partitions)] if scenario.has_table else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]

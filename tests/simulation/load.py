@@ -110,6 +110,41 @@ class RecordProducer(Client):
             self.oracle.acknowledges(record, offset)
 
 
+class TableKeeper(Client):
+    """Sets rows of a compacted table, a few keys again and again."""
+
+    def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                await self._live()
+            except* ClientError as errors:
+                self.note(f"starts anew: {errors.exceptions[0]!r}")
+                await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        config = ProducerConfig(delivery_timeout_ms=20_000, request_timeout_ms=3_000)
+        async with (
+            self.connect() as cluster,
+            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
+        ):
+            while not self.ending:
+                tp = self.chance.choice(self._partitions)
+                key = f"key-{self.chance.randint(0, 4)}"
+                record = self.oracle.sets(tp, key)
+                value = record.name.encode() + b" " * self.chance.choice([0, 0, 400])
+                delivery = await producer.send(tp.topic, value, partition=tp.partition, key=key.encode())
+                try:
+                    self.oracle.acknowledges(record, await delivery.offset())
+                except ClientError as error:
+                    record.fate = Fate.UNKNOWN
+                    self.note(f"gives {record.name} up: {error}")
+                await self.pause(*self.cluster.pace_s)
+
+
 class TransactionalProducer(Client):
     """Transactions over several partitions, committed or aborted; after trouble it begins anew under the same id."""
 
@@ -347,10 +382,23 @@ class Auditor(Client):
             committed[tp], _ = await self._read(cluster, tp, READ_COMMITTED)
             self.oracle.audit_partition(tp, log_start=starts[tp], everything=everything, committed=committed[tp])
         self.oracle.audit_sums(committed, starts)
+        for tp in self.cluster.table_partitions:
+            self.oracle.audit_table(tp, await self._rows(cluster, tp))
         for group in self._groups:
             found = await committed_offsets(cluster, group, require_stable=True)
             self.oracle.audit_group(group, {tp: entry.offset for tp, entry in found.items()})
         self.cluster.compare_replicas()
+
+    async def _rows(self, cluster: Cluster, tp: TopicPartition) -> dict[str, str]:
+        end = await self._offset(cluster, tp, LATEST, READ_UNCOMMITTED)
+        rows: dict[str, str] = {}
+        async with Consumer(cluster, ConsumerConfig(auto_offset_reset="none")) as consumer:
+            consumer.assign({tp: await self._offset(cluster, tp, EARLIEST, READ_UNCOMMITTED)})
+            while consumer.position(tp) < end:
+                for fetched in await consumer.poll(1_000):
+                    for record in fetched.records():
+                        rows[bytes(record.key or b"").decode()] = bytes(record.value or b"").decode().strip()
+        return rows
 
     async def _read(self, cluster: Cluster, tp: TopicPartition, isolation: int) -> tuple[list[Read], int]:
         start = await self._offset(cluster, tp, EARLIEST, isolation)

@@ -70,6 +70,8 @@ class Oracle:
         #: (group, partition) -> the last offset that a commit was acknowledged for, and those asked for since.
         self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._committing: dict[tuple[str, TopicPartition], set[int]] = {}
+        #: (partition, key) -> its values, in order.
+        self._rows: dict[tuple[TopicPartition, str], list[Sent]] = {}
         #: Partitions whose last in-sync replica lost its power: nothing is promised of what was there before.
         self.excused: dict[TopicPartition, str] = {}
         #: Records below were deleted because somebody asked for it.
@@ -151,6 +153,31 @@ class Oracle:
 
     def _broken(self, name: str, detail: str) -> None:
         self._world.violate(name, detail)
+
+    # -- a compacted table ------------------------------------------------------------------------------------------------
+
+    def sets(self, tp: TopicPartition, key: str) -> Sent:
+        """A row of a table gets a new value. One client writes a key, so its values have an order."""
+        record = self.sends("table", tp, is_durable=True, is_idempotent=True)
+        self._rows.setdefault((tp, key), []).append(record)
+        return record
+
+    def audit_table(self, tp: TopicPartition, rows: Mapping[str, str]) -> None:
+        """`rows`: the last value of each key, as a consumer reads it from the start."""
+        if tp in self.excused:
+            return
+        for (where, key), values in self._rows.items():
+            if where != tp:
+                continue
+            done = [place for place, value in enumerate(values) if value.fate is Fate.DONE]
+            if not done:
+                continue
+            # The last that was acknowledged, or one behind it whose fate nobody knows.
+            allowed = [value.name for value in values[done[-1] :]]
+            if rows.get(key) not in allowed:
+                self._broken(
+                    "a table keeps the last value of each key", f"{tp} {key}: {rows.get(key)}, not {allowed[0]}"
+                )
 
     # -- the audit --------------------------------------------------------------------------------------------------------
 

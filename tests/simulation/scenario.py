@@ -36,6 +36,7 @@ class Scenario:
     has_acks_one: bool = False
     has_keeper: bool = True
     has_admin: bool = True
+    has_table: bool = False
     is_network_slow: bool = False
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
 
@@ -58,6 +59,7 @@ class Scenario:
             has_acks_one=chance.random() < 0.2,
             has_keeper=chance.random() < 0.7,
             has_admin=chance.random() < 0.6,
+            has_table=chance.random() < 0.3,
             settings={number: vary(chance) for number in range(1, brokers + 1)},
         )
 
