@@ -47,6 +47,8 @@ class Damage:
         self._cluster = cluster
         #: (broker, partition) -> the log end before the cut.
         self._before: dict[tuple[int, TopicPartition], int] = {}
+        #: (broker, partition) -> where its log ended when it was last seen.
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         #: Those whose last restart has been looked at.
         self._judged: dict[tuple[int, TopicPartition], int] = {}
@@ -63,10 +65,16 @@ class Damage:
 
     def cut(self, process: BrokerProcess) -> None:
         """The power of `process` is about to be cut."""
-        assert process.broker is not None
-        for partition in getattr(process.broker, "replicas", ()):
+        self._note_ends(process)
+        # Also of logs that the process does not have open: their directory may be dead, or it may be starting.
+        for (broker, tp), log_end in self._ends.items():
+            if broker == process.id:
+                self._before.setdefault((broker, tp), log_end)
+
+    def _note_ends(self, process: BrokerProcess) -> None:
+        for partition in getattr(process.broker, "replicas", ()) if process.is_up else ():
             if partition.log is not None:
-                self._before.setdefault((process.id, partition.tp), partition.log.log_end_offset)
+                self._ends[process.id, partition.tp] = partition.log.log_end_offset
 
     def may_lose(self, process: BrokerProcess) -> bool:
         """Whether each partition has an undamaged in-sync replica that is up beside this broker."""
@@ -83,6 +91,8 @@ class Damage:
 
     def _watch(self) -> None:
         self._cluster.world.after(WATCH_S, self._watch)
+        for process in self._cluster.brokers.values():
+            self._note_ends(process)
         before = self._states
         self._states = self._cluster.partition_states() or before
         for (broker, tp), log_end in list(self._before.items()):
