@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +39,10 @@ FETCH_BYTES_MAX: Final = 1 << 30
 
 class _Gone(Exception):
     """Records of the range are not there any more."""
+
+
+class _Anew(Exception):
+    """The topic is another one by now: nothing of the range is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,9 @@ class _Fetcher:
         while self._position < self._wanted.until_offset and not self.stopped.is_set():
             try:
                 fetched = self._next(client)
+            except _Anew as anew:
+                report_data_loss(str(anew), fail=self.options.fail_on_data_loss)
+                return
             except _Gone as gone:
                 self._skip(client, str(gone))
                 continue
@@ -191,6 +199,7 @@ class _Fetcher:
 
     def _once(self, client: BlockingClient) -> Fetched:
         consumer = self.options.consumer
+        self._require_same_topic(client)
         try:
             return client.fetch(
                 self._wanted.partition,
@@ -211,6 +220,18 @@ class _Fetcher:
                     f"Cannot fetch offset {self._position} of {self._wanted.partition}: there is no such partition"
                 ) from error
             raise
+
+    def _require_same_topic(self, client: BlockingClient) -> None:
+        """The topic that was planned, not another one of its name: offsets of that are other records."""
+        planned, partition = self._wanted.topic_id, self._wanted.partition
+        if not planned:
+            return
+        if partition.topic not in client.image.topics:
+            with suppress(ClientError):  # the fetch itself tries again, and says what is wrong
+                client.refresh([partition.topic])
+        found = client.image.topics.get(partition.topic)
+        if found is not None and any(found.topic_id) and found.topic_id != planned:
+            raise _Anew(f"Cannot fetch offset {self._position} of {partition}: the topic was deleted and made anew")
 
     def _skip(self, client: BlockingClient, what: str) -> None:
         """Go on where the log begins now; past the range if that is where it begins, or if it is gone."""

@@ -81,6 +81,11 @@ class OffsetLookup:
             found += [TopicPartition(name, part.index) for part in info.partitions]
         return found
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """Of the topics that `partitions` found last; of none where the cluster gives no ids."""
+        found = {} if self._client is None else self._client.image.topics
+        return {name: info.topic_id for name, info in found.items() if any(info.topic_id)}
+
     # -- offsets --------------------------------------------------------------------------------------------------------
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

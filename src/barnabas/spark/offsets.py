@@ -6,7 +6,7 @@ order, since Spark compares offsets as text.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -47,6 +47,8 @@ class OffsetRange:
     partition: TopicPartition
     from_offset: int
     until_offset: int
+    #: Of the topic that was planned; empty where the cluster has no such ids.
+    topic_id: bytes = b""
 
     @property
     def size(self) -> int:
@@ -123,7 +125,7 @@ def _pieces(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     ends = [whole.from_offset + whole.size * index // count for index in range(count + 1)]
     for begin, end in pairwise(ends):
         if end > begin:
-            yield OffsetRange(whole.partition, begin, end)
+            yield replace(whole, from_offset=begin, until_offset=end)
 
 
 def rate_limited(start: Offsets, latest: Offsets, *, new_from: Offsets, limit: int) -> dict[TopicPartition, int]:

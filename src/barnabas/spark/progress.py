@@ -13,7 +13,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql.streaming.listener import (
@@ -56,13 +58,26 @@ def _fingerprint(strategy: Strategy) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+#: A query never waits longer for its progress to be committed, and after a failure lets some time pass before the next attempt.
+_PATIENCE_MS: Final = 2_000
+_PAUSE_S: Final = 30.0
+
+
 class GroupProgress:
     """Commits offsets for a group without being a member. Owner: one thread."""
 
-    def __init__(self, config: ClientConfig, group: str) -> None:
-        self._client = BlockingClient(config)
+    def __init__(self, config: ClientConfig, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = BlockingClient(
+            replace(
+                config,
+                api_timeout_ms=min(config.api_timeout_ms, _PATIENCE_MS),
+                request_timeout_ms=min(config.request_timeout_ms, _PATIENCE_MS),
+            )
+        )
         self._group = group
         self._committed: dict[TopicPartition, int] = {}
+        self._clock = clock
+        self._not_before_s = float("-inf")
 
     def close(self) -> None:
         self._client.close()
@@ -72,7 +87,7 @@ class GroupProgress:
         changed = {
             partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
         }
-        if not changed:
+        if not changed or self._clock() < self._not_before_s:
             return
         try:
             committed = {partition: CommittedOffset(offset) for partition, offset in changed.items()}
@@ -81,6 +96,7 @@ class GroupProgress:
                 check(code, str(partition))
         except ClientError as error:
             _log.warning("progress was not committed to group %s: %s", self._group, error)
+            self._not_before_s = self._clock() + _PAUSE_S
             return
         self._committed |= changed
 

@@ -6,7 +6,7 @@ which lives on the driver alone. Numba and the columns are loaded where rows are
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -34,6 +34,7 @@ from barnabas.spark.offsets import (
     from_json,
     plan_ranges,
     rate_limited,
+    report_data_loss,
     split_ranges,
     to_json,
     waiting_records,
@@ -72,8 +73,10 @@ class BarnabasReader(DataSourceReader):
         lookup = OffsetLookup(self._options)
         try:
             ranges = self._ranges(lookup)
+            ids = lookup.topic_ids()
         finally:
             lookup.close()
+        ranges = [replace(each, topic_id=ids.get(each.partition.topic, b"")) for each in ranges]
         split = split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -131,6 +134,9 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: dict[TopicPartition, int] | None = None
         #: First offsets of partitions that have come while the query runs.
         self._new_from: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        #: Where partitions begin whose topic was made anew, and the offset of the stream at which that was noticed.
+        self._anew: tuple[OffsetJson, dict[TopicPartition, int]] = ({}, {})
         self._driver_reads = DriverReads(options, columns)
         self._delay: TriggerDelay | None = None
         if options.min_offsets_per_trigger is not None:
@@ -171,6 +177,8 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit(begin)
         latest = self._latest(begin)
         self._newest = latest
+        self._notice_new_topics(start, latest)
+        begin = self._begin(start)
         if isinstance(limit, ReadAllAvailable):
             return to_json(latest)
         self._note_new(begin, latest)
@@ -196,6 +204,25 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
         return None if self._newest is None else to_json(self._newest)
 
+    def _notice_new_topics(self, start: OffsetJson, latest: dict[TopicPartition, int]) -> None:
+        """A topic of the same name with another id: what was read of the old one says nothing of the new one."""
+        ids = self.lookup.topic_ids()
+        made_anew = {name for name, found in ids.items() if self._topic_ids.get(name, found) != found and name in start}
+        self._topic_ids |= ids
+        if not made_anew:
+            return
+        report_data_loss(
+            f"Topic {', '.join(sorted(made_anew))} was deleted and made anew while the query ran: the offsets it had read to, "
+            f"{ {name: start[name] for name in sorted(made_anew)} }, mean other records now",
+            fail=self._options.fail_on_data_loss,
+        )
+        self._anew = start, self.lookup.earliest([p for p in latest if p.topic in made_anew])
+
+    def _begin(self, start: OffsetJson) -> dict[TopicPartition, int]:
+        """Where a micro-batch begins: where the stream is, but for topics that were made anew meanwhile."""
+        noticed_at, anew = self._anew
+        return from_json(start) | (anew if noticed_at == start else {})
+
     def _note_new(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> None:
         unknown = [p for p in end if p not in begin and p not in self._new_from]
         if unknown:
@@ -205,7 +232,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- tasks ----------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        begin, until = from_json(start), from_json(end)
+        begin, until = self._begin(start), from_json(end)
         self._note_new(begin, until)
         ranges = plan_ranges(begin, until, new_from=self._new_from, fail_on_data_loss=self._options.fail_on_data_loss)
         split = split_ranges(
@@ -213,6 +240,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
+        split = [replace(each, topic_id=self._topic_ids.get(each.partition.topic, b"")) for each in split]
         self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
         rows = self._driver_reads.read(split)
         if rows is None:

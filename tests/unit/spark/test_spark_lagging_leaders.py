@@ -10,12 +10,13 @@ from barnabas.client.fetching import Fetched
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import LATEST
+from barnabas.core.words import EARLIEST, LATEST
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
 from barnabas.spark.link import Link
 from barnabas.spark.lookup import OffsetLookup
+from barnabas.spark.offsets import DataLoss
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
 
@@ -40,15 +41,17 @@ class Forgetful:
     def __init__(self, unknown: list[ClusterImage], then: ClusterImage, ends: Mapping[str, int]) -> None:
         self.images, self.then, self.ends = unknown, then, ends
         self.closed = 0
+        self.image = then
 
     def refresh(self, topics: object) -> ClusterImage:
-        return self.images.pop(0) if self.images else self.then
+        self.image = self.images.pop(0) if self.images else self.then
+        return self.image
 
     def retrying(self, what: str, ask):
         return ask()
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation_level: int) -> dict[TopicPartition, int]:
-        return {partition: self.ends[partition.topic] for partition in wanted}
+        return {partition: 0 if at == EARLIEST else self.ends[partition.topic] for partition, at in wanted.items()}
 
     def close(self) -> None:
         self.closed += 1
@@ -87,6 +90,33 @@ def test_a_topic_that_nobody_has_read_yet_is_not_waited_for(monkeypatch: pytest.
     client = Forgetful([image(topic("a"))], image(topic("a"), topic("b")), {"a": 5, "b": 7})
     reader = reader_of(monkeypatch, strategy, client)
     assert reader.latestOffset({"a": {"0": 1}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
+
+
+@pytest.mark.parametrize("end", [3, 50])
+def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch, end: int):
+    """Shorter or longer than what was read of the old one: offsets alone would not tell of the longer one."""
+
+    def reader(fail: str) -> BarnabasStreamReader:
+        then = image(topic("a", topic_id=b"2" * 16), topic("b"))
+        client = Forgetful([image(topic("a"), topic("b"))], then, {"a": end, "b": 7})
+        made = reader_of(monkeypatch, {"subscribe": "a,b", "failOnDataLoss": fail, "driverReadMaxRecords": "0"}, client)
+        client.ends = {"a": 20, "b": 7}
+        assert made.latestOffset({"a": {"0": 1}, "b": {"0": 2}}, made.getDefaultReadLimit())["a"] == {"0": 20}
+        client.ends = {"a": end, "b": 9}
+        return made
+
+    start = {"a": {"0": 20}, "b": {"0": 7}}
+    strict = reader("true")
+    with pytest.raises(DataLoss, match=r"Topic a was deleted and made anew.*\{'a': \{'0': 20\}\}"):
+        strict.latestOffset(start, strict.getDefaultReadLimit())
+    lenient = reader("false")
+    until = lenient.latestOffset(start, lenient.getDefaultReadLimit())
+    assert until == {"a": {"0": end}, "b": {"0": 9}}
+    (first,), (second,) = (part.ranges for part in lenient.partitions(start, until))
+    assert (str(first), first.topic_id) == (f"a-0 [0, {end})", b"2" * 16)
+    assert str(second) == "b-0 [7, 9)"
+    again = lenient.latestOffset(until, lenient.getDefaultReadLimit())
+    assert (again, lenient.partitions(until, again)) == (until, [])
 
 
 # -- decisions --------------------------------------------------------------------------------------------------------

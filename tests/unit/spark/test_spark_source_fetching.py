@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
 from barnabas.client.fetching import Fetched
+from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST_LOCAL
@@ -37,11 +38,14 @@ class Script:
 
     answers: list[Fetched | Exception]
     first_offset: int = 0
+    #: Of the topic that is there.
+    topic_id: bytes = b"1" * 16
     #: Below it the log is in tiered storage; None: the broker is too old to know of such.
     first_local: int | None = 0
 
     def __post_init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
+        self.image = ClusterImage(topics={"t": TopicInfo("t", self.topic_id, False, ())})
 
     def __enter__(self) -> "Script":
         return self
@@ -145,6 +149,22 @@ def test_a_partition_that_is_gone_is_data_loss_and_a_cluster_that_is_gone_is_not
     away.__cause__ = ConnectionLost("nobody there")
     with pytest.raises(DeadlineExceeded):
         read(Script([away]), 0, 9, fail=False)
+
+
+def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytest.MonkeyPatch):
+    planned = OffsetRange(PARTITION, 0, 3, topic_id=b"1" * 16)
+
+    def read(topic_id: bytes, *, fail: bool) -> int:
+        script = Script([answer(batch(0, 3))], topic_id=topic_id)
+        monkeypatch.setattr(fetching, "BlockingClient", lambda config: script)
+        rows = read_range(replace(OPTIONS, fail_on_data_loss=fail), planned, ("offset",))
+        return sum(part.num_rows for part in rows)
+
+    assert read(b"1" * 16, fail=True) == 3
+    assert read(bytes(16), fail=True) == 3, "a broker that is too old to know"
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+        read(b"2" * 16, fail=True)
+    assert read(b"2" * 16, fail=False) == 0
 
 
 def test_a_batch_larger_than_a_fetch_is_asked_for_again_with_more_room(read: Read):
