@@ -616,7 +616,6 @@ class Broker:
                     now_ms=self._clock.now_ms(),
                 )
                 if moved:
-                    partition.log.update_high_watermark(partition.machine.high_watermark)
                     self.replicas.high_watermark_moved(partition)
 
     # -- serving and stopping -----------------------------------------------------------------------------------------

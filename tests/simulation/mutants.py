@@ -311,10 +311,10 @@ _ALL = [
         "        if False:",
     ),
     Mutant(
-        "a follower keeps a high watermark of its own",
+        "a follower does not take over the leader's high watermark",
         "replication",
-        "        if log.high_watermark != self.machine.high_watermark:\n            log.update_high_watermark(self.machine.high_watermark)\n",
-        "",
+        "        return self.log.maybe_increment_high_watermark(committed)",
+        "        return False",
     ),
     Mutant(
         "a follower does not take over the leader's log start",

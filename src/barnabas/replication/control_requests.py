@@ -50,7 +50,6 @@ class Logs(Protocol):
     def get(self, partition: TopicPartition) -> Log | None: ...
     def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool) -> Log: ...
     def delete(self, partition: TopicPartition) -> None: ...
-    def checkpointed_high_watermark(self, partition: TopicPartition) -> int: ...
 
 
 class PartitionOrder(NamedTuple):
@@ -207,10 +206,7 @@ class ControlRequests:
     def _open_log(self, partition: Partition, order: PartitionOrder) -> None:
         topic_id = order.topic_id if order.topic_id != ZERO_TOPIC_ID else None
         if partition.log is None:
-            opened = self._logs.get_or_create(order.tp, topic_id=topic_id, is_new=order.state.is_new)
-            opened.update_high_watermark(self._logs.checkpointed_high_watermark(order.tp))
-            partition.log = opened
-            partition.machine.high_watermark = opened.high_watermark
+            partition.attach(self._logs.get_or_create(order.tp, topic_id=topic_id, is_new=order.state.is_new))
         if topic_id is not None:
             partition.topic_id = topic_id
 

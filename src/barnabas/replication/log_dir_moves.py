@@ -117,7 +117,11 @@ class LogDirMoves:
             self._logs.swap_future(partition.tp)
         finally:
             # Also where the old directory failed at the very end: the new log is in its place, and the old one is closed.
-            partition.log = self._logs.get(partition.tp)
+            moved = self._logs.get(partition.tp)
+            if moved is None:
+                partition.log = None
+            else:
+                partition.attach(moved)
             self._replicas.wake_all(partition)
 
     def _is_current(self, partition: Partition, future: Log) -> bool:

@@ -1,4 +1,4 @@
-"""The replication machine: one partition's role, epochs, in-sync replicas, followers' positions, high watermark.
+"""The replication machine: one partition's role, epochs, in-sync replicas, followers' positions, and how far all are.
 
 Pure: time and offsets come in, decisions come out; the driver (`replication.partition`) owns the log and the wire.
 Owner: the event loop of the broker that hosts the replica. Methods that every produce or fetch calls return shared or
@@ -26,11 +26,13 @@ from barnabas.replication.state import (
     IsrChange,
     IsrMember,
     IsrSettled,
+    KeepsHighWatermark,
     LeaderStarted,
     PartitionState,
     ProposeIsr,
     Role,
     Ticked,
+    Watermark,
 )
 
 #: Every legal step: (role, event) -> role. Anything else raises `IllegalTransition`.
@@ -90,7 +92,6 @@ class PartitionMachine:
         "_pending",
         "adding_replicas",
         "controller_epoch",
-        "high_watermark",
         "isr",
         "leader",
         "leader_epoch",
@@ -98,6 +99,7 @@ class PartitionMachine:
         "leader_recovery_state",
         "leaderships",
         "local_broker",
+        "log",
         "min_insync_replicas",
         "partition_epoch",
         "removing_replicas",
@@ -136,8 +138,8 @@ class PartitionMachine:
         self.removing_replicas: tuple[BrokerId, ...] = ()
         #: The committed ISR, as ZooKeeper has it. Empty when not leading.
         self.isr: frozenset[BrokerId] = frozenset()
-        #: Known by the whole maximal ISR. log start <= high watermark <= log end.
-        self.high_watermark: Offset = high_watermark
+        #: Keeps the high watermark, which the machine moves on: known by the whole maximal ISR.
+        self.log: KeepsHighWatermark = Watermark(high_watermark)
         self._pending: ProposeIsr | None = None
         self._followers: dict[BrokerId, FollowerPosition] = {}
         #: The same positions, for walking over them.
@@ -187,6 +189,10 @@ class PartitionMachine:
     @property
     def is_reassigning(self) -> bool:
         return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.log.high_watermark
 
     @property
     def high_watermark_lags(self) -> bool:
@@ -399,21 +405,7 @@ class PartitionMachine:
         committed = leader_high_watermark if leader_high_watermark < log_end else log_end
         if committed < log_start:
             committed = log_start
-        if committed <= self.high_watermark:
-            return False
-        self.high_watermark = Offset(committed)
-        return True
-
-    def record_truncation(self, *, log_start: Offset, log_end: Offset) -> None:
-        """The log was cut: the high watermark stays inside it. Below it only after an unclean election."""
-        self.high_watermark = max(log_start, min(self.high_watermark, log_end))
-
-    def record_log_start(self, log_start: Offset) -> bool:
-        """Records were deleted at the front. True: the high watermark was pushed along."""
-        if log_start <= self.high_watermark:
-            return False
-        self.high_watermark = log_start
-        return True
+        return self.log.maybe_increment_high_watermark(committed)
 
     def _advance(self, log_end: int, now_ms: int) -> bool:
         """Move the high watermark to the smallest log end of the maximal ISR, or stay.
@@ -423,7 +415,7 @@ class PartitionMachine:
         """
         if len(self.isr) < self._min_isr or self.role is not Role.LEADER:
             return False
-        high_watermark = self.high_watermark
+        high_watermark = self.log.high_watermark
         new = log_end
         for follower in self._order:
             if follower.log_end < new and (
@@ -436,10 +428,7 @@ class PartitionMachine:
                 new = follower.log_end
                 if new <= high_watermark:
                     return False
-        if new <= high_watermark:
-            return False
-        self.high_watermark = Offset(new)
-        return True
+        return self.log.maybe_increment_high_watermark(new)
 
     # --- the ISR ---------------------------------------------------------------------------------------------------
 

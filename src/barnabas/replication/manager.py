@@ -604,7 +604,6 @@ class ReplicaManager:
 
     def isr_settled(self, partition: Partition, settled: IsrSettled) -> None:
         if settled.hw_moved:
-            partition.local_log.update_high_watermark(partition.machine.high_watermark)
             self.high_watermark_moved(partition)
 
     def tick(self, partitions: Iterable[Partition] | None = None) -> None:

@@ -130,6 +130,10 @@ class Partition:
     def __repr__(self) -> str:
         return f"Partition({self.tp}, {self.machine.role.value}, epoch {self.machine.leader_epoch})"
 
+    def attach(self, log: Log) -> None:
+        """The log that keeps this replica's records, and its high watermark."""
+        self.log = self.machine.log = log
+
     @property
     def is_leader(self) -> bool:
         return self.machine.role is Role.LEADER
@@ -158,17 +162,11 @@ class Partition:
         started = self.machine.become_leader(state, log_end=log.log_end_offset, now_ms=now_ms)
         if started.is_new_epoch:
             log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)
-        if started.applied:
-            self._share_high_watermark()
         return started.applied and started.is_new_epoch
 
     def become_follower(self, state: PartitionState) -> bool:
         """True when the fetcher must start anew."""
         return self.machine.become_follower(state).is_new_epoch
-
-    def _share_high_watermark(self) -> None:
-        assert self.log is not None
-        self.log.update_high_watermark(self.machine.high_watermark)
 
     # -- what a fetcher reads of its replica ---------------------------------------------------------------------------
 
@@ -215,8 +213,6 @@ class Partition:
         )
         try:
             hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
-            if hw_moved:
-                log.update_high_watermark(self.machine.high_watermark)
         except Exception as bug:
             raise BrokenInvariant(f"{self.tp}: what was appended cannot be counted: {bug!r}") from bug
         return Appended(info, hw_moved)
@@ -239,8 +235,6 @@ class Partition:
             log_end=log.log_end_offset,
             leader_high_watermark=leader_high_watermark,
         )
-        if log.high_watermark != self.machine.high_watermark:
-            log.update_high_watermark(self.machine.high_watermark)
         if log.log_start_offset < leader_log_start <= log.high_watermark:
             log.maybe_increment_log_start_offset(leader_log_start, "the leader's log starts there")
         if moved:
@@ -249,18 +243,10 @@ class Partition:
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""
         log = self.local_log
-        await truncate_log(
-            log, offset, is_wanted=lambda: self.log is log and is_wanted(), on_cut=lambda: self._truncated(log)
-        )
+        await truncate_log(log, offset, is_wanted=lambda: self.log is log and is_wanted())
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        log = self.local_log
-        log.truncate_fully_and_start_at(Offset(offset))
-        self._truncated(log)
-
-    def _truncated(self, log: Log) -> None:
-        self.machine.record_truncation(log_start=log.log_start_offset, log_end=log.log_end_offset)
-        self._share_high_watermark()
+        self.local_log.truncate_fully_and_start_at(Offset(offset))
 
     def delete_records(self, offset: int) -> int:
         """Move the log start, as DeleteRecords asks; -1 means the high watermark. Returns the offset to wait for."""
@@ -374,7 +360,7 @@ class Partition:
     def record_follower_fetch(
         self, params: FetchParams, *, fetch_offset: int, follower_log_start: int, log_end: int, now_ms: int
     ) -> FetchRecorded:
-        recorded = self.machine.record_follower_fetch(
+        return self.machine.record_follower_fetch(
             BrokerId(params.replica_id),
             fetch_offset=fetch_offset,
             follower_log_start=follower_log_start,
@@ -382,9 +368,6 @@ class Partition:
             log_end=log_end,
             now_ms=now_ms,
         )
-        if recorded.hw_moved:
-            self._share_high_watermark()
-        return recorded
 
     def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
         """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
@@ -417,27 +400,15 @@ class Partition:
         if self.log is None:
             return False, None
         ticked = self.machine.tick(now_ms, self.log.log_end_offset)
-        if ticked.hw_moved:
-            self._share_high_watermark()
         return ticked.hw_moved, ticked.propose
 
 
-async def truncate_log(
-    log: Log, offset: int, *, is_wanted: Callable[[], bool] = lambda: True, on_cut: Callable[[], None] = lambda: None
-) -> None:
+async def truncate_log(log: Log, offset: int, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
     """Cut a log. What is left may have to be read first, on a thread: `is_wanted` is asked again then, and nothing is cut
-    where it says no. `on_cut` is called in the same step as the cut: nobody sees one without the other."""
+    where it says no."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    is_cut = True
-
-    def may_cut() -> bool:
-        nonlocal is_cut
-        is_cut = not done.done() and is_wanted()
-        return is_cut
 
     def then(error: Exception | None) -> None:
-        if error is None and is_cut:
-            on_cut()
         if done.done():
             return  # who waited was cancelled
         if error is None:
@@ -445,5 +416,5 @@ async def truncate_log(
         else:
             done.set_exception(error)
 
-    log.truncate_then(offset, is_wanted=may_cut, then=then)
+    log.truncate_then(offset, is_wanted=lambda: not done.done() and is_wanted(), then=then)
     await done

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Offset
@@ -28,6 +28,32 @@ class Role(Enum):
     FOLLOWER = "follower"
     #: Its log directory failed. There is no way back but a restart.
     OFFLINE = "offline"
+
+
+class KeepsHighWatermark(Protocol):
+    """Who owns a replica's high watermark: its log. log start <= high watermark <= log end."""
+
+    @property
+    def high_watermark(self) -> Offset: ...
+
+    def maybe_increment_high_watermark(self, offset: int) -> bool:
+        """Move it on to `offset`; True where it moved. Never back."""
+        ...
+
+
+class Watermark:
+    """A high watermark alone: of a replica that has no log yet."""
+
+    __slots__ = ("high_watermark",)
+
+    def __init__(self, high_watermark: Offset) -> None:
+        self.high_watermark = high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> bool:
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = Offset(offset)
+        return True
 
 
 class IllegalTransition(BarnabasError):

@@ -254,11 +254,6 @@ class LogManager:
     def logs_of(self, topic: str) -> list[Log]:
         return [log for log in self.all_logs() if log.partition.topic == topic]
 
-    def checkpointed_high_watermark(self, partition: TopicPartition) -> int:
-        """What was known to be committed when the broker stopped; loading has given it to the log already."""
-        log = self._logs.get(partition)
-        return 0 if log is None else log.high_watermark
-
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         for log in self.logs_of(topic):
             log.update_config(config)

@@ -271,7 +271,7 @@ class Stage:
         del replica.records[: before - replica.log_start]
         replica.log_start = before
         replica.epochs.truncate_from_start(before)
-        replica.machine.record_log_start(before)
+        replica.machine.log.maybe_increment_high_watermark(before)
 
     def do_time(self, plain, options) -> None:
         self.now_ms += int(float(plain[0]) * 1000)
@@ -473,14 +473,14 @@ class Stage:
                             f"{name} truncates to {offset}, loses {letters(replica.read(offset, replica.log_end))}"
                         )
                     replica.truncate(offset)
-                    replica.machine.record_truncation(log_start=replica.log_start, log_end=replica.log_end)
+                    replica.machine.log.high_watermark = min(replica.high_watermark, replica.log_end)
                     fetcher.truncated(effect)
                 case TruncateFully(_, offset):
                     self.say(f"{name} drops everything and starts at {offset}")
                     replica.records.clear()
                     replica.epochs.clear()
                     replica.log_start = offset
-                    replica.machine.record_log_start(offset)
+                    replica.machine.log.high_watermark = offset
                     fetcher.truncated(effect)
                 case GiveUp(_, reason):
                     self.say(f"{name} stops fetching: {reason}")

@@ -62,9 +62,6 @@ class Logs:
     def delete(self, partition: TopicPartition) -> None:
         self.logs.pop(partition).abandon()
 
-    def checkpointed_high_watermark(self, partition: TopicPartition) -> int:
-        return 0
-
 
 def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
     clock = ManualClock()

@@ -41,7 +41,7 @@ class Follower:
         self.threads.run_pending()  # flushes of what was rolled
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         self.partition = Partition(TP, machine, self.stored.clock, on_high_watermark=lambda partition: None)
-        self.partition.log = self.stored.log
+        self.partition.attach(self.stored.log)
         self.partition.become_follower(state(LEADER, 1))
         self.leader = ScriptedLeader()
 

@@ -76,7 +76,7 @@ class World:
         env = LogEnvironment(
             disk=self._disk, clock=self.clock, threads=self._threads, on_fault=lambda fault: self._fail(partition)
         )
-        partition.log = open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp)
+        partition.attach(open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp))
         replicas = self._replicas
         state = PartitionState(
             leader=ME, leader_epoch=LeaderEpoch(0), isr=self._isr, partition_epoch=0, replicas=replicas

@@ -111,10 +111,6 @@ def test_follower_takes_the_leaders_high_watermark_inside_its_own_log():
     assert follower.high_watermark == 5
     assert not follower.record_follower_append(log_start=0, log_end=6, leader_high_watermark=3)
     assert follower.high_watermark == 5, "a leader that lags does not take back what was committed"
-    follower.record_truncation(log_start=0, log_end=4)
-    assert follower.high_watermark == 4
-    assert follower.record_log_start(7)
-    assert follower.high_watermark == 7
 
 
 def test_end_offset_is_unknown_until_the_new_leaders_high_watermark_has_caught_up():

@@ -102,13 +102,14 @@ class Lagging:
         clock = ManualClock()
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         partition = Partition(TP, machine, clock, on_high_watermark=lambda partition: None)
-        partition.log = open_log(str(folder / "t-0"), config=LogConfig(), env=LogEnvironment(clock=clock), partition=TP)
+        partition.attach(
+            open_log(str(folder / "t-0"), config=LogConfig(), env=LogEnvironment(clock=clock), partition=TP)
+        )
         for timestamp in (1_000, 2_000):
             builder = BatchBuilder()
             builder.append(None, b"v", timestamp=timestamp)
             partition.log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=timestamp)
         partition.log.update_high_watermark(1)
-        machine.high_watermark = partition.log.high_watermark
         partition.become_leader(
             PartitionState(
                 leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME, OTHER), partition_epoch=1, replicas=(ME, OTHER)

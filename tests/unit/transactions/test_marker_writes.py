@@ -80,7 +80,7 @@ class World:
     def _lead(self, tp: TopicPartition) -> None:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
-        partition.log = open_log(str(self._folder / str(tp)), config=LogConfig(), env=self._env, partition=tp)
+        partition.attach(open_log(str(self._folder / str(tp)), config=LogConfig(), env=self._env, partition=tp))
         state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,))
         partition.become_leader(state, now_ms=self.clock.now_ms())
         self.replicas.add(partition)

@@ -32,7 +32,9 @@ class Mover:
             logs.get_or_create(tp("t"), topic_id=None)
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         self.partition = Partition(tp("t"), machine, self.broker.clock, on_high_watermark=lambda partition: None)
-        self.partition.log = logs.get(tp("t"))
+        log = logs.get(tp("t"))
+        assert log is not None
+        self.partition.attach(log)
         state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,))
         self.partition.become_leader(state, now_ms=0)
         self.replicas = ReplicaManager(
