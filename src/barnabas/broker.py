@@ -114,7 +114,6 @@ REPORT_RETRY_S = 1.0
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
 
-LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: How long a broker that starts waits to be told of topics that ZooKeeper has.
 TOPICS_WAIT_S = 3.0
 #: What tells clients of the cluster. A broker that has not heard of it yet would send them away from everything.

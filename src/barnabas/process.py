@@ -15,6 +15,7 @@ from typing import Any
 from barnabas.broker import Broker
 from barnabas.core.config.properties import load as load_properties
 from barnabas.core.errors import BarnabasError
+from barnabas.core.log_format import log_to
 from barnabas.protocol import codec
 from barnabas.protocol.versions import api_named
 from barnabas.runtime.descriptors import raise_limit
@@ -22,7 +23,6 @@ from barnabas.runtime.parent import die_with_parent
 
 log = logging.getLogger(__name__)
 
-LOG_FORMAT = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: A message about thousands of partitions makes as many objects, and with Python's own thresholds each of them has the
 #: whole heap searched for garbage: pauses of a tenth of a second in the middle of a fail-over. Garbage in circles is rare
 #: here, so it is looked for rarely.
@@ -82,7 +82,7 @@ def warm_up() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, level=logging.INFO)
     rest = list(arguments)
     control_path = None
     if "--control" in rest:

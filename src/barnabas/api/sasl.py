@@ -8,6 +8,7 @@ A failure is answered, and the connection closed, after `connection.failed.authe
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from barnabas.auth.exchange import SaslFailed
@@ -18,6 +19,7 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.protocol.versions import api_named
+from barnabas.security.login_pace import LoginPace
 from barnabas.security.principal import Principal
 from barnabas.server.call import Call
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -61,6 +63,7 @@ class SaslApi:
     def __init__(self, clock: Clock, *, failure_delay_ms: int) -> None:
         self._clock = clock
         self._failure_delay_ms = failure_delay_ms
+        self._pace = LoginPace()
         self.raw: ApiHandler = _RawTokens(api_named("SaslAuthenticate"), self.authenticate, _refuse_authenticate)
 
     def now_ms(self) -> int:
@@ -84,18 +87,37 @@ class SaslApi:
 
     def authenticate(self, call: Call, request: SaslAuthenticateRequest) -> HandlerResult:
         session = _session_of(call)
-        illegal = SaslAuthenticateResponse(
-            error_code=ErrorCode.ILLEGAL_SASL_STATE,
-            error_message="SaslAuthenticate request received after successful authentication",
-        )
         if session is None:
-            return illegal
+            return _illegal()
+        if not session.is_complete:
+            wait_ms = self._pace.wait_ms(call.channel.peer_host, self.now_ms())
+            if wait_ms is None:
+                raise Malformed("too many failed logins from this address")
+            if wait_ms:
+                evaluate = partial(self._authenticate_later, call, session, request)
+                timer = asyncio.get_running_loop().call_later(wait_ms / 1000, evaluate)
+                call.on_abandoned = partial(self._gone, call, timer)
+                return None
+        return self._authenticate(call, session, request)
+
+    def _gone(self, call: Call, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._pace.waited(call.channel.peer_host)
+
+    def _authenticate_later(self, call: Call, session: SaslSession, request: SaslAuthenticateRequest) -> None:
+        self._pace.waited(call.channel.peer_host)
+        call.on_abandoned = None
+        response = self._authenticate(call, session, request)
+        if response is not None:
+            call.reply(response)
+
+    def _authenticate(self, call: Call, session: SaslSession, request: SaslAuthenticateRequest) -> ApiMessage | None:
         try:
             accepted = session.authenticate(
                 bytes(request.auth_bytes), now_ms=self.now_ms(), wall_ms=self._clock.now_ms()
             )
         except IllegalState:
-            return illegal
+            return _illegal()
         except SaslFailed as failure:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(failure)
@@ -110,9 +132,17 @@ class SaslApi:
 
     def _fail(self, call: Call, response: ApiMessage, failure: SaslFailed) -> None:
         """Whoever guesses passwords waits for each answer."""
+        self._pace.failed(call.channel.peer_host, self.now_ms())
         log.info("authentication from %s on %s failed: %s", call.channel.peer_host, call.channel.listener_name, failure)
         timer = asyncio.get_running_loop().call_later(self._failure_delay_ms / 1000, _answer_and_close, call, response)
         call.on_abandoned = timer.cancel
+
+
+def _illegal() -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="SaslAuthenticate request received after successful authentication",
+    )
 
 
 def _answer_and_close(call: Call, response: ApiMessage) -> None:

@@ -17,6 +17,10 @@ from barnabas.auth.exchange import SaslFailed, ServerExchange
 REAUTHENTICATION_MIN_MS: Final = 1_000
 
 
+#: A client asks once, and again where it was newer than the broker. Kafka takes one that it can answer.
+VERSIONS_ASKED_MAX: Final = 3
+
+
 class State(Enum):
     HANDSHAKE = "handshake"
     AUTHENTICATE = "authenticate"
@@ -68,6 +72,7 @@ class SaslSession:
         #: After a handshake of version 0, tokens come without a header.
         self.takes_raw_tokens = False
         self._exchange: ServerExchange | None = None
+        self._versions_asked = 0
         self._completed_at_ms = 0
         self._expires_at_ms: int | None = None
 
@@ -89,6 +94,10 @@ class SaslSession:
         elif state is State.HANDSHAKE:
             if kind not in (RequestKind.VERSIONS, RequestKind.HANDSHAKE):
                 raise NotAdmitted("Unexpected Kafka request during SASL handshake.")
+            if kind is RequestKind.VERSIONS:
+                self._versions_asked += 1
+                if self._versions_asked > VERSIONS_ASKED_MAX:
+                    raise NotAdmitted("ApiVersions again and again before SASL handshake.")
         elif state is State.AUTHENTICATE:
             if kind is not RequestKind.AUTHENTICATE:
                 raise NotAdmitted("Unexpected Kafka request during SASL authentication.")

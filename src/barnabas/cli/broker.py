@@ -49,10 +49,11 @@ def main(arguments: list[str]) -> None:
 
 def _run(file: str, overrides: list[str]) -> None:
     from barnabas.core.config import properties
-    from barnabas.process import LOG_FORMAT, run_broker
+    from barnabas.core.log_format import log_to
+    from barnabas.process import run_broker
 
     settings = properties.load(file, overrides)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, level=logging.INFO)
     code = run_broker(settings)
     if code:
         sys.exit(code)

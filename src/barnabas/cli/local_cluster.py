@@ -341,7 +341,8 @@ class LocalCluster:
     def _start_zookeeper(self, port: str = "0") -> None:
         assert self._launcher is not None
         data = self.folder / COORDINATOR
-        arguments = ["--host", self.host, "--data", str(data), "--max-client-cnxns", "0"]
+        # Whatever the brokers' host is: nobody but them, on this machine, has business with it.
+        arguments = ["--host", "127.0.0.1", "--data", str(data), "--max-client-cnxns", "1000"]
         if self._security is None:
             arguments += ["--port", port]
         else:

@@ -108,11 +108,13 @@ def run(values: dict[str, object]) -> None:
     """Serve until a signal comes. `values` are the options by name; None is not given."""
     import logging
 
+    from barnabas.core.log_format import log_to
     from barnabas.runtime.descriptors import raise_limit
     from barnabas.runtime.parent import die_with_parent
 
     die_with_parent()
-    logging.basicConfig(
+    log_to(
+        sys.stderr,
         level=logging.INFO if values["verbose"] else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )

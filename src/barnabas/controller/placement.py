@@ -13,6 +13,8 @@ from barnabas.coordination.znodes import ReplicaAssignment
 from barnabas.core.errors import ErrorCode, Refused
 
 TOPIC_NAME_LENGTH_MAX = 249
+#: Of one topic. Its assignment is one znode, which has room for about as many; nobody must have replicas placed for 2^31.
+PARTITIONS_MAX = 50_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 #: Partition -> its replicas, the preferred leader first.
@@ -35,6 +37,11 @@ class Start:
     shift: int
 
 
+def check_partition_count(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions: a topic has {PARTITIONS_MAX} at most.")
+
+
 def assign_replicas(
     brokers: Sequence[BrokerPlace],
     *,
@@ -46,6 +53,7 @@ def assign_replicas(
     """Replicas for `partitions` new partitions. Racks count if all brokers have one."""
     if partitions <= 0:
         raise Refused(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    check_partition_count(first_partition + partitions)
     if replication_factor <= 0:
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
     if replication_factor > len(brokers):
@@ -170,6 +178,7 @@ def grow(
         raise Refused(
             ErrorCode.REASSIGNMENT_IN_PROGRESS, f"A partition reassignment is in progress for the topic '{topic}'."
         )
+    check_partition_count(count)
     if count < len(existing):
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,

@@ -5,6 +5,7 @@ Owner: the event loop. Pure: time is given. Bytes and the time of requests are r
 znodes spell them, so that a user called `<default>` is not taken for the default.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
@@ -17,6 +18,9 @@ DEFAULT: Final = paths.DEFAULT_ENTITY
 ABSENT: Final = ""
 #: Users and clients whose rate is known; past it, those that are silent are forgotten.
 METERS_MAX: Final = 10_000
+#: What stays when there are too many.
+METERS_KEPT: Final = METERS_MAX * 3 // 4
+CLIENT_ID_MAX: Final = 255
 
 #: (user, client id), each a sanitized name, `DEFAULT` or `ABSENT`.
 Entity = tuple[str, str]
@@ -117,7 +121,9 @@ class ClientQuotas:
         rate = self._rates.get((quota, entity))
         if rate is None:
             if len(self._rates) >= METERS_MAX:
-                self._rates = {key: held for key, held in self._rates.items() if not held.is_silent(now_ms)}
+                heard = [key for key, held in self._rates.items() if not held.is_silent(now_ms)]
+                # The oldest go where everybody is heard of: looking through all for each new one would cost more than it keeps.
+                self._rates = {key: self._rates[key] for key in heard[-METERS_KEPT:]}
                 self._found.clear()
             rate = self._rates[quota, entity] = Rate(windows=self._windows, window_ms=self._window_ms)
         return rate
@@ -135,7 +141,8 @@ class ClientQuotas:
         if bucket is None:
             if len(self._buckets) >= METERS_MAX:
                 at_ms = now_ms()
-                self._buckets = {key: held for key, held in self._buckets.items() if not held.is_silent(at_ms)}
+                heard = [key for key, held in self._buckets.items() if not held.is_silent(at_ms)]
+                self._buckets = {key: self._buckets[key] for key in heard[-METERS_KEPT:]}
             bucket = self._buckets[entity] = TokenBucket(
                 windows=self._controller_windows, window_ms=self._controller_window_ms
             )
@@ -150,6 +157,9 @@ class ClientQuotas:
     # -- entities -----------------------------------------------------------------------------------------------------
 
     def _find(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
+        if len(client_id) > CLIENT_ID_MAX:
+            # A name that nobody has set a limit for, as long as its sender likes: it is not kept.
+            client_id = f"long-{hashlib.sha256(client_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
         key = (quota, user, client_id)
         if key not in self._found:
             if len(self._found) >= METERS_MAX:

@@ -6,7 +6,8 @@ frame that has not arrived whole is received into a buffer of its own. A frame's
 A connection executes one request at a time, as Kafka does, with one exception: Produce requests that only wait for their
 replicas do not hold back the Produce behind them. While it may not start the next request, it does not read.
 
-Connections take turns: one that has sent many requests ahead has them carried out for `TURN_S`, then everybody else's are.
+Connections take turns: one that has sent many requests ahead has them carried out for `TURN_S`, then everybody else's are. The
+more wait for their turn, the shorter each of them is.
 """
 
 import asyncio
@@ -31,11 +32,17 @@ log = logging.getLogger(__name__)
 _SIZE = Struct(">i")
 #: Requests of one connection that may wait at the same time, where they may overlap at all.
 PIPELINED_MAX = 64
-#: A frame's own buffer starts no larger than this and doubles as bytes really arrive: a lie about a length costs nothing.
+#: A frame's own buffer starts no larger than this, and than eight times what is there, and doubles as bytes really arrive: a
+#: lie about a length costs nothing.
 FRAME_BUFFER_START_BYTES = 1024 * 1024
+FRAME_BUFFER_LEAST_BYTES = 16 * 1024
+#: What all peers together that have not said who they are may have under way in frames of their own.
+STRANGERS_BYTES_MAX = 64 * 1024 * 1024
 SHARED_BUFFER_BYTES = 256 * 1024
 #: A hundred requests are done in it. Requests that each roll a segment are not, and a client may have sent hundreds ahead.
 TURN_S = 0.01
+#: What all of them together take before the loop looks around again: each gets its share of it, and one request at least.
+ROUND_S = 0.02
 
 
 class SharedBuffer:
@@ -43,6 +50,14 @@ class SharedBuffer:
 
     def __init__(self, size_bytes: int = SHARED_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size_bytes))
+        #: Connections that wait for their next turn.
+        self.waiting = 0
+        #: Claimed by frames of peers that have not said who they are.
+        self.strangers_bytes = 0
+
+    @property
+    def turn_s(self) -> float:
+        return TURN_S if self.waiting < 2 else min(TURN_S, ROUND_S / self.waiting)
 
 
 class Executes(Protocol):
@@ -102,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None  #: a frame that has not arrived whole
         self._frame_size = 0
         self._frame_got = 0
+        self._strange_bytes = 0  #: of the frame under way, as the claim of a stranger
         self._prefix = b""  #: the first bytes of a length that has not arrived whole
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
         self._in_flight: deque[Call] = deque()
@@ -111,6 +127,10 @@ class Connection(asyncio.BufferedProtocol):
         self._starting = False
         self._muted_until_s = 0.0
         self._finishing = False
+        #: End with the connection.
+        self.timers: list[asyncio.TimerHandle] = []
+        #: What the peer had not read when it was last looked at.
+        self.unread_bytes_seen = 0
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -149,13 +169,15 @@ class Connection(asyncio.BufferedProtocol):
         self.active_s = self._loop.time()
         if self._turn_s != self.active_s:
             self._turn_s = self.active_s
-            self._turn_ends_s = self._monotonic_s() + TURN_S
+            self._turn_ends_s = self._monotonic_s() + self._shared.turn_s
         if self._frame is None:
             self._consume(self._shared.view[:nbytes])
             return
         self._frame_got += nbytes
         if self._frame_got == self._frame_size:
             frame, self._frame = self._frame, None
+            self._shared.strangers_bytes -= self._strange_bytes
+            self._strange_bytes = 0
             self._offer(memoryview(frame))
 
     def _consume(self, view: memoryview) -> None:
@@ -175,9 +197,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             have = end - at - 4
             if have < size:
-                self._frame = bytearray(min(size, max(have, FRAME_BUFFER_START_BYTES)))
-                self._frame[:have] = view[at + 4 :]
-                self._frame_size, self._frame_got = size, have
+                self._begin_frame(view[at + 4 :], size)
                 return
             if not self._may_start(view, at + 4):
                 self._keep(view[at:])
@@ -189,6 +209,20 @@ class Connection(asyncio.BufferedProtocol):
             if self._monotonic_s() > self._turn_ends_s:
                 self._await_turn(view[at:])
                 return
+
+    def _begin_frame(self, received: memoryview, size: int) -> None:
+        """A frame that has not arrived whole gets a buffer of its own."""
+        if self.gate is not None and not self.gate.is_open:
+            if self._shared.strangers_bytes + size > STRANGERS_BYTES_MAX:
+                self.fail("too much is under way from peers that have not authenticated")
+                return
+            self._strange_bytes = size
+            self._shared.strangers_bytes += size
+        have = len(received)
+        start = max(have, min(FRAME_BUFFER_START_BYTES, max(FRAME_BUFFER_LEAST_BYTES, 8 * have)))
+        self._frame = bytearray(min(size, start))
+        self._frame[:have] = received
+        self._frame_size, self._frame_got = size, have
 
     def _offer(self, frame: memoryview) -> None:
         """A frame in a buffer of its own: start it, or keep it until it may start."""
@@ -245,10 +279,12 @@ class Connection(asyncio.BufferedProtocol):
     def _await_turn(self, rest: memoryview) -> None:
         self._keep(rest)
         self._awaits_turn = True
+        self._shared.waiting += 1
         self._loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         self._awaits_turn = False
+        self._shared.waiting -= 1
         self.resume()
 
     def resume(self) -> None:
@@ -259,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._backlog is None or self._transport is None or self._awaits_turn:
             return
-        self._turn_ends_s = self._monotonic_s() + TURN_S
+        self._turn_ends_s = self._monotonic_s() + self._shared.turn_s
         backlog, self._backlog = self._backlog, None
         self._consume(memoryview(backlog))
         if self._backlog is None and self._transport is not None:
@@ -335,6 +371,11 @@ class Connection(asyncio.BufferedProtocol):
         """A request is being executed or a response is on its way."""
         return bool(self._in_flight) or (self._writer is not None and not self._writer.idle)
 
+    @property
+    def unread_bytes(self) -> int:
+        """What the peer has asked for and does not read."""
+        return self._writer.waiting_bytes() if self._writer is not None else 0
+
     def fail(self, why: str) -> None:
         """The peer broke the protocol: close it, with a line in the log. Nobody else notices."""
         log.warning("closing connection from %s:%s on %s: %s", self.peer_host, self.peer_port, self.listener_name, why)
@@ -372,8 +413,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._backlog = None
         self._frame = None
+        self._shared.strangers_bytes -= self._strange_bytes
+        self._strange_bytes = 0
         if self._writer is not None:
+            # The two hold each other: whoever logs in and leaves again and again would leave megabytes behind.
             self._writer.close()
+            self._writer = None
+        for timer in self.timers:
+            timer.cancel()
         for call in self._in_flight:
             if call.parts is None and call.on_abandoned is not None:
                 call.on_abandoned()

@@ -332,7 +332,9 @@ class SocketServer:
                 return str(error)
         self._connections[connection] = None
         if connection.gate is not None:
-            self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
+            connection.timers.append(
+                self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
+            )
         return None
 
     def _close_unauthenticated(self, connection: Connection) -> None:
@@ -369,10 +371,16 @@ class SocketServer:
         self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)
 
     def _close_idle(self) -> None:
-        oldest_s = self._loop.time() - self.limits.idle_ms_max / 1000
-        for connection in [c for c in self._connections if c.active_s < oldest_s and not c.busy]:
-            log.debug("closing idle connection from %s", connection.peer_host)
-            connection.close()
+        now_s = self._loop.time()
+        oldest_s = now_s - self.limits.idle_ms_max / 1000
+        for connection in list(self._connections):
+            unread_bytes = connection.unread_bytes
+            if unread_bytes != connection.unread_bytes_seen:
+                connection.unread_bytes_seen = unread_bytes
+                connection.active_s = now_s  # it reads, if slowly
+            elif connection.active_s < oldest_s and (unread_bytes or not connection.busy):
+                log.debug("closing idle connection from %s", connection.peer_host)
+                connection.close()
         self._schedule_idle_check()
 
     @property

@@ -30,6 +30,10 @@ class Writer(Protocol):
         """Whether everything has gone to the kernel: the peer reads at least as fast as it asks."""
         ...
 
+    def waiting_bytes(self) -> int:
+        """What the peer has not made room for."""
+        ...
+
     def write(self, parts: Sequence[Part]) -> None: ...
     def close(self) -> None:
         """Release every range that will not be sent any more."""
@@ -76,6 +80,9 @@ class SocketWriter:
     @property
     def idle(self) -> bool:
         return not self._queue
+
+    def waiting_bytes(self) -> int:
+        return sum(_size(part) for part in self._queue)
 
     def write(self, parts: Sequence[Part]) -> None:
         if self._closed:
@@ -220,6 +227,9 @@ class TransportWriter:
     def idle(self) -> bool:
         return not self._queue and not self._paused
 
+    def waiting_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() + sum(_size(part) for part in self._queue)
+
     def write(self, parts: Sequence[Part]) -> None:
         if self._closed:
             release(parts)
@@ -307,6 +317,10 @@ class _Progress:
 
     def release(self) -> None:
         self.source.release()
+
+
+def _size(part: "Part | _Progress") -> int:
+    return len(part) if isinstance(part, BYTES) else part.size_bytes
 
 
 def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:

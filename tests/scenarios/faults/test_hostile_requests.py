@@ -11,6 +11,11 @@ from barnabas.cli.local_cluster import LocalCluster
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.messages.incremental_alter_configs import (
@@ -163,3 +168,16 @@ def test_duplicates_among_many_resources_are_found_in_no_time(victim: Victim):
     assert (codes[0], codes[-1]) == (ErrorCode.INVALID_REQUEST,) * 2
     assert set(codes[1:-1]) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert other.worst_s < BYSTANDER_S_MAX
+
+
+@pytest.mark.parametrize("count", [50_001, 2**31 - 1])
+def test_topic_of_too_many_partitions_is_refused(victim: Victim, count: int):
+    new = CreatableTopic(name=f"{victim.topic}-many", num_partitions=count, replication_factor=1)
+    more = CreatePartitionsTopic(name=victim.topic, count=count)
+    with victim.connect() as peer, Bystander(victim) as other:
+        created = ask(peer, CreateTopicsRequest(topics=[new], timeout_ms=5000), 5)
+        grown = ask(peer, CreatePartitionsRequest(topics=[more], timeout_ms=5000), 2)
+    assert isinstance(created, CreateTopicsResponse) and isinstance(grown, CreatePartitionsResponse)
+    assert created.topics[0].error_code == grown.results[0].error_code == ErrorCode.INVALID_PARTITIONS
+    assert other.worst_s < BYSTANDER_S_MAX
+    victim.check()

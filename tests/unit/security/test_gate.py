@@ -2,8 +2,10 @@
 
 import asyncio
 import functools
+import gc
 import random
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,17 +13,19 @@ import pytest
 import uvloop
 
 from barnabas.api import sasl
-from barnabas.auth.machine import Mechanism, SaslSession
+from barnabas.auth.machine import Mechanism, NotAdmitted, RequestKind, SaslSession
 from barnabas.auth.mechanisms.plain import PlainServer
 from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.codec import decode
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.heartbeat import HeartbeatResponse
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.server import listener
+from barnabas.server.connection import Connection
 from barnabas.server.listener import Endpoint
-from tests.unit.server.harness import Harness, RawClient, heartbeat
+from tests.unit.server.harness import Harness, RawClient, eventually, heartbeat
 
 GOOD, BAD = b"\0alice\0secret", b"\0alice\0wrong"
 TOKEN_BYTES_MAX = 1_000
@@ -255,3 +259,81 @@ async def test_noise_harms_nobody_else() -> None:
         await good.close()
     assert not made.harness.bugs
     assert set(made.principals) == {"User:alice"}
+
+
+@on_loop
+async def test_stranger_asks_for_versions_a_few_times_and_no_more() -> None:
+    async with Listener().harness as server:
+        # The harness has no ApiVersions: the gate is asked first.
+        client = await server.client()
+        for number in range(5):
+            client.send(ApiVersionsRequest(), 0, number)
+        assert await client.is_closed()
+        await client.close()
+
+
+def test_versions_are_asked_for_three_times_at_most_before_the_handshake() -> None:
+    session = SaslSession({})
+    for _ in range(3):
+        session.admit(RequestKind.VERSIONS, now_ms=0)
+    with pytest.raises(NotAdmitted):
+        session.admit(RequestKind.VERSIONS, now_ms=0)
+
+
+@on_loop
+async def test_one_address_tries_no_more_than_twenty_passwords_a_second() -> None:
+    made = Listener()
+    async with made.harness as server:
+        attempts = [await server.client() for _ in range(45)]
+        for client in attempts:
+            client.send(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1)
+            await client.receive()
+        began_s = asyncio.get_running_loop().time()
+        for client in attempts:
+            client.send(SaslAuthenticateRequest(auth_bytes=BAD), 1, 2)
+        for client in attempts:
+            await client.receive()
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert took_s > 1.0, "twenty are forgiven, each of the others waits 50 ms for the one before"
+        for client in attempts:
+            await client.close()
+    assert not made.harness.bugs
+
+
+@on_loop
+async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
+    """Without a search of the heap for garbage: a broker makes few of those."""
+    made = Listener()
+    async with made.harness as server:
+        gc.disable()
+        seen: list[weakref.ref[Connection]] = []
+        try:
+            for _ in range(20):
+                client = await server.client()
+                client.send(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1)
+                await client.receive()
+                client.send(SaslAuthenticateRequest(auth_bytes=GOOD), 1, 2)
+                await client.receive()
+                seen += [weakref.ref(each) for each in server.server.connections]
+                await client.close()
+            await eventually(lambda: not server.server.connections)
+            await eventually(lambda: sum(each() is not None for each in seen) <= 1)
+        finally:
+            gc.enable()
+
+
+@on_loop
+async def test_strangers_together_have_no_more_than_so_much_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.server.connection.STRANGERS_BYTES_MAX", 2_500)
+    async with Listener().harness as server:
+        first, second, third = [await server.client() for _ in range(3)]
+        for client in (first, second):
+            client.writer.write(struct.pack(">i", TOKEN_BYTES_MAX) + b"x" * 10)
+        await eventually(lambda: server.server._shared.strangers_bytes == 2 * TOKEN_BYTES_MAX)
+        third.writer.write(struct.pack(">i", TOKEN_BYTES_MAX) + b"x" * 10)
+        assert await third.is_closed()
+        await first.close()
+        await eventually(lambda: server.server._shared.strangers_bytes == TOKEN_BYTES_MAX)
+        await second.close()
+        await eventually(lambda: server.server._shared.strangers_bytes == 0)
+        await third.close()

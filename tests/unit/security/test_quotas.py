@@ -1,11 +1,12 @@
 """Which quota applies, and what it costs to go over it."""
 
 import itertools
+import time
 
 import pytest
 
 from barnabas.security import quotas
-from barnabas.security.quotas import ABSENT, DEFAULT, ClientQuotas, Quota, entity_of
+from barnabas.security.quotas import ABSENT, DEFAULT, METERS_MAX, ClientQuotas, Quota, entity_of
 from barnabas.security.rates import THROTTLE_MS_MAX, Rate, TokenBucket
 
 PRODUCE = Quota.PRODUCE.value
@@ -212,3 +213,24 @@ def test_bucket_does_not_fill_beyond_its_windows() -> None:
     bucket.take(50, 5.0, 0)
     assert bucket.tokens(5.0, 1_000) == 5
     assert bucket.tokens(5.0, 3_600_000) == 50 and bucket.is_silent(3_600_000)
+
+
+def test_very_many_client_ids_neither_grow_without_end_nor_cost_a_search_each() -> None:
+    quotas = ClientQuotas(windows=11, window_ms=1_000)
+    quotas.entity_changed((ABSENT, DEFAULT), {"producer_byte_rate": "1000"})
+    for number in range(25_000):
+        quotas.record(Quota.PRODUCE, "eve", f"id-{number}", 1, now_ms=1_000)
+    assert len(quotas._rates) <= METERS_MAX
+    began_s = time.perf_counter()
+    for number in range(2_000):
+        quotas.record(Quota.PRODUCE, "eve", f"new-{number}", 1, now_ms=1_000)
+    assert time.perf_counter() - began_s < 1.0, "5 ms each would be ten seconds"
+
+
+def test_client_id_of_any_length_is_not_kept() -> None:
+    quotas = ClientQuotas(windows=11, window_ms=1_000)
+    quotas.entity_changed((ABSENT, DEFAULT), {"producer_byte_rate": "1"})
+    long = "x" * 30_000
+    assert quotas.record(Quota.PRODUCE, "eve", long, 1_000_000, now_ms=1_000) > 0
+    assert quotas.record(Quota.PRODUCE, "eve", long + "y", 0, now_ms=1_000) == 0
+    assert all(len(part) < 300 for _, entity in quotas._rates for part in entity)

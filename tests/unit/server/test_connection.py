@@ -4,7 +4,9 @@ import asyncio
 import gc
 import os
 import random
+import socket
 import struct
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ import uvloop
 from barnabas.coordination.session import SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.protocol import frame
-from barnabas.protocol.messages.fetch import FetchRequest
+from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.server import connection
@@ -386,6 +388,86 @@ async def test_random_bytes_never_hurt_anyone_else() -> None:
         assert (await good.heartbeat(1)).error_code == 0
         assert server.bugs == []
         await good.close()
+
+
+@on_loop
+async def test_peer_that_never_reads_is_idle_after_a_while_and_a_slow_one_is_not(tmp_path: Path) -> None:
+    data = tmp_path / "records"
+    data.write_bytes(bytes(20_000_000))
+
+    def much(call: Call, request: FetchRequest) -> FetchResponse:
+        return fetch_response([PinnedRange(str(data), 0, 20_000_000)])
+
+    async with Harness({"Fetch": much}, limits=ConnectionLimits(idle_ms_max=400)) as server:
+        deaf, slow = await server.client(), await server.client()
+        for client in (deaf, slow):
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 1)
+        await eventually(lambda: all(c.busy for c in server.server.connections) and len(server.server.connections) == 2)
+        for _ in range(20):
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.05)
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            if len(server.server.connections) == 1:
+                break
+        [left] = server.server.connections
+        assert left.peer_port == slow.writer.get_extra_info("sockname")[1]
+        for client in (deaf, slow):
+            await client.close()
+
+
+@on_loop
+async def test_lie_about_a_length_takes_sixteen_kilobytes_and_the_truth_a_megabyte() -> None:
+    async with Harness(request_bytes_max=2_000_000_000) as server:
+        liar, honest = await server.client(), await server.client()
+        liar.writer.write(struct.pack(">i", 1_900_000_000) + b"x" * 4)
+        await eventually(lambda: any(c._frame is not None for c in server.server.connections))
+        [connection] = [c for c in server.server.connections if c._frame is not None]
+        assert connection._frame is not None and len(connection._frame) == 16 * 1024
+        honest.writer.write(struct.pack(">i", 10_000_000) + b"x" * 200_000)
+        await eventually(lambda: all(c._frame is not None for c in server.server.connections))
+        assert max(len(c._frame or b"") for c in server.server.connections) >= 512 * 1024
+        for client in (liar, honest):
+            await client.close()
+
+
+@on_loop
+async def test_many_that_flood_share_one_round_of_the_loop() -> None:
+    carried_out = 0
+    seen: list[int] = []
+
+    def slow(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        nonlocal carried_out
+        if call.client_id == "other":
+            seen.append(carried_out)
+            return HeartbeatResponse()
+        ends_s = time.perf_counter() + 0.0005
+        while time.perf_counter() < ends_s:
+            pass
+        carried_out += 1
+        return HeartbeatResponse()
+
+    def ask_again_and_again(port: int) -> list[int]:
+        """From outside of the loop. How many others' requests came between the question and the answer."""
+        between = []
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            for number in range(6):
+                before = carried_out
+                peer.sendall(frame.encode_request(heartbeat(), 3, number, "other"))
+                peer.recv(100)
+                between.append(seen[-1] - before)
+        return sorted(between)
+
+    async with Harness({"Heartbeat": slow}) as server:
+        flood = [await server.client() for _ in range(40)]
+        for client in flood:
+            client.writer.write(frame.encode_request(heartbeat(), 3, 1, "flood") * 400)
+        await eventually(lambda: carried_out > 1_000)
+        between = await asyncio.to_thread(ask_again_and_again, server.port)
+        # Turns of 10 ms each are 20 requests of each of the 40 in a round: 800.
+        assert between[3] < 150
+        for client in flood:
+            client.writer.transport.abort()  # type: ignore[attr-defined]
 
 
 @on_loop

@@ -18,6 +18,9 @@ from barnabas.auth.exchange import SaslFailed
 from barnabas.auth.registry import ListenerSasl, Login, client_side, server_side, user_and_password
 
 ITERATIONS_MIN: Final = 4096
+#: What a user has that does not exist: as Kafka's tools make them.
+DECOY_SALT_BYTES: Final = 32
+DECOY_ITERATIONS: Final = 4096
 ITERATIONS_MAX: Final = 16384
 #: Random bytes of a nonce. In base64url they are printable and without a comma.
 _SERVER_NONCE_BYTES: Final = 24
@@ -134,11 +137,13 @@ class ScramServer:
         *,
         nonce: str,
         token_of: Callable[[str], TokenCredential | None] = lambda token_id: None,
+        decoy_secret: bytes = b"",
     ) -> None:
         """`token_of` answers for delegation tokens, which come with the extension `tokenauth=true`."""
         self._mechanism = mechanism
         self._credential_of = credential_of
         self._token_of = token_of
+        self._decoy_secret = decoy_secret
         self.expires_at_ms: int | None = None
         self.by_delegation_token = False
         self._own_nonce = nonce
@@ -171,6 +176,8 @@ class ScramServer:
             credential = self._take_token()
         else:
             credential = self._credential_of(self._claimed)
+        if credential is None and self._decoy_secret:
+            credential = self._decoy()
         if credential is None or credential.iterations < ITERATIONS_MIN:
             raise self._fail()
         if match["authzid"] and _decode_name(match["authzid"]) != self._claimed:
@@ -182,6 +189,15 @@ class ScramServer:
         answer = f"r={self._nonce},s={_b64(credential.salt)},i={credential.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return answer.encode()
+
+    def _decoy(self) -> ScramCredential:
+        """Nobody has a password for it. Who asks for a user that does not exist is not told so: the salt is always the same."""
+        mechanism, user = self._mechanism, self._claimed.encode("utf-8", "surrogatepass")
+        salt = mechanism.hmac(self._decoy_secret, b"salt" + user)
+        key = mechanism.hmac(self._decoy_secret, b"key" + user)
+        return ScramCredential(
+            salt=salt[:DECOY_SALT_BYTES], stored_key=key, server_key=key, iterations=DECOY_ITERATIONS
+        )
 
     def _take_token(self) -> ScramCredential | None:
         token = self._token_of(self._claimed)
@@ -277,11 +293,13 @@ def _decode_name(text: str) -> str:
 def _register(mechanism: ScramMechanism) -> None:
     @server_side(mechanism.sasl_name)
     def server(sasl: ListenerSasl) -> Callable[[], ScramServer]:
+        decoy_secret = secrets.token_bytes(32)
         return lambda: ScramServer(
             mechanism,
             lambda user: sasl.scram_credential(mechanism, user),
             nonce=secrets.token_urlsafe(_SERVER_NONCE_BYTES),
             token_of=lambda token_id: sasl.delegation_token(mechanism, token_id),
+            decoy_secret=decoy_secret,
         )
 
     @client_side(mechanism.sasl_name)
