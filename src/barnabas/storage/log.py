@@ -122,7 +122,8 @@ class Log(LogUpkeep):
     def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
         """Write what the leader sent, offsets and epochs as they are; None where there was no whole batch.
 
-        Raises `Refused` (`UnexpectedAppendOffset` where it does not follow on the log end) before anything is written.
+        Raises `Refused` (`UnexpectedAppendOffset` where it does not follow on the log end) before anything is written. The
+        leader may have taken more than `segment.bytes` at once, when that was larger: it goes into one segment.
         """
         if self._closed:
             raise self._storage_error()
@@ -140,7 +141,6 @@ class Log(LogUpkeep):
             size = after
         if not batches:
             return None
-        self._check_fits_segment(size)
         first, last = batches[0][0].base_offset, batches[-1][0].last_offset
         plan = self.producers.analyze(batches, Origin.REPLICATION)
         for append in plan.appends:

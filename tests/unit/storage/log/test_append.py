@@ -406,6 +406,19 @@ def test_a_follower_keeps_offsets_epochs_and_gaps(partition: Partition) -> None:
     assert partition.log.log_end_offset == 8
 
 
+def test_a_follower_takes_more_at_once_than_a_segment_may_hold(partition: Partition) -> None:
+    """`segment.bytes` was larger when the leader wrote them. A follower that refuses them never catches up."""
+    partition.log.append_as_follower(batch([b"first"]), now_ms=NOW_MS)
+    several = b"".join(batch([b"x" * 900], base_offset=1 + number) for number in range(4))
+    large = batch([b"y" * 3000], base_offset=5)
+    for data in (several, large):
+        assert len(data) > partition.config.segment_bytes
+        partition.log.append_as_follower(data, now_ms=NOW_MS)
+    assert [entry.offset for entry in contents(partition.log)] == [0, 1, 2, 3, 4, 5]
+    partition.crash()
+    assert [entry.offset for entry in contents(partition.log)] == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_follower_ignores_a_torn_batch_at_the_end(partition: Partition) -> None:
     data = batch([b"a"]) + batch([b"b"], base_offset=1)[:-3]
     info = partition.log.append_as_follower(bytes(data), now_ms=NOW_MS)
