@@ -19,7 +19,6 @@ from barnabas.api import (
     control,
     fetch,
     find_coordinator,
-    group_parts,
     log_dirs,
     metadata,
     offsets,
@@ -28,11 +27,8 @@ from barnabas.api import (
     registry,
     scram,
     topics,
-    transaction_parts,
 )
-from barnabas.api.entity_settings import EntitySettings
 from barnabas.api.find_coordinator import KeyType
-from barnabas.api.security_parts import SecurityParts
 from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.topics import TopicDefaults
@@ -59,6 +55,10 @@ from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
+from barnabas.parts import groups as group_parts
+from barnabas.parts import transactions as transaction_parts
+from barnabas.parts.entity_settings import EntitySettings
+from barnabas.parts.security import SecurityParts
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests
@@ -733,7 +733,7 @@ class Broker:
         self.server.stop_accepting()
         self.fetchers.stop()
         self.groups.coordinator.close()
-        self.transactions.close()
+        self.transactions.coordinator.close()
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()

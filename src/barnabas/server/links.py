@@ -1,7 +1,8 @@
 """Connections from this broker to the others, on the inter-broker listener.
 
-Owner: the event loop. One shared connection a broker for short requests (to the controller, to transaction coordinators);
-those who keep a connection busy (replica fetchers, the controller's channels) open their own.
+Owner: the event loop. Short requests to a broker share one connection for each purpose. Requests on one connection are answered
+in order, so what may take long (a marker that waits for replicas) must not hold back the others. Those who keep a connection
+busy (replica fetchers, the controller's channels) open their own.
 """
 
 import asyncio
@@ -30,12 +31,18 @@ class BrokerLinks:
         self._broker_id = broker_id
         self._endpoint_of = endpoint_of
         self._open_link = open_link
-        self._shared: dict[BrokerId, tuple[Endpoint, Connection]] = {}
-        self._locks: dict[BrokerId, asyncio.Lock] = {}
+        self._lanes: list[Lane] = []
+        self._shared = self.lane("link")
+
+    def lane(self, purpose: str) -> "Lane":
+        """Closed with the links."""
+        lane = Lane(self, purpose)
+        self._lanes.append(lane)
+        return lane
 
     async def open(self, broker_id: BrokerId, *, purpose: str) -> Connection:
         """A connection of the caller's own."""
-        return await self.open_to(self._require(broker_id), purpose=purpose)
+        return await self.open_to(self.require(broker_id), purpose=purpose)
 
     async def open_to(self, endpoint: Endpoint, *, purpose: str) -> Connection:
         return await self._open_link(endpoint, f"broker-{self._broker_id}-{purpose}")
@@ -44,28 +51,43 @@ class BrokerLinks:
         self, broker_id: BrokerId, message: ApiMessage, response_type: type[R], *, timeout_ms: int = 30_000
     ) -> R:
         """On the shared connection. Raises `ClientError` where the broker cannot be reached or does not answer."""
-        connection = await self._connection(broker_id)
+        connection = await self._shared.to(broker_id)
         return await connection.request(message, response_type, timeout_ms=timeout_ms)
 
-    async def _connection(self, broker_id: BrokerId) -> Connection:
-        async with self._locks.setdefault(broker_id, asyncio.Lock()):
-            endpoint = self._require(broker_id)
-            known = self._shared.get(broker_id)
-            if known is not None:
-                if known[0] == endpoint and not known[1].closed:
-                    return known[1]
-                known[1].close()
-            connection = await self.open_to(endpoint, purpose="link")
-            self._shared[broker_id] = (endpoint, connection)
-            return connection
-
-    def _require(self, broker_id: BrokerId) -> Endpoint:
+    def require(self, broker_id: BrokerId) -> Endpoint:
         endpoint = self._endpoint_of(broker_id)
         if endpoint is None:
             raise ConnectionLost(f"broker {broker_id} is not known to be alive")
         return endpoint
 
     def close(self) -> None:
-        for _, connection in self._shared.values():
+        for lane in self._lanes:
+            lane.close()
+
+
+class Lane:
+    """One connection to each broker, for one purpose."""
+
+    def __init__(self, links: BrokerLinks, purpose: str) -> None:
+        self._links = links
+        self._purpose = purpose
+        self._connections: dict[BrokerId, tuple[Endpoint, Connection]] = {}
+        self._locks: dict[BrokerId, asyncio.Lock] = {}
+
+    async def to(self, broker_id: BrokerId) -> Connection:
+        """To where the broker is now. Raises `ClientError` where it cannot be reached."""
+        async with self._locks.setdefault(broker_id, asyncio.Lock()):
+            endpoint = self._links.require(broker_id)
+            known = self._connections.get(broker_id)
+            if known is not None:
+                if known[0] == endpoint and not known[1].closed:
+                    return known[1]
+                known[1].close()
+            connection = await self._links.open_to(endpoint, purpose=self._purpose)
+            self._connections[broker_id] = (endpoint, connection)
+            return connection
+
+    def close(self) -> None:
+        for _, connection in self._connections.values():
             connection.close()
-        self._shared.clear()
+        self._connections.clear()

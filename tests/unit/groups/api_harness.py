@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from barnabas.api import find_coordinator, group_parts
+from barnabas.api import find_coordinator
 from barnabas.api.find_coordinator import KeyType
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.clock import ManualClock
@@ -13,6 +13,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
 from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.metrics.registry import Registry
+from barnabas.parts import groups as group_parts
 from barnabas.protocol import codec
 from barnabas.protocol.frame import parse_response_header
 from barnabas.protocol.messages.base import ApiMessage

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from barnabas.api import secured_listeners
 from barnabas.client.errors import ConnectionLost
 from barnabas.coordination.znodes import Endpoint
 from barnabas.core.config.broker import BrokerConfig
+from barnabas.parts import listeners
 
 
 def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,9 +20,9 @@ def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch
             raise ConnectionLost("nobody accepts")
         return "a connection"
 
-    monkeypatch.setattr(secured_listeners, "open_connection", connect)
+    monkeypatch.setattr(listeners, "open_connection", connect)
     settings = {"socket.connection.setup.timeout.ms": "100", "socket.connection.setup.timeout.max.ms": "300"}
-    links = secured_listeners.LinkSecurity(BrokerConfig.parse({"zookeeper.connect": "h:1", **settings}))
+    links = listeners.LinkSecurity(BrokerConfig.parse({"zookeeper.connect": "h:1", **settings}))
     peer = Endpoint(listener="PLAINTEXT", security_protocol="PLAINTEXT", host="127.0.0.1", port=1)
 
     async def story() -> None:

@@ -6,13 +6,13 @@ Read at the start, then by notification; written for everyone, and seen here at 
 import logging
 from collections.abc import Iterable, Mapping
 
-from barnabas.api.security_parts import SecurityParts
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.session import SessionExpired
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
+from barnabas.parts.security import SecurityParts
 from barnabas.server.quota_parts import QuotaParts
 
 log = logging.getLogger(__name__)

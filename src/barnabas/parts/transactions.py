@@ -1,13 +1,11 @@
 """The transaction side of a broker, put together: producer ids, coordinator, verifier, and the handlers that use them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from barnabas.api import producers, transactions, txn_markers
 from barnabas.api.transactions import TransactionsApi
 from barnabas.api.txn_markers import OffsetsMarked, TxnMarkersApi
-from barnabas.client.connection import Connection
 from barnabas.coordination.internal_topic import CreateTopic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
@@ -30,36 +28,10 @@ from barnabas.transactions.verification import Asked, Verifier
 FIRST_VERSION_FOR_BROKERS = 4
 
 
-class _Lane:
-    """A connection of its own to each broker: requests on one connection are answered in order, and a marker that waits for
-    replicas must not hold back a verification, nor both the questions to the controller.
-    """
-
-    def __init__(self, links: BrokerLinks, purpose: str) -> None:
-        self._links = links
-        self._purpose = purpose
-        self._connections: dict[BrokerId, Connection] = {}
-        self._locks: dict[BrokerId, asyncio.Lock] = {}
-
-    async def to(self, broker: BrokerId) -> Connection:
-        async with self._locks.setdefault(broker, asyncio.Lock()):
-            connection = self._connections.get(broker)
-            if connection is None or connection.closed:
-                connection = self._connections[broker] = await self._links.open(broker, purpose=self._purpose)
-            return connection
-
-    def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-
-
 class TransactionParts(NamedTuple):
     coordinator: TransactionCoordinator
     verifier: Verifier
     families: list[list[ApiHandler]]
-    #: The broker stops.
-    close: Callable[[], None]
 
 
 def assemble(
@@ -79,8 +51,8 @@ def assemble(
     """Sets `context.transactions`. Requests to this broker itself take no connection."""
     api = TransactionsApi(context, offsets_partition_for)
     markers_api = TxnMarkersApi(context, offsets_marked)
-    markers_lane = _Lane(links, "transaction-markers")
-    verification_lane = _Lane(links, "transaction-verification")
+    markers_lane = links.lane("transaction-markers")
+    verification_lane = links.lane("transaction-verification")
 
     async def allocate_block() -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(broker_id=context.broker_id, broker_epoch=context.broker_epoch())
@@ -126,13 +98,7 @@ def assemble(
         spawn=spawn,
     )
     families = [transactions.handlers(api), txn_markers.handlers(markers_api), producers.handlers(context)]
-
-    def close() -> None:
-        coordinator.close()
-        markers_lane.close()
-        verification_lane.close()
-
-    return TransactionParts(coordinator, verifier, families, close)
+    return TransactionParts(coordinator, verifier, families)
 
 
 def offsets_verifier(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from barnabas.api import delegation_tokens, sasl
-from barnabas.api.secured_listeners import LinkSecurity, secured
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
 from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.parts.listeners import LinkSecurity, secured
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.security.key_sets import KeySets
