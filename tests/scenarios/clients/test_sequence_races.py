@@ -26,10 +26,10 @@ from confluent_kafka.admin import (
 
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.blocking import BlockingConnection
-from barnabas.client.cluster import TRANSACTION
 from barnabas.client.cluster import Cluster as ClusterClient
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
+from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

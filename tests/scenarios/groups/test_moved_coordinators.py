@@ -6,9 +6,10 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.client.cluster import GROUP, TRANSACTION, Cluster
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection
+from barnabas.client.core import GROUP, TRANSACTION
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages import (
     add_offsets_to_txn,
