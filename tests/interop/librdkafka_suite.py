@@ -62,6 +62,10 @@ class Suite:
             (folder / "complete").touch()
         return cls(folder)
 
+    @property
+    def has_rapidjson(self) -> bool:
+        return "#define WITH_RAPIDJSON 1" in (self.folder / "config.h").read_text()
+
     def run(
         self,
         bootstrap: str,

@@ -23,6 +23,8 @@ GROUPS = "0018 0019 0020 0030 0040 0050 0056 0059 0061 0064 0069 0084 0118 0130 
 #: With KIP-848 heartbeats in place of JoinGroup and SyncGroup.
 CONSUMER_PROTOCOL = "0018 0019 0030 0050 0102 0118 0130 0140 0153"
 WITHOUT_AUTO_CREATION = "0045 0107 0111"
+#: They skip themselves where librdkafka was built without it.
+NEED_RAPIDJSON = {"0053", "0101", "0110"}
 
 #: The cluster that the suite's authors test with, as far as its tests notice.
 CONFIG = {
@@ -53,14 +55,15 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def _assert_passed(outcomes: list[Outcome], tests: str, work: Path) -> None:
+def _assert_passed(suite: Suite, outcomes: list[Outcome], tests: str, work: Path) -> None:
     assert [each for each in outcomes if each.state != "PASSED"] == [], librdkafka_suite.failures(work)
-    assert {each.name[:4] for each in outcomes} == set(tests.split())
+    wanted = set(tests.split()) if suite.has_rapidjson else set(tests.split()) - NEED_RAPIDJSON
+    assert {each.name[:4] for each in outcomes} == wanted
 
 
 @pytest.mark.parametrize("tests", [PRODUCE_AND_CONSUME, GROUPS], ids=["produce and consume", "groups"])
 def test_librdkafka_passes(suite: Suite, cluster: LocalCluster, tests: str, tmp_path: Path) -> None:
-    _assert_passed(suite.run(cluster.bootstrap, tests.split(), work=tmp_path), tests, tmp_path)
+    _assert_passed(suite, suite.run(cluster.bootstrap, tests.split(), work=tmp_path), tests, tmp_path)
 
 
 def test_librdkafka_passes_with_the_consumer_protocol(suite: Suite, cluster: LocalCluster, tmp_path: Path) -> None:
@@ -70,7 +73,7 @@ def test_librdkafka_passes_with_the_consumer_protocol(suite: Suite, cluster: Loc
         work=tmp_path,
         environment={"TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
     )
-    _assert_passed(outcomes, CONSUMER_PROTOCOL, tmp_path)
+    _assert_passed(suite, outcomes, CONSUMER_PROTOCOL, tmp_path)
 
 
 def test_librdkafka_passes_where_topics_are_not_created_by_asking(suite: Suite, tmp_path: Path) -> None:
@@ -81,4 +84,4 @@ def test_librdkafka_passes_where_topics_are_not_created_by_asking(suite: Suite, 
             work=tmp_path,
             environment={"TEST_SCENARIO": "noautocreate"},
         )
-    _assert_passed(outcomes, WITHOUT_AUTO_CREATION, tmp_path)
+    _assert_passed(suite, outcomes, WITHOUT_AUTO_CREATION, tmp_path)
