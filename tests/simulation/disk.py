@@ -72,12 +72,14 @@ class _Node:
 
 
 class _Dir(_Node):
-    __slots__ = ("durable", "entries")
+    __slots__ = ("durable", "entries", "settled")
 
     def __init__(self, modified_ns: int) -> None:
         super().__init__(modified_ns)
         self.entries: dict[str, _Node] = {}
         self.durable: dict[str, _Node] = {}
+        #: By name, the last operation on it that is durable: one before it must not undo that.
+        self.settled: dict[str, int] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -95,9 +97,12 @@ class _NameOp:
             folder, name = self.source
             if folder.durable.get(name) is self.node:
                 del folder.durable[name]
+            folder.settled[name] = max(folder.settled.get(name, 0), self.number)
         if self.target is not None:
             folder, name = self.target
-            folder.durable[name] = self.node
+            if folder.settled.get(name, 0) < self.number:
+                folder.durable[name] = self.node
+                folder.settled[name] = self.number
 
 
 class _File(_Node):
@@ -113,10 +118,12 @@ class _File(_Node):
         "ghosts",
         "high",
         "length",
+        "lengths",
         "lock",
         "low",
         "mapped",
         "maps",
+        "shrunk_at",
         "unwritten",
     )
 
@@ -132,9 +139,13 @@ class _File(_Node):
         self.unwritten: set[int] = set()
         #: The shortest that it was since the last sync: what it held from here on may be gone.
         self.low = _NEVER
+        #: How long it was since, and may be after a power cut.
+        self.lengths: list[int] = []
         #: The longest that it was before such a cut, and the pages that were cut off before any sync: they may have reached
         #: the medium by themselves, and the cut may not.
         self.high = 0
+        #: When that was, among the operations on names.
+        self.shrunk_at = 0
         self.ghosts: dict[int, bytes] = {}
         #: Bytes from the start that have room on the medium; the rest are holes.
         self.allocated = 0
@@ -164,6 +175,7 @@ class _File(_Node):
         else:
             self._grow(position, data)
         if end > self.length:
+            self.lengths.append(self.length)
             self.length = end
         if end > self.allocated:
             self.allocated = end
@@ -250,8 +262,7 @@ class _File(_Node):
         durable = self.durable
         if self.low < len(durable):
             del durable[self.low :]
-        self.low, self.high = _NEVER, 0
-        self.ghosts.clear()
+        self._forget_shrinking()
         dirty = self.dirty
         if dirty:
             first, last = min(dirty), max(dirty)
@@ -266,6 +277,18 @@ class _File(_Node):
         if not self.maps:
             self.mapped = False
 
+    def _forget_shrinking(self) -> None:
+        self.low, self.high = _NEVER, 0
+        self.lengths.clear()
+        self.ghosts.clear()
+
+    def commit_shrinking(self) -> None:
+        """That it was shorter is durable; what was written since is not."""
+        if self.low != _NEVER:
+            self.durable_length = min(self.durable_length, self.low)
+            del self.durable[self.low :]
+            self._forget_shrinking()
+
     def _copy(self, start: int, end: int) -> None:
         durable = self.durable
         if len(durable) < start:
@@ -278,8 +301,8 @@ class _File(_Node):
         self.unwritten |= self.dirty
         self.dirty.clear()
 
-    def cut(self, rng: Random) -> None:
-        """What the medium has of it becomes what it is."""
+    def cut(self, rng: Random, *, is_shrinking_lost: bool) -> None:
+        """What the medium has of it becomes what it is. `is_shrinking_lost`: it was never cut off, and not overwritten."""
         if self.mapped:
             self._settle_map()
         doubtful = self.dirty | self.unwritten | set(self.ghosts)
@@ -290,27 +313,28 @@ class _File(_Node):
         content = self.durable
         for page in sorted(doubtful):
             start = page * PAGE_BYTES
-            piece = self._after_cut(page, kept, rng)
+            piece = self._after_cut(page, kept, rng, is_shrinking_lost)
             if len(content) < start + PAGE_BYTES:
                 content.extend(bytes(start + PAGE_BYTES - len(content)))
             content[start : start + PAGE_BYTES] = piece
-        length = self._length_after_cut(kept, rng)
+        length = self._length_after_cut(kept, rng, is_shrinking_lost)
         if len(content) > length:
             del content[length:]
         self.data = bytearray(content)
         self.length = self.durable_length = length
         self.dirty.clear()
         self.unwritten.clear()
-        self.ghosts.clear()
-        self.low, self.high = _NEVER, 0
+        self._forget_shrinking()
         self.mapped, self.maps = False, 0
         self.allocated = length
         self.cold = True
         self.lock = None
 
-    def _after_cut(self, page: int, kept: float, rng: Random) -> bytes:
+    def _after_cut(self, page: int, kept: float, rng: Random, is_shrinking_lost: bool) -> bytes:
         start = page * PAGE_BYTES
         now, then = self._page(self.data, start), self._page(self.durable, start)
+        if is_shrinking_lost and start >= self.low:
+            return self.ghosts.get(page, then) if rng.random() < kept else then
         if kept in (0.0, 1.0):
             return now if kept else then
         if rng.random() < kept:
@@ -322,12 +346,18 @@ class _File(_Node):
             candidates.append(self.ghosts[page])
         return rng.choice(candidates)
 
-    def _length_after_cut(self, kept: float, rng: Random) -> int:
+    def _length_after_cut(self, kept: float, rng: Random, is_shrinking_lost: bool) -> int:
+        if is_shrinking_lost and self.low != _NEVER:
+            return rng.choice((self.durable_length, max(self.durable_length, self.high)))
         if kept in (0.0, 1.0):
             return self.length if kept else self.durable_length
         lengths = sorted({self.durable_length, self.length, min(self.low, self.length), max(self.high, self.length)})
-        between = rng.randint(lengths[0], lengths[-1])
-        return rng.choice((*lengths, between, max(between // SECTOR_BYTES * SECTOR_BYTES, lengths[0])))
+        if self.lengths:
+            lengths.append(rng.choice(self.lengths))
+        # A length grows with the pages that are written back.
+        pages = rng.randint(lengths[0] // PAGE_BYTES, lengths[-1] // PAGE_BYTES)
+        lengths.append(max(pages * PAGE_BYTES, lengths[0]))
+        return rng.choice(lengths)
 
     def _page(self, data: "bytearray | mmap.mmap", start: int) -> bytes:
         return bytes(data[start : start + PAGE_BYTES]).ljust(PAGE_BYTES, b"\0")
@@ -349,7 +379,8 @@ class SimDisk:
     """The disk of one machine. Paths are absolute; `/` is there from the beginning.
 
     `fsync_makes_name_durable`: as on ext4, an fsync of a file that was just created or renamed makes that durable too.
-    `journaled_names`: of the changes of names a power cut keeps the first ones, as a journal does, and not any subset.
+    `journaled`: changes of names and truncations are durable in their order, all of them with the next fsync of anything, as
+    on ext4 and XFS. A power cut keeps the first of the others, and not any subset.
     """
 
     def __init__(
@@ -357,18 +388,19 @@ class SimDisk:
         *,
         capacity_bytes: int = 1 << 40,
         fsync_makes_name_durable: bool = True,
-        journaled_names: bool = False,
+        journaled: bool = False,
         now_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.fsync_makes_name_durable = fsync_makes_name_durable
-        self.journaled_names = journaled_names
+        self.journaled = journaled
         self.now_ns = now_ns
         #: Called before each operation with its kind and the bytes that it moves.
         self.on_cost: Callable[[str, int], None] | None = None
         self.faults: list[Fault] = []
         self._root = _Dir(now_ns())
         self._pending: dict[int, _NameOp] = {}
+        self._shrunk: list[_File] = []
         self._op_number = 0
         self._next_fd = 1000
         self._lives: list[Life] = []
@@ -392,26 +424,47 @@ class SimDisk:
         for life in list(self._lives):
             self.process_died(life)
         ops = list(self._pending.values())
-        if self.journaled_names:
-            kept = ops[: rng.randint(0, len(ops))]
+        until = _NEVER
+        if self.journaled:
+            until = rng.randint(ops[0].number - 1, self._op_number) if ops else rng.choice((0, self._op_number))
+            kept = [op for op in ops if op.number <= until]
         else:
             chance = rng.choice((0.0, 0.2, 0.5, 0.8, 1.0)) if ops else 0.0
             kept = [op for op in ops if rng.random() < chance]
         for op in kept:
             op.make_durable()
         self._pending.clear()
-        self._cut(self._root, rng)
+        self._shrunk.clear()
+        self._cut(self._root, rng, until)
 
-    def _cut(self, folder: _Dir, rng: Random) -> None:
+    def _cut(self, folder: _Dir, rng: Random, until: int) -> None:
         folder.entries = dict(folder.durable)
         folder.pending.clear()
+        folder.settled.clear()
         for _, node in sorted(folder.entries.items()):
             if isinstance(node, _Dir):
-                self._cut(node, rng)
+                self._cut(node, rng, until)
             else:
                 assert isinstance(node, _File)
                 node.pending.clear()
-                node.cut(rng)
+                if self.journaled and node.shrunk_at <= until:
+                    node.commit_shrinking()
+                node.cut(rng, is_shrinking_lost=node.shrunk_at > until)
+
+    def note_shrinking(self, file: _File) -> None:
+        if self.journaled:
+            self._op_number += 1
+            file.shrunk_at = self._op_number
+            self._shrunk.append(file)
+
+    def commit(self) -> None:
+        """Somebody syncs, and so the journal is written."""
+        if self.journaled:
+            for op in list(self._pending.values()):
+                self._settle(op)
+            for file in self._shrunk:
+                file.commit_shrinking()
+            self._shrunk.clear()
 
     def write_back(self) -> None:
         """What the kernel does sooner or later by itself: everything is durable."""
@@ -665,6 +718,7 @@ class Life(Disk):
                     raise _error(errno.EROFS, path)
         if truncate and node.length:
             self._enter(WRITE, path)
+            disk.note_shrinking(node)
             node.truncate(0)
         fd = disk.next_fd()
         self._fds[fd] = _Open(node, path, read_only)
@@ -706,6 +760,8 @@ class Life(Disk):
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         opened = self._changeable(fd, 0)
+        if size_bytes < opened.file.length:
+            self._disk.note_shrinking(opened.file)
         opened.file.truncate(size_bytes)
         opened.file.modified_ns = self._disk.now_ns()
 
@@ -770,6 +826,7 @@ class Life(Disk):
             file.fail_sync()
             raise
         file.sync()
+        disk.commit()
         disk.sync_name_of(file)
 
     def fdatasync(self, fd: int) -> None:
@@ -784,6 +841,7 @@ class Life(Disk):
         if not isinstance(folder, _Dir):
             raise _error(errno.ENOTDIR, path)
         disk.sync_names(folder)
+        disk.commit()
 
     # -- names
 

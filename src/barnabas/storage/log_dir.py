@@ -100,19 +100,25 @@ class LogDir:
         if epoch is not None:
             self.previous_broker_epoch = epoch
             self._disk.unlink(path)
+            # A power cut must not bring it back: logs would count as complete that were written to since.
+            self._disk.fsync_dir(self.path)
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
         write_clean_shutdown(self.file(names.CLEAN_SHUTDOWN), broker_epoch, disk=self._disk)
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
-        """Empty where there is none, or none that can be read: recovery then starts from the beginning."""
+    def find_checkpoint(self, name: str) -> dict[TopicPartition, Offset] | None:
+        """None where there is none, or none that can be read."""
         try:
             return read_offsets(self.file(name), disk=self._disk)
         except FileNotFoundError:
-            return {}
+            return None
         except CheckpointError as error:
             logger.warning("ignoring a checkpoint that cannot be read: %s", error)
-            return {}
+            return None
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+        """Empty where there is none."""
+        return self.find_checkpoint(name) or {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         write_offsets(self.file(name), offsets, disk=self._disk)

@@ -19,6 +19,7 @@ from barnabas.storage.checkpoints import CheckpointError, read_partition_metadat
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
+from barnabas.storage.manager_upkeep import checkpoint_offsets
 from barnabas.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class _DirLoader:
         self._env = env
         self._config_of = config_of
         self._found = LoadedDir(log_dir)
-        self._recovery_points: dict[TopicPartition, Offset] = {}
+        #: None: not known, of any log.
+        self._recovery_points: dict[TopicPartition, Offset] | None = None
         self._start_offsets: dict[TopicPartition, Offset] = {}
         self._lock = Lock()
         self._done = 0
@@ -93,10 +95,21 @@ class _DirLoader:
                 except OSError as error:
                     return self._failed(error)
                 self._found.logs.append(log)
+            try:
+                self._save_recovery_points()
+            except OSError as error:
+                return self._failed(error)
             self._dir.is_loaded = True
             return self._found
 
         return finish
+
+    def _save_recovery_points(self) -> None:
+        """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
+        name is one that was made since, none of which may be trusted."""
+        if not self._dir.had_clean_shutdown or self._recovery_points is None:
+            name = names.RECOVERY_POINT_CHECKPOINT
+            self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
 
     def _failed(self, error: OSError) -> LoadedDir:
         logger.error("loading %s failed: %s", self._dir.path, error)
@@ -106,7 +119,7 @@ class _DirLoader:
     def _prepare(self) -> list[str]:
         log_dir = self._dir
         log_dir.take_clean_shutdown_marker()
-        self._recovery_points = log_dir.read_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+        self._recovery_points = log_dir.find_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
         self._start_offsets = log_dir.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
         self._found.high_watermarks = log_dir.read_checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
         to_load: list[str] = []
@@ -147,7 +160,7 @@ class _DirLoader:
             env=self._env,
             partition=partition,
             log_start_offset=self._start_offsets.get(partition, 0),
-            recovery_point=self._recovery_points.get(partition),
+            recovery_point=None if self._recovery_points is None else self._recovery_points.get(partition, 0),
             clean=self._dir.had_clean_shutdown,
             topic_id=_topic_id(directory, self._env.disk),
             progress=progress,

@@ -84,6 +84,8 @@ class _Loader:
         self._log_start = log_start_offset
         self._recovery_point = recovery_point or 0
         self._is_recovery_point_known = recovery_point is not None
+        #: The base offset of the first segment that was read whole.
+        self._recovered_from = LONG_MAX
         self._now_ms = env.clock.now_ms()
         self._segments = SegmentList()
         self._snapshots = ProducerSnapshots(directory, env.disk)
@@ -112,8 +114,9 @@ class _Loader:
             without_index = self._find_segments()
             self._load_epochs()
         try:
-            recovered_from = None if clean else self._recover(self._recovery_point, progress)
-            self._check_indexes(without_index, below=recovered_from, clean=clean)
+            if not clean:
+                self._recover(self._recovery_point, progress)
+            self._check_indexes(without_index, clean=clean)
             end_offset = self._find_end(progress)
             self._repair_epochs(end_offset)
             end_offset = self._settle_bounds(end_offset)
@@ -132,8 +135,9 @@ class _Loader:
             segments=self._segments,
             log_start_offset=self._log_start,
             log_end_offset=end_offset,
-            # Only a flush moves it up: what was read back may still be in the page cache alone.
-            recovery_point=end_offset if clean else min(self._recovery_point, end_offset),
+            # Only a flush moves it up: what was read back, and the indexes that were built anew of it, may still be in the
+            # page cache alone.
+            recovery_point=min(self._recovered_from, end_offset),
             producers=self._producers,
             snapshots=self._snapshots,
             epochs=self._epochs,
@@ -184,12 +188,14 @@ class _Loader:
 
     # -- after an unclean stop
 
-    def _recover(self, recovery_point: int, progress: Progress) -> int | None:
-        """Read every segment from the recovery point on; the base offset of the first, None where there is none."""
+    def _recover(self, recovery_point: int, progress: Progress) -> None:
+        """Read every segment from the recovery point on."""
         doubtful = self._segments.overlapping(recovery_point, LONG_MAX)
         if not doubtful:
-            return None
-        first = doubtful[0].base_offset
+            return
+        first = self._recovered_from = doubtful[0].base_offset
+        # Their records tell: the file may know of a cut, and of what came after it, that the log itself has lost.
+        self._epochs.truncate_from_end(first)
         # Those above are of records that may not have survived; they are taken again on the way.
         self._snapshots.remove_outside(self._log_start, first)
         producers = self._producers_at(first)
@@ -219,7 +225,6 @@ class _Loader:
         # No snapshot is taken at the end: it would hold one batch of each producer, and one that retries what it sent
         # before the crash needs the last five. They are read again, from the start of the last segment.
         self._snapshots.remove_outside(-1, next_offset)
-        return first
 
     def _may_not_have_holes(self, recovered: RecoveredSegment) -> bool:
         """Whether a hole between this segment and the next one means that its tail was lost.
@@ -253,10 +258,10 @@ class _Loader:
 
     # -- what a clean stop left
 
-    def _check_indexes(self, without_index: set[int], *, below: int | None, clean: bool) -> None:
+    def _check_indexes(self, without_index: set[int], *, clean: bool) -> None:
         """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened."""
         for segment in self._segments:
-            if below is not None and segment.base_offset >= below:
+            if segment.base_offset >= self._recovered_from:
                 break
             if segment.base_offset in without_index:
                 segment.rebuild_indexes("an index is missing")

@@ -88,6 +88,9 @@ def recover_segment(
                 has_gaps = True
             if base < next_offset or last_delta < 0 or base + last_delta >= limit:
                 raise _Damage(f"offsets [{base}, {base + last_delta}] are not within [{next_offset}, {limit})")
+            if 0 <= epoch < latest_epoch:
+                # Somebody cut it off and wrote something else in its place, of which the end is lost.
+                raise _Damage(f"offset {base} is of leader epoch {epoch}, behind epoch {latest_epoch}")
             if producer_id >= 0:
                 with view[at : at + length + LOG_OVERHEAD] as batch:
                     _apply(producers, segment, _new_header(BatchHeader, raw), batch)

@@ -1,0 +1,521 @@
+"""Real logs under a real manager and cleaner, on a simulated disk: driven at random, cut off anywhere, and checked.
+
+The ledger knows what was appended, what was cut off again, and what was promised to be durable. What a restart finds is held
+against it, and everything that is derived (producers, transactions, epochs, indexes) against the records themselves.
+"""
+
+import itertools
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from barnabas.core.clock import ManualClock
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.core.errors import Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches, read_header
+from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
+from barnabas.runtime.timers import ManualTimers
+from barnabas.storage import names
+from barnabas.storage.cleaner.cleaner import Cleaner
+from barnabas.storage.cleaner.settings import CleanerSettings
+from barnabas.storage.environment import Done, InlineThreads, LogEnvironment, Work
+from barnabas.storage.log import Log
+from barnabas.storage.log_types import Origin
+from barnabas.storage.manager import LogManager, ManagerSettings
+from barnabas.storage.record_check import read_marker
+from tests.simulation.compaction import InProcessWorker
+from tests.simulation.disk import SimDisk
+
+PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
+TRIAGE = True
+ROOT = "/logs"
+CONFIGS = {
+    "plain": LogConfig(
+        segment_bytes=16_000,
+        index_interval_bytes=500,
+        segment_index_bytes=2000,
+        retention_bytes=60_000,
+        retention_ms=-1,
+        file_delete_delay_ms=2000,
+    ),
+    "compacted": LogConfig(
+        segment_bytes=9000,
+        index_interval_bytes=500,
+        segment_index_bytes=2000,
+        cleanup_policy=frozenset({CLEANUP_COMPACT}),
+        min_cleanable_dirty_ratio=0.01,
+        delete_retention_ms=1 << 40,
+        file_delete_delay_ms=2000,
+    ),
+}
+SETTINGS = ManagerSettings(
+    retention_check_interval_ms=7000,
+    flush_offset_checkpoint_interval_ms=5000,
+    flush_start_offset_checkpoint_interval_ms=5000,
+    high_watermark_checkpoint_interval_ms=3000,
+    initial_task_delay_ms=1000,
+)
+
+
+class Crash(BaseException):
+    """In the middle of whatever was going on. Not an `Exception`: nobody may catch it and carry on."""
+
+
+class InlinePool(Executor):
+    """Threads of which the calling one does all the work."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class RandomThreads:
+    """Work waits until it is its turn, and turns come in any order."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._pending: list[tuple[Work, Done]] = []
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def run(self, work: Work, done: Done) -> None:
+        self._pending.append((work, done))
+
+    def run_one(self) -> None:
+        if self._pending:
+            InlineThreads().run(*self._pending.pop(self._rng.randrange(len(self._pending))))
+
+    def run_all(self) -> None:
+        while self._pending:
+            self.run_one()
+
+
+class Stored(NamedTuple):
+    header: BatchHeader
+    data: bytes
+
+
+@dataclass
+class Ledger:
+    """What one partition must hold."""
+
+    batches: list[Stored] = field(default_factory=list)
+    #: Everything that was ever written, by base offset.
+    history: dict[int, set[bytes]] = field(default_factory=dict)
+    #: Whether records were cut off since everything was last durable: they may come back.
+    was_cut: bool = False
+    #: A cut that is under way: what is at or above it is in doubt.
+    cutting_to: int = 1 << 62
+    epoch: int = 0
+
+    def remember(self, data: bytes) -> None:
+        self.history.setdefault(read_header(data).base_offset, set()).add(data)
+
+
+def content(log: Log) -> list[Stored]:
+    """Every batch of every segment, CRCs checked."""
+    found = []
+    for segment in log.segments:
+        data = segment.file.read(0, segment.size_bytes)
+        for position, header in iter_batches(data):
+            check_crc(data, position, header)
+            found.append(Stored(header, data[position : position + header.size_bytes]))
+    return found
+
+
+class StorageWorld:
+    def __init__(self, seed: int, *, journaled: bool = False) -> None:
+        self.rng = Random(seed)
+        self.clock = ManualClock()
+        self.disk = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000, journaled=journaled)
+        self.ledgers = {PLAIN: Ledger(), COMPACTED: Ledger()}
+        self.story: list[str] = []
+        self.crashes_in = -1
+        self.disk.on_cost = self._step
+        self.start()
+
+    # -- life and death
+
+    def tell(self, what: str) -> None:
+        self.story.append(what)
+
+    def _step(self, kind: str, size_bytes: int) -> None:
+        if self.crashes_in > 0:
+            self.crashes_in -= 1
+            if self.crashes_in == 0:
+                raise Crash(kind)
+
+    def start(self) -> None:
+        self.life = self.disk.life()
+        self.timers = ManualTimers(self.clock)
+        self.threads = RandomThreads(self.rng)
+        self.env = LogEnvironment(
+            disk=self.life,
+            clock=self.clock,
+            timers=self.timers,
+            threads=self.threads,
+            make_pool=lambda count, name: InlinePool(),
+            random=self.rng,
+        )
+        self.manager = LogManager(
+            [ROOT],
+            env=self.env,
+            settings=SETTINGS,
+            config_of=lambda topic: CONFIGS[topic],
+            on_dir_failed=self._dir_failed,
+        )
+        self.manager.open_dirs(broker_id=1, cluster_id="c")
+        self.manager.load()
+        for partition in self.ledgers:
+            self.manager.get_or_create(partition, topic_id=None)
+        self.manager.start()
+        self.cleaner = Cleaner(
+            self.manager,
+            self.env,
+            CleanerSettings(io_buffer_size=4096, backoff_ms=2000),
+            lambda: InProcessWorker(self.env),
+        )
+        self.cleaner.start()
+
+    def _dir_failed(self, path: str, partitions: list[TopicPartition]) -> None:
+        raise AssertionError(f"{path} went offline")
+
+    def log(self, partition: TopicPartition) -> Log:
+        found = self.manager.get(partition)
+        assert found is not None
+        return found
+
+    def restart(self, how: str) -> None:
+        """`how`: "power" takes what is not durable, "kill" only the process, "clean" nothing."""
+        self.crashes_in = -1
+        self.tell(f"restart: {how}")
+        before = {partition: self._promise(partition) for partition in self.ledgers}
+        if how == "clean":
+            self.threads.run_all()
+            self.manager.shutdown()
+            before = {partition: promise._replace(durable=promise.end) for partition, promise in before.items()}
+        if how == "power":
+            self.disk.power_cut(self.rng)
+        else:
+            self.disk.process_died(self.life)
+            before = {partition: promise._replace(durable=promise.end) for partition, promise in before.items()}
+        self.start()
+        for partition, promise in before.items():
+            self.check(partition, promise, how)
+
+    def _promise(self, partition: TopicPartition) -> "Promise":
+        log, ledger = self.log(partition), self.ledgers[partition]
+        end = ledger.batches[-1].header.next_offset if ledger.batches else 0
+        return Promise(
+            int(log.log_start_offset), min(int(log.recovery_point), ledger.cutting_to), min(end, ledger.cutting_to)
+        )
+
+    # -- what may happen
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.rng.random() < 0.03:
+                self.crashes_in = self.rng.randint(1, 25)
+            try:
+                self._act()
+            except Crash as crash:
+                self.tell(f"crash before a {crash}")
+                self.restart(self.rng.choice(("power", "power", "kill")))
+            except Refused as refused:
+                self.tell(f"refused: {refused}")
+        self.restart(self.rng.choice(("power", "kill", "clean")))
+        self.restart("clean")
+
+    def _act(self) -> None:
+        rng = self.rng
+        partition = rng.choice((PLAIN, COMPACTED))
+        log, ledger = self.log(partition), self.ledgers[partition]
+        choice = rng.random()
+        if choice < 0.55:
+            self.append(partition, log, ledger)
+        elif choice < 0.62:
+            offset = rng.randint(int(log.high_watermark), int(log.log_end_offset))
+            log.update_high_watermark(offset)
+        elif choice < 0.72:
+            self.threads.run_one()
+        elif choice < 0.78:
+            self.clock_runs(rng.choice((100, 1000, 4000)))
+        elif choice < 0.83:
+            self.tell(f"flush {partition}")
+            log.flush_in_background()
+        elif choice < 0.86:
+            self.tell(f"flush {partition} now")
+            log.flush()
+        elif choice < 0.89:
+            self.tell(f"roll {partition}")
+            if log.segments.active.size_bytes:
+                log.roll(self.clock.now_ms())
+        elif choice < 0.92:
+            self.truncate(partition, log, ledger)
+        elif choice < 0.93:
+            offset = rng.randint(int(log.log_start_offset), int(log.high_watermark))
+            if partition == PLAIN:
+                self.tell(f"delete records of {partition} below {offset}")
+                log.maybe_increment_log_start_offset(offset)
+        elif choice < 0.95:
+            ledger.epoch += rng.randint(1, 3)
+            self.tell(f"{partition} in epoch {ledger.epoch}")
+            log.assign_epoch_start(ledger.epoch)
+        elif choice < 0.985:
+            self.threads.run_all()
+        else:
+            self.restart(rng.choice(("power", "power", "kill", "clean")))
+
+    def clock_runs(self, delta_ms: int) -> None:
+        self.tell(f"{delta_ms} ms pass")
+        self.timers.advance_ms(delta_ms)
+
+    def append(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
+        self.append_data(partition, log, ledger, *self._batch(log, ledger))
+
+    def append_data(self, partition: TopicPartition, log: Log, ledger: Ledger, data: bytes, origin: Origin) -> None:
+        stored = bytearray(data)
+        struct.pack_into(">q", stored, 0, log.log_end_offset)
+        struct.pack_into(">i", stored, 12, ledger.epoch)
+        ledger.remember(bytes(stored))
+        self.tell(f"append to {partition} {_short(read_header(stored))}")
+        log.append_as_leader(bytearray(data), leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
+        ledger.batches.append(Stored(read_header(stored), bytes(stored)))
+
+    def _batch(self, log: Log, ledger: Ledger) -> tuple[bytes, Origin]:
+        rng = self.rng
+        now_ms = self.clock.now_ms()
+        producer_id = rng.choice((-1, -1, 1, 2, 3))
+        entry = log.producers.entry(producer_id) if producer_id >= 0 else None
+        is_open = entry is not None and entry.txn_first_offset is not None
+        if is_open and rng.random() < 0.3:
+            assert entry is not None
+            marker = end_txn_marker(
+                commit=rng.random() < 0.5,
+                coordinator_epoch=0,
+                producer_id=producer_id,
+                producer_epoch=entry.producer_epoch,
+                timestamp=now_ms,
+            )
+            return bytes(marker), Origin.COORDINATOR
+        epoch = -1 if producer_id < 0 else 0 if entry is None else entry.producer_epoch
+        sequence = -1 if producer_id < 0 else 0 if entry is None or entry.last_sequence < 0 else entry.last_sequence + 1
+        builder = BatchBuilder(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=producer_id >= 2,
+        )
+        for _ in range(rng.randint(1, 4)):
+            key = b"k%d" % rng.randrange(8)
+            builder.append(key, rng.randbytes(rng.choice((5, 50, 700))), timestamp=now_ms - rng.randrange(5000))
+        return bytes(builder.build()), Origin.CLIENT
+
+    def truncate(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
+        bounds = [
+            stored.header.base_offset for stored in ledger.batches if stored.header.base_offset >= log.high_watermark
+        ]
+        if not bounds:
+            return
+        self.cut(partition, self.rng.choice(bounds))
+
+    def cut(self, partition: TopicPartition, offset: int) -> None:
+        log, ledger = self.log(partition), self.ledgers[partition]
+        self.tell(f"truncate {partition} to {offset}")
+        ledger.cutting_to = offset
+        ledger.was_cut = True
+        # A replica truncates because there is a new leader: what comes next is of a later epoch.
+        ledger.epoch += 1
+        if TRIAGE and offset < log.recovery_point:
+            log._recovery_point = offset
+            self.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+            self.threads.run_all()
+        log.truncate_to(offset)
+        ledger.batches = [stored for stored in ledger.batches if stored.header.base_offset < offset]
+        ledger.cutting_to = 1 << 62
+
+    # -- what must hold
+
+    def check(self, partition: TopicPartition, promise: "Promise", how: str) -> None:
+        log, ledger = self.log(partition), self.ledgers[partition]
+        found = content(log)
+        by_base = {stored.header.base_offset: stored.data for stored in found}
+        end = int(log.log_end_offset)
+        # A log start moves the recovery point too, but promises nothing of what is below it.
+        assert end >= promise.durable or promise.durable <= promise.start, (
+            f"{partition} ends at {end}, not {promise.durable}"
+        )
+        expected = [s for s in ledger.batches if s.header.last_offset >= promise.start and s.header.next_offset <= end]
+        if partition == PLAIN:
+            for stored in expected:
+                if stored.header.next_offset <= promise.durable:
+                    base = stored.header.base_offset
+                    assert by_base.get(base) == stored.data, f"{partition}: durable batch at {base} is lost or changed"
+            for stored in found:
+                base = stored.header.base_offset
+                assert stored.data in ledger.history.get(base, ()), f"{partition}: what is at {base} was never written"
+            offsets = [(stored.header.base_offset, stored.header.next_offset) for stored in found]
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(offsets)), f"{partition} has a hole: {offsets}"
+            if not ledger.was_cut and ledger.cutting_to > end:
+                for stored in expected:
+                    base = stored.header.base_offset
+                    assert by_base.get(base) == stored.data, f"{partition}: batch at {base} is not what was appended"
+        else:
+            self._check_compacted(partition, ledger, found, end, promise)
+        epochs = [stored.header.leader_epoch for stored in found]
+        assert epochs == sorted(epochs), f"{partition}: leader epochs go back: {epochs}"
+        ledger.batches = found
+        if how != "kill":
+            ledger.was_cut = False  # what is there now is on the medium
+        ledger.cutting_to = 1 << 62
+        log.update_high_watermark(end)
+        check_derived(log, found)
+
+    def _check_compacted(
+        self, partition: TopicPartition, ledger: Ledger, found: list[Stored], end: int, promise: "Promise"
+    ) -> None:
+        # Above that a lost tail looks as what compaction leaves, and recovery must not take that for damage.
+        limit = min(promise.durable, end)
+        # An append that a crash cut off may have been written whole.
+        half_done = [stored for stored in found if stored.header.base_offset >= promise.end]
+        assert all(stored.data in ledger.history[stored.header.base_offset] for stored in half_done)
+        written = [*ledger.batches, *half_done] if limit > promise.end else ledger.batches
+        aborted = aborted_offsets(written)
+        latest = {
+            key: (offset, value) for key, offset, value in records(written, aborted) if promise.start <= offset < limit
+        }
+        kept = {key: (offset, value) for key, offset, value in records(found, aborted) if offset < limit}
+        for key, last in latest.items():
+            assert kept.get(key) == last, (
+                f"{partition}: {key!r} was {last[1][:9]!r} at {last[0]}, is {str(kept.get(key))[:40]}"
+            )
+
+
+def _short(header: BatchHeader) -> str:
+    kind = "marker" if header.is_control else "transactional" if header.is_transactional else "batch"
+    return (
+        f"[{header.base_offset}, {header.last_offset}] {kind} of {header.size_bytes} bytes, epoch {header.leader_epoch}, "
+        f"producer {header.producer_id} sequence {header.base_sequence}"
+    )
+
+
+class Promise(NamedTuple):
+    start: int
+    durable: int
+    end: int
+
+
+def records(batches: list[Stored], aborted: set[int]) -> Iterator[tuple[bytes, int, bytes]]:
+    """(key, offset, value) of what was not aborted."""
+    for header, data in batches:
+        if not header.is_control:
+            for record in iter_records(data, 0, header):
+                if record.offset not in aborted:
+                    yield bytes(record.key or b""), record.offset, bytes(record.value or b"")
+
+
+def aborted_offsets(batches: list[Stored]) -> set[int]:
+    opened: dict[int, set[int]] = {}
+    aborted: set[int] = set()
+    for header, data in batches:
+        if header.is_control:
+            marker = read_marker(data, header)
+            offsets = opened.pop(header.producer_id, set())
+            if marker is not None and not marker.is_commit:
+                aborted |= offsets
+        elif header.is_transactional:
+            opened.setdefault(header.producer_id, set()).update(range(header.base_offset, header.next_offset))
+    return aborted
+
+
+def check_derived(log: Log, found: list[Stored]) -> None:
+    """Producers, transactions, epochs and indexes agree with the records."""
+    name = log.partition
+    start, end = int(log.log_start_offset), int(log.log_end_offset)
+    # State is read from the log start on; what a snapshot knows of records before that is known too.
+    found = [stored for stored in found if stored.header.last_offset >= start]
+    opened: dict[int, int] = {}
+    aborted: set[tuple[int, int, int]] = set()
+    last: dict[int, BatchHeader] = {}
+    for header, data in found:
+        if header.producer_id < 0:
+            continue
+        if header.is_control:
+            marker = read_marker(data, header)
+            first = opened.pop(header.producer_id, None)
+            if marker is not None and not marker.is_commit and first is not None:
+                aborted.add((header.producer_id, first, header.base_offset))
+        else:
+            last[header.producer_id] = header
+            if header.is_transactional:
+                opened.setdefault(header.producer_id, header.base_offset)
+    first_found = found[0].header.base_offset if found else end
+    open_before = False
+    for producer_id, header in last.items():
+        entry = log.producers.entry(producer_id)
+        assert entry is not None, f"{name}: producer {producer_id} is forgotten"
+        sequence = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
+        assert (entry.last_sequence, entry.last_data_offset) == (sequence, header.last_offset), (
+            f"{name}: {entry} of {header}"
+        )
+        first = entry.txn_first_offset
+        if first is not None and first < first_found:
+            open_before = True  # since records that are deleted
+        else:
+            assert first == opened.get(producer_id), f"{name}: {entry}, open since {opened.get(producer_id)}"
+    open_before |= any(
+        first is not None and first < first_found
+        for first in (entry.txn_first_offset for entry in log.producers.producers.values())
+    )
+    if not open_before:
+        expected = max(start, min([*opened.values(), end]))
+        assert log.last_stable_offset == expected, f"{name}: last stable {log.last_stable_offset}, not {expected}"
+    if not log.config.is_compacted:
+        told = {(txn.producer_id, txn.last_offset): txn.first_offset for txn in log.aborted_transactions(start, end)}
+        for producer_id, first_offset, last_offset in aborted:
+            if last_offset >= start:
+                known = told.pop((producer_id, last_offset), None)
+                assert known is not None and (known == first_offset or known < first_found), (
+                    f"{name}: {known}, {aborted}"
+                )
+        assert all(known < first_found for known in told.values()), f"{name}: never aborted: {told}"
+    for header, _ in found:
+        if header.base_offset >= start:
+            epoch = log.epochs.epoch_for_offset(header.base_offset)
+            assert epoch == header.leader_epoch, (
+                f"{name}: epoch {epoch} at {header.base_offset}, {header.leader_epoch} there"
+            )
+    check_indexes(log)
+
+
+def check_indexes(log: Log) -> None:
+    stamps: list[tuple[int, int]] = []
+    for segment in log.segments:
+        data = segment.file.read(0, segment.size_bytes)
+        batches = dict(iter_batches(data))
+        for position, header in batches.items():
+            at = segment.find(header.base_offset)
+            assert at is not None and at.position == position, f"{log.partition}: {header.base_offset} is found at {at}"
+            if header.is_control:
+                stamps.append((header.max_timestamp, header.base_offset))
+            else:
+                stamps += [(record.timestamp, record.offset) for record in iter_records(data, position, header)]
+        index = segment.offset_index
+        for number in range(index.entries):
+            entry = index.entry(number)
+            assert entry.position in batches, f"{log.partition}: {entry} points into a batch"
+            assert batches[entry.position].base_offset <= entry.offset
+    visible = [(timestamp, offset) for timestamp, offset in stamps if offset >= log.log_start_offset]
+    for timestamp in sorted({stamp for stamp, _ in visible})[::5]:
+        told = log.offset_for_timestamp(timestamp)
+        expected = next(offset for stamp, offset in visible if stamp >= timestamp)
+        assert told is not None and told.offset == expected, f"{log.partition}: at {timestamp} {told}, not {expected}"
