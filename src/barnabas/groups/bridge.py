@@ -12,7 +12,7 @@ from barnabas.groups.classic import KNOWN_MEMBER_ID_FROM
 from barnabas.groups.classic_member import CONSUMER_PROTOCOL_TYPE, NO_MEMBER_ID, protocols_of
 from barnabas.groups.consumer import MEMBER_JOIN, MEMBER_SYNC, SESSION, ConsumerProtocol
 from barnabas.groups.consumer_group import ClassicTraits, ConsumerGroup, ConsumerMember, MemberState
-from barnabas.groups.group import Outcome, Requester, Surroundings
+from barnabas.groups.group import GroupEnvironment, Outcome, Requester
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from barnabas.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -23,15 +23,15 @@ from barnabas.runtime.machine import Result
 class ClassicMembers:
     """The classic protocol's operations on consumer groups that have members."""
 
-    def __init__(self, consumer: ConsumerProtocol, surroundings: Surroundings) -> None:
+    def __init__(self, consumer: ConsumerProtocol, env: GroupEnvironment) -> None:
         self._consumer = consumer
-        self._around = surroundings
+        self._env = env
 
     def join(
         self, group: ConsumerGroup, request: JoinGroupRequest, requester: Requester, out: Outcome, now_ms: int
     ) -> Result[JoinGroupResponse]:
         is_unknown = request.member_id == NO_MEMBER_ID
-        member_id = self._around.unique() if is_unknown else request.member_id
+        member_id = self._env.unique() if is_unknown else request.member_id
         self._consumer.check_size(group, member_id)
         protocols = protocols_of(request.protocols)
         if not group.supports_classic(request.protocol_type, {each.name for each in protocols}):
@@ -60,11 +60,11 @@ class ClassicMembers:
             server_assignor=None,
             classic=ClassicTraits(request.session_timeout_ms, protocols),
         )
-        owned = migration.by_topic_id(subscription.owned_partitions, self._around.topics)
+        owned = migration.by_topic_id(subscription.owned_partitions, self._env.topics)
         moved = self._consumer.advance(group, member, updated, owned, lambda topic: True, out, now_ms)
         out.cancel_timer((MEMBER_JOIN, group.group_id, member_id))
         group.told_to_rejoin.discard(member_id)
-        settings = self._around.settings()
+        settings = self._env.settings()
         if former_id is not None and migration.may_downgrade(group, former_id, settings, is_replaced=True):
             self._consumer.downgrade(group, former_id, moved, out, now_ms)
         else:
@@ -111,7 +111,7 @@ class ClassicMembers:
             SyncGroupResponse(
                 protocol_type=CONSUMER_PROTOCOL_TYPE,
                 protocol_name=protocol.name,
-                assignment=migration.write_assignment(member.assigned, self._around.topics, version),
+                assignment=migration.write_assignment(member.assigned, self._env.topics, version),
             )
         )
 

@@ -14,7 +14,7 @@ from typing import Final
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.classic_group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
 from barnabas.groups.classic_member import NO_MEMBER_ID, ClassicMember, protocols_of
-from barnabas.groups.group import Group, Outcome, Requester, Surroundings
+from barnabas.groups.group import Group, GroupEnvironment, Outcome, Requester
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from barnabas.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -39,9 +39,9 @@ SYNC: Final = "sync"
 class ClassicProtocol:
     """Operations on classic groups of one shard."""
 
-    def __init__(self, groups: dict[str, Group], surroundings: Surroundings) -> None:
+    def __init__(self, groups: dict[str, Group], env: GroupEnvironment) -> None:
         self._groups = groups
-        self._around = surroundings
+        self._env = env
 
     def find(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
@@ -57,7 +57,7 @@ class ClassicProtocol:
     # -- JoinGroup -----------------------------------------------------------------------------------------------------
 
     def check_session_timeout(self, session_timeout_ms: int) -> None:
-        settings = self._around.settings()
+        settings = self._env.settings()
         if not settings.min_session_timeout_ms <= session_timeout_ms <= settings.max_session_timeout_ms:
             raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
 
@@ -81,7 +81,7 @@ class ClassicProtocol:
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """`group.max.size`."""
-        size_max = self._around.settings().max_size
+        size_max = self._env.settings().max_size
         member = group.members.get(member_id)
         if group.is_in(EMPTY, DEAD):
             return True
@@ -107,7 +107,7 @@ class ClassicProtocol:
         now_ms: int,
     ) -> JoinGroupResponse | None:
         instance_id = request.group_instance_id
-        new_id = f"{requester.client_id if instance_id is None else instance_id}-{self._around.unique()}"
+        new_id = f"{requester.client_id if instance_id is None else instance_id}-{self._env.unique()}"
         if instance_id is not None and instance_id in group.static_members:
             return self._replace_static(group, request, requester, new_id, ticket, out, now_ms)
         if instance_id is None and requester.api_version >= KNOWN_MEMBER_ID_FROM:
@@ -271,7 +271,7 @@ class ClassicProtocol:
         is_initial = group.state is EMPTY
         group.transition(PREPARING, now_ms)
         if is_initial:
-            delay_ms = self._around.settings().initial_rebalance_delay_ms
+            delay_ms = self._env.settings().initial_rebalance_delay_ms
             group.new_member_added = False
             group.initial_delay_ms = delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -348,7 +348,7 @@ class ClassicProtocol:
             # The replay of this record makes the group Stable; the answers wait until it is committed.
             out.records.append(group.record(assignments))
             out.if_refused = lambda: self._start_over(group, now_ms)
-            self._around.counts.completed_rebalance(1)
+            self._env.counts.completed_rebalance(1)
             for each in group.members.values():
                 self._answer_sync(group, each, _synced(group, assignments[each.member_id]), out)
         return out.result()
@@ -435,7 +435,7 @@ class ClassicProtocol:
         """The group was read from the log: its members have a session's time to show up."""
         for member in group.members.values():
             self.heard_from(group, member, out)
-        if len(group.members) > self._around.settings().max_size:
+        if len(group.members) > self._env.settings().max_size:
             self.prepare_rebalance(group, out, now_ms)
 
     def heartbeat_expired(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
@@ -463,7 +463,7 @@ class ClassicProtocol:
             self.complete_join(group, out, now_ms)
             return
         group.new_member_added = False
-        delay_ms = min(self._around.settings().initial_rebalance_delay_ms, group.initial_remaining_ms)
+        delay_ms = min(self._env.settings().initial_rebalance_delay_ms, group.initial_remaining_ms)
         group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
         group.initial_delay_ms = delay_ms
         out.set_timer((INITIAL, group.group_id), delay_ms)

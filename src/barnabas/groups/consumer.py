@@ -24,7 +24,7 @@ from barnabas.groups.consumer_group import (
     ConsumerMember,
     MemberState,
 )
-from barnabas.groups.group import Group, Outcome, Requester, Surroundings
+from barnabas.groups.group import Group, GroupEnvironment, Outcome, Requester
 from barnabas.groups.reconciliation import reconcile
 from barnabas.groups.records import Partitions
 from barnabas.groups.subscriptions import (
@@ -60,9 +60,9 @@ DOWNGRADED: Final = "downgraded"
 class ConsumerProtocol:
     """Operations on consumer groups of one shard."""
 
-    def __init__(self, groups: dict[str, Group], surroundings: Surroundings) -> None:
+    def __init__(self, groups: dict[str, Group], env: GroupEnvironment) -> None:
         self._groups = groups
-        self._around = surroundings
+        self._env = env
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         group = self._groups.get(group_id)
@@ -84,7 +84,7 @@ class ConsumerProtocol:
         is_joining = request.member_epoch == JOINING_EPOCH
         former = self._groups.get(request.group_id)
         group = self._group_for(request.group_id, out, is_joining=is_joining)
-        member_id = request.member_id or self._around.unique()
+        member_id = request.member_id or self._env.unique()
         self.check_size(group, member_id)
         owned = None if request.topic_partitions is None else _owned(request.topic_partitions)
         member = self._member_for(group, request, member_id, owned, out)
@@ -110,11 +110,11 @@ class ConsumerProtocol:
         moved = self.advance(group, member, updated, owned, may_describe, out, now_ms)
         if isinstance(former, ClassicGroup):
             out.then = lambda: self._leave_classic_behind(former, group)
-        out.set_timer((SESSION, group.group_id, member_id), self._around.settings().consumer_session_timeout_ms)
+        out.set_timer((SESSION, group.group_id, member_id), self._env.settings().consumer_session_timeout_ms)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=moved.member_epoch,
-            heartbeat_interval_ms=self._around.settings().consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._env.settings().consumer_heartbeat_interval_ms,
         )
         is_full = is_joining or (
             request.rebalance_timeout_ms != -1
@@ -131,7 +131,7 @@ class ConsumerProtocol:
         return out.result(response)
 
     def _check(self, request: ConsumerGroupHeartbeatRequest, requester: Requester) -> None:
-        if not self._around.consumer_protocol_enabled():
+        if not self._env.consumer_protocol_enabled():
             raise Refused(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "The consumer group protocol is not enabled, or not every broker of the cluster knows it.",
@@ -159,7 +159,7 @@ class ConsumerProtocol:
                 )
         if request.subscribed_topic_regex:
             check_regex(request.subscribed_topic_regex)
-        assignors = self._around.settings().consumer_assignors
+        assignors = self._env.settings().consumer_assignors
         if request.server_assignor is not None and request.server_assignor not in assignors:
             raise Refused(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -177,10 +177,10 @@ class ConsumerProtocol:
         if group is None:
             return ConsumerGroup(group_id)
         assert isinstance(group, ClassicGroup)
-        settings = self._around.settings()
+        settings = self._env.settings()
         if not group.is_empty and not migration.may_upgrade(group, settings):
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        converted = migration.to_consumer(group, self._around.topics)
+        converted = migration.to_consumer(group, self._env.topics)
         out.records.extend(group.tombstones())
         if converted.members:
             out.records.extend(converted.birth_records())
@@ -199,7 +199,7 @@ class ConsumerProtocol:
         return out.result()
 
     def check_size(self, group: ConsumerGroup, member_id: str) -> None:
-        size_max = self._around.settings().consumer_max_size
+        size_max = self._env.settings().consumer_max_size
         if len(group.members) >= size_max and member_id not in group.members:
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -279,7 +279,7 @@ class ConsumerProtocol:
         now_ms: int,
     ) -> ConsumerMember:
         """Write the member and what follows from its change, and take it one step further. The member afterwards."""
-        topics = self._around.topics
+        topics = self._env.topics
         epoch = group.group_epoch
         has_changed = (
             epoch == 0  # a new group begins with epoch 1, also where its first member wants no topic yet
@@ -298,12 +298,12 @@ class ConsumerProtocol:
                 out.records.append(records.partition_metadata(group.group_id, topics_record(existing)))
             if has_changed or len(out.records) > before:
                 epoch += 1
-                self._around.counts.consumer_group_rebalance(1)
+                self._env.counts.consumer_group_rebalance(1)
                 out.records.append(records.group_epoch(group.group_id, epoch))
             else:
                 group.topics_version = topics.version
         if epoch > group.target_epoch:
-            default = self._around.settings().consumer_assignors[0]
+            default = self._env.settings().consumer_assignors[0]
             targets = compute_target(
                 group,
                 members,
@@ -372,7 +372,7 @@ class ConsumerProtocol:
 
     def fence(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome, now_ms: int) -> None:
         """Remove a member. The last one that speaks the consumer protocol may take it along (downgrade)."""
-        if migration.may_downgrade(group, member.member_id, self._around.settings(), is_replaced=False):
+        if migration.may_downgrade(group, member.member_id, self._env.settings(), is_replaced=False):
             self.downgrade(group, member.member_id, None, out, now_ms)
             out.set_timer((DOWNGRADED, group.group_id), 0)
             return
@@ -391,10 +391,10 @@ class ConsumerProtocol:
             for expression in group.regexes
             if expression not in used
         )
-        existing = existing_topics(group, staying, regexes, self._around.topics)
+        existing = existing_topics(group, staying, regexes, self._env.topics)
         if existing != group.topics:
             out.records.append(records.partition_metadata(group.group_id, topics_record(existing)))
-        self._around.counts.consumer_group_rebalance(1)
+        self._env.counts.consumer_group_rebalance(1)
         out.records.append(records.group_epoch(group.group_id, group.group_epoch + 1))
 
     @staticmethod
@@ -414,7 +414,7 @@ class ConsumerProtocol:
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None, out: Outcome, now_ms: int
     ) -> None:
         """Write the group anew as a classic one, without the member that leaves or with the one that takes its place."""
-        classic, assignments = migration.to_classic(group, leaving_id, joining, self._around.topics, now_ms)
+        classic, assignments = migration.to_classic(group, leaving_id, joining, self._env.topics, now_ms)
         if joining is not None:
             self._remove_records(group.group_id, joining.member_id, out)
         out.records.extend(group.tombstones())
@@ -428,7 +428,7 @@ class ConsumerProtocol:
 
     def loaded(self, group: ConsumerGroup, out: Outcome) -> None:
         for member in group.members.values():
-            timeout_ms = self._around.settings().consumer_session_timeout_ms
+            timeout_ms = self._env.settings().consumer_session_timeout_ms
             if member.classic is not None:
                 timeout_ms = member.classic.session_timeout_ms
             out.set_timer((SESSION, group.group_id, member.member_id), timeout_ms)

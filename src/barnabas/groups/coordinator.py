@@ -18,7 +18,7 @@ from barnabas.core.config.derived import Derived
 from barnabas.core.errors import Refused
 from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.groups import metrics
-from barnabas.groups.group import GroupCounts, Requester, Surroundings
+from barnabas.groups.group import GroupCounts, GroupEnvironment, Requester
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
 from barnabas.groups.subscriptions import MayDescribe
@@ -91,7 +91,7 @@ class GroupCoordinator:
         self.topic = InternalTopic(
             GROUP_METADATA_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
         )
-        surroundings = Surroundings(
+        env = GroupEnvironment(
             settings=self.settings,
             topics=TopicView(metadata),
             unique=unique,
@@ -101,7 +101,7 @@ class GroupCoordinator:
         self._runtime = CoordinatorRuntime[GroupMachine](
             self.topic.name,
             coordinator_log,
-            make_machine=lambda partition: GroupMachine(surroundings),
+            make_machine=lambda partition: GroupMachine(env),
             now_ms=now_ms,
             timers=timers,
             spawn=spawn,

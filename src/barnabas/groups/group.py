@@ -94,7 +94,7 @@ class GroupCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class GroupEnvironment:
     """What a machine is given from outside: settings, topics, chance."""
 
     settings: Callable[[], GroupSettings]

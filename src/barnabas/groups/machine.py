@@ -2,7 +2,7 @@
 
 An operation answers with a `Result`: records to write, an answer or none yet, effects (timers, answers to others who
 waited). `replay` alone changes what the log stands for; handlers change only what dies with the coordinator (who waits,
-which rebalance is under way). No clock, no chance, no I/O: they come in as arguments and `Surroundings`.
+which rebalance is under way). No clock, no chance, no I/O: they come in as arguments and `GroupEnvironment`.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -17,7 +17,7 @@ from barnabas.groups.classic_member import NO_MEMBER_ID
 from barnabas.groups.consumer import DOWNGRADED, MEMBER_TIMERS, ConsumerProtocol
 from barnabas.groups.consumer_group import ConsumerGroup
 from barnabas.groups.consumer_replay import ConsumerReplay
-from barnabas.groups.group import Group, Outcome, Requester, Surroundings
+from barnabas.groups.group import Group, GroupEnvironment, Outcome, Requester
 from barnabas.groups.offset_store import OffsetCommit, OffsetStore
 from barnabas.groups.offsets import Offsets
 from barnabas.groups.subscriptions import MayDescribe
@@ -53,16 +53,16 @@ FORGET_TOPICS: Final = "forget topics"
 class GroupMachine:
     """A `barnabas.runtime.machine.Machine`. Owner: one shard of the runtime."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._around = surroundings
+    def __init__(self, env: GroupEnvironment) -> None:
+        self._env = env
         #: Both kinds of groups, by id.
         self.groups: dict[str, Group] = {}
         self.store = OffsetStore()
-        self._classic = ClassicProtocol(self.groups, surroundings)
-        self._consumer = ConsumerProtocol(self.groups, surroundings)
-        self._classic_members = ClassicMembers(self._consumer, surroundings)
+        self._classic = ClassicProtocol(self.groups, env)
+        self._consumer = ConsumerProtocol(self.groups, env)
+        self._classic_members = ClassicMembers(self._consumer, env)
         self._consumer_replay = ConsumerReplay(self.groups)
-        self._offsets = Offsets(self.groups, self.store, self._classic, surroundings)
+        self._offsets = Offsets(self.groups, self.store, self._classic, env)
         #: Deleted topics whose offsets are still to be removed: they come in batches.
         self._forgotten: set[str] = set()
 
@@ -143,7 +143,7 @@ class GroupMachine:
                 if group_id in self.groups
                 else f"Group {group_id} not found.",
             )
-        return group.describe(self._around.topics, self._around.settings().consumer_assignors[0])
+        return group.describe(self._env.topics, self._env.settings().consumer_assignors[0])
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class GroupMachine:
 
     def _forget_topics(self) -> Result[None]:
         """A batch of tombstones at a time. What could not be written is tried again with the next expiry."""
-        topics = self._around.topics
+        topics = self._env.topics
         self._forgotten = {name for name in self._forgotten if topics.partition_count(name) == 0}  # it may be back
         out = Outcome()
         self._offsets.forget_topics(sorted(self._forgotten), out)
@@ -243,7 +243,7 @@ class GroupMachine:
                 self._classic.loaded(group, out, now_ms)
             elif isinstance(group, ConsumerGroup):
                 self._consumer.loaded(group, out)
-        out.set_timer((CHECK_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
+        out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
         return out.result()
 
     def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]:
@@ -252,7 +252,7 @@ class GroupMachine:
         what, *rest = key
         if what == CHECK_OFFSETS:
             # Nothing is written here: whatever happens to what is, the next check will come.
-            out.set_timer((CHECK_OFFSETS,), self._around.settings().offsets_retention_check_interval_ms)
+            out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
             out.set_timer((EXPIRE_OFFSETS,), 0)
             out.set_timer((FORGET_TOPICS,), 0)
         elif what == EXPIRE_OFFSETS:

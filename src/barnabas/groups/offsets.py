@@ -10,7 +10,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups import records
 from barnabas.groups.classic import ClassicProtocol
 from barnabas.groups.classic_group import PREPARING, STABLE, ClassicGroup
-from barnabas.groups.group import Expiry, Group, Outcome, Requester, Surroundings
+from barnabas.groups.group import Expiry, Group, GroupEnvironment, Outcome, Requester
 from barnabas.groups.offset_store import CommittedOffset, OffsetCommit, OffsetStore
 from barnabas.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -58,12 +58,12 @@ class Offsets:
         groups: dict[str, Group],
         store: OffsetStore,
         classic: ClassicProtocol,
-        surroundings: Surroundings,
+        env: GroupEnvironment,
     ) -> None:
         self._groups = groups
         self._store = store
         self._classic = classic
-        self._around = surroundings
+        self._env = env
 
     # -- commit --------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Offsets:
             # A commit is a sign of life.
             self._classic.heard_from(group, group.members[request.member_id], out)
         expire_ms = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        metadata_bytes_max = self._around.settings().offset_metadata_bytes_max
+        metadata_bytes_max = self._env.settings().offset_metadata_bytes_max
         response = OffsetCommitResponse()
         for topic in request.topics:
             answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -99,7 +99,7 @@ class Offsets:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))
-        self._around.counts.offset_commit(len(out.records))
+        self._env.counts.offset_commit(len(out.records))
         return out.result(response)
 
     def commit_in_transaction(
@@ -122,7 +122,7 @@ class Offsets:
                 if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
                     raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers know no member epochs
                 raise
-        metadata_bytes_max = self._around.settings().offset_metadata_bytes_max
+        metadata_bytes_max = self._env.settings().offset_metadata_bytes_max
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
             answers = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -134,7 +134,7 @@ class Offsets:
                     answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     out.records.append(_record(request.group_id, topic.name, each, now_ms, NO_EXPIRY))
-        self._around.counts.offset_commit(len(out.records))
+        self._env.counts.offset_commit(len(out.records))
         result = out.result(response)
         result.producer = Producer(request.producer_id, request.producer_epoch)
         return result
@@ -186,7 +186,7 @@ class Offsets:
                     answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif self._has(request.group_id, topic.name, each.partition_index):
                     out.records.append(records.offset_tombstone(request.group_id, topic.name, each.partition_index))
-        self._around.counts.offset_deletion(len(out.records))
+        self._env.counts.offset_deletion(len(out.records))
         return out.result(response)
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
@@ -199,7 +199,7 @@ class Offsets:
         doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
         doomed.update(self._store.pending_of_group(group_id))
         out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
-        self._around.counts.offset_deletion(len(doomed))
+        self._env.counts.offset_deletion(len(doomed))
 
     def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
         """The topics are gone, and so are their offsets: as many as fit into one batch."""
@@ -243,7 +243,7 @@ class Offsets:
                     and not self._store.is_pending(group.group_id, topic, partition)
                 ):
                     out.records.append(records.offset_tombstone(group.group_id, topic, partition))
-                    self._around.counts.offset_expiration(1)
+                    self._env.counts.offset_expiration(1)
                 else:
                     all_expired = False
         return all_expired and not self._store.has_open_transaction(group.group_id)
@@ -252,7 +252,7 @@ class Offsets:
         if offset.expire_timestamp_ms != -1:
             return now_ms >= offset.expire_timestamp_ms
         since_ms = offset.commit_timestamp_ms if expiry.since_ms is None else expiry.since_ms
-        return now_ms - since_ms >= self._around.settings().offsets_retention_ms
+        return now_ms - since_ms >= self._env.settings().offsets_retention_ms
 
 
 def _record(

@@ -5,7 +5,7 @@ from typing import Any
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.classic_group import ClassicGroup
-from barnabas.groups.group import Requester, Surroundings
+from barnabas.groups.group import GroupEnvironment, Requester
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol import codec
@@ -92,7 +92,7 @@ class Harness:
 
     def new_machine(self) -> GroupMachine:
         return GroupMachine(
-            Surroundings(
+            GroupEnvironment(
                 settings=lambda: self.settings,
                 topics=self.topics,
                 unique=self._unique,

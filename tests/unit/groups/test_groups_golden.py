@@ -11,7 +11,7 @@ from barnabas.core.errors import Malformed
 from barnabas.core.java_hash import java_hash, partition_of
 from barnabas.groups import records
 from barnabas.groups.classic_group import STABLE, ClassicGroup, GroupState
-from barnabas.groups.group import Surroundings
+from barnabas.groups.group import GroupEnvironment
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.offset_store import OffsetCommit
 from barnabas.groups.settings import GroupSettings
@@ -39,7 +39,7 @@ def golden_records() -> list[ReplayedRecord]:
 
 def machine() -> GroupMachine:
     return GroupMachine(
-        Surroundings(
+        GroupEnvironment(
             settings=GroupSettings,
             topics=FakeTopics(),
             unique=lambda: "",
