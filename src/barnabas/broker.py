@@ -298,6 +298,7 @@ class Broker:
             timers=self._loop,
             threads=self._threads,
             pool=SegmentPool(descriptors.open_segments_max()),
+            check_framing=config.barnabas_record_framing_check,
             random=self._platform.random,
             make_pool=self._platform.make_pool,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
@@ -583,6 +584,7 @@ class Broker:
         """Dynamic settings whose owners keep a copy; everyone else reads `self.config` when it matters."""
         self._change_connection_limits(after)
         self.pipeline.elements_max = after.barnabas_request_max_elements
+        self.logs.check_framing(after.barnabas_record_framing_check)
         self.throttles.change_limits(after)
         self.replicas.fetch_bytes_max = after.fetch_max_bytes
         self.logs.settings = ManagerSettings.of(after)

@@ -2,6 +2,11 @@
 OffsetForLeaderEpoch, v2 to v4 (KIP-101, KIP-320).
 """
 
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.base import ApiMessage
@@ -32,6 +37,8 @@ from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
+#: How long timestamps are looked for before others have their turn.
+TURN_S: Final = 0.01
 CONSUMER_REPLICA_ID = -1
 #: From which version on a timestamp that is no timestamp is understood.
 SPECIAL_FROM_VERSION = {
@@ -47,12 +54,37 @@ NOT_AVAILABLE_FROM_VERSION = 5
 DEBUGGING_REPLICA_ID = -2
 
 
+def _last(answer: Iterator[ListOffsetsResponse]) -> ListOffsetsResponse:
+    response = next(answer)
+    deque(answer, maxlen=0)
+    return response
+
+
 class OffsetsApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
     def list_offsets(self, call: Call, request: ListOffsetsRequest) -> HandlerResult:
+        answer = self._list_offsets(call, request)
+        if any(partition.timestamp >= 0 for topic in request.topics for partition in topic.partitions):
+            return self._in_turns(answer)
+        return _last(answer)
+
+    async def _in_turns(self, answer: Iterator[ListOffsetsResponse]) -> ListOffsetsResponse:
+        """To find a timestamp, batches are read and decompressed: others have their turn in between."""
+        now_s = self._context.clock.monotonic_s
+        ends_s = now_s() + TURN_S
         response = ListOffsetsResponse()
+        for response in answer:  # noqa: B007
+            if now_s() > ends_s:
+                await asyncio.sleep(0)
+                ends_s = now_s() + TURN_S
+        return response
+
+    def _list_offsets(self, call: Call, request: ListOffsetsRequest) -> Iterator[ListOffsetsResponse]:
+        """The response as it grows, after each partition."""
+        response = ListOffsetsResponse()
+        yield response
         seen: set[TopicPartition] = set()
         twice: set[TopicPartition] = set()
         for topic in request.topics:
@@ -82,7 +114,7 @@ class OffsetsApi:
                         and call.api_version < NOT_AVAILABLE_FROM_VERSION
                     ):
                         answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
-        return response
+                    yield response
 
     def _find(
         self,

@@ -108,6 +108,8 @@ class LogEnvironment:
     on_fault: Callable[[LogDirFault], None] = _raise_fault
     #: `producer.id.expiration.ms`
     producer_id_expiration_ms: int = 86_400_000
+    #: `barnabas.record.framing.check`
+    check_framing: bool = False
     #: `transaction.partition.verification.enable`
     transaction_verification: bool = False
     #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After a truncation, before

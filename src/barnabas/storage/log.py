@@ -29,7 +29,7 @@ from barnabas.storage.log_types import (
 )
 from barnabas.storage.log_upkeep import LogUpkeep
 from barnabas.storage.producer_state import AppendPlan, EndTxnMarker
-from barnabas.storage.record_check import read_marker
+from barnabas.storage.record_check import check_framing, read_marker
 from barnabas.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,8 @@ class Log(LogUpkeep):
             raise self._storage_error()
         config = self.config
         checked = check_leader_batch(records, config=config, origin=origin, now_ms=now_ms, partition=self.partition)
+        if self._env.check_framing and origin is Origin.CLIENT:
+            check_framing(checked.data, checked.header, partition=self.partition)
         data = checked.data
         header = checked.header
         size = len(data)

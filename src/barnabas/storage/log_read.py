@@ -24,6 +24,11 @@ class Bound(NamedTuple):
     position: int
 
 
+#: Batches that are decoded in vain for one timestamp: their headers say that they have it, and no record does. The next one is
+#: then the answer, whatever is in it: a log full of such batches must not be decoded whole for each question.
+LOOKUP_BATCHES_MAX = 32
+
+
 def locate(segments: SegmentList, offset: int) -> Bound:
     """Where the batch that holds or follows `offset` begins; the end of the segment where none does."""
     segment = segments.at(max(segments.floor(offset), 0))
@@ -105,8 +110,14 @@ def _search_segment(segment: Segment, timestamp: int, from_offset: int) -> Times
     start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
     # The entry's own batch may hold the record too: begin with it, not after it.
     position = 0 if start is None else start.position
+    in_vain = 0
     for at, header in segment.headers(position):
         if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+            in_vain += 1
+            if in_vain > LOOKUP_BATCHES_MAX:
+                return TimestampedOffset(
+                    header.max_timestamp, Offset(max(header.base_offset, from_offset)), _epoch(header)
+                )
             record = first_record_at_or_after(
                 segment.batch_bytes(at, header.size_bytes), header, timestamp=timestamp, from_offset=from_offset
             )

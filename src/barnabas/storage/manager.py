@@ -263,6 +263,10 @@ class LogManager:
         for log in self.all_logs():
             log.update_config(self._config_of(log.partition.topic))
 
+    def check_framing(self, wanted: bool) -> None:
+        """`barnabas.record.framing.check`"""
+        self._env.check_framing = wanted
+
     def change_producer_settings(self, *, expiration_ms: int, transaction_verification: bool) -> None:
         """`producer.id.expiration.ms` and `transaction.partition.verification.enable`, of every log, also those to come."""
         self._env.producer_id_expiration_ms = expiration_ms

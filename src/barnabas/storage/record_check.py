@@ -6,7 +6,7 @@ from typing import Final
 from barnabas.core.config.log_config import COMPRESSION_UNCOMPRESSED, LogConfig
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import Codec, compress
+from barnabas.protocol.compression import Codec, TooLarge, compress
 from barnabas.protocol.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader, Buffer
 from barnabas.protocol.records import (
     EndTxnMarker,
@@ -16,15 +16,28 @@ from barnabas.protocol.records import (
     iter_records,
     read_end_txn_marker,
     records_body,
+    validate_records,
 )
 from barnabas.storage.log_types import RECORD_ERRORS_MAX, InvalidRecords, RecordError
 
 _ERRORS_SHOWN: Final = 3
+#: How far a batch is decompressed, and decoded, to find a timestamp in it. A larger one was made to be: the answer is then a
+#: place in it that does not come after what was asked for.
+LOOKUP_BYTES_MAX: Final = 16 * 1024 * 1024
+LOOKUP_RECORDS_MAX: Final = 50_000
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> EndTxnMarker | None:
     """What a control batch says of a transaction; None where compaction has emptied it."""
     return read_end_txn_marker(batch, 0, header)
+
+
+def check_framing(batch: Buffer, header: BatchHeader, *, partition: TopicPartition) -> None:
+    """Raise `Refused` for records that are not what the header says: lengths, offset deltas, their number, nothing behind."""
+    try:
+        validate_records(batch, 0, header)
+    except Malformed as error:
+        raise Refused(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from None
 
 
 def check_records(
@@ -132,7 +145,13 @@ def first_record_at_or_after(
         if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
             return header.max_timestamp, max(header.base_offset, from_offset)
         return None
-    for record in iter_records(batch, 0, header):
-        if record.timestamp >= timestamp and record.offset >= from_offset:
-            return record.timestamp, record.offset
+    try:
+        for number, record in enumerate(iter_records(batch, 0, header, max_decompressed_bytes=LOOKUP_BYTES_MAX)):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return record.timestamp, record.offset
+            if number >= LOOKUP_RECORDS_MAX and record.offset >= from_offset:
+                return header.max_timestamp, record.offset
+    except TooLarge:
+        # Somewhere in this batch, if its header is right. Who reads from its start misses nothing.
+        return header.max_timestamp, max(header.base_offset, from_offset)
     return None

@@ -16,6 +16,12 @@ from barnabas.protocol import frame
 from barnabas.protocol.codec import decode
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
@@ -69,6 +75,14 @@ class Victim:
         growth = self._process.memory_info().rss - self._rss
         assert growth < GROWTH_BYTES_MAX, f"the broker grew by {growth:,} bytes"
         assert "Traceback" not in self.cluster.log(1)[self._log_size :]
+
+    def set_cluster(self, name: str, value: str) -> None:
+        """A setting of all brokers, while they run."""
+        change = AlterableConfig(name=name, config_operation=0, value=value)
+        resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+        with self.connect() as peer:
+            answer = ask(peer, IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert isinstance(answer, IncrementalAlterConfigsResponse) and answer.responses[0].error_code == 0
 
     def logged(self, *words: str) -> bool:
         new = self.cluster.log(1)[self._log_size :]

@@ -2,6 +2,7 @@
 
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from hostile_peer import Bystander, Victim, ask, batch, produce
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.core.errors import ErrorCode
-from barnabas.protocol.compression import Codec
+from barnabas.protocol.compression import Codec, compress
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from barnabas.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -31,7 +32,16 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.record_batch import TIMESTAMP_TYPE_FLAG
+from barnabas.protocol.record_batch import (
+    BASE_TIMESTAMP_AT,
+    CRC_AT,
+    LAST_OFFSET_DELTA_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_FLAG,
+    compute_crc,
+)
+from barnabas.protocol.records import BatchBuilder
+from barnabas.protocol.varint import encode_varint
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +191,45 @@ def test_topic_of_too_many_partitions_is_refused(victim: Victim, count: int):
     assert created.topics[0].error_code == grown.results[0].error_code == ErrorCode.INVALID_PARTITIONS
     assert other.worst_s < BYSTANDER_S_MAX
     victim.check()
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD], ids=lambda codec: codec.label)
+def test_bomb_that_is_stored_costs_little_each_time_a_timestamp_is_looked_for(victim: Victim, codec: Codec):
+    value = bytes(200_000_000)
+    record = b"\0\0\0\1" + encode_varint(len(value)) + value + b"\0"
+    bomb = batch(codec, compress(codec, encode_varint(len(record)) + record), 1)
+    struct.pack_into(">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000)  # the second is a lie: no record is as late
+    struct.pack_into(">I", bomb, CRC_AT, compute_crc(bomb, 0, len(bomb) - 12))
+    wanted = [ListOffsetsPartition(partition_index=0, timestamp=1_500)]
+    question = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=victim.topic, partitions=wanted)])
+    with victim.connect() as peer:
+        first = produce(peer, victim.topic, bytes(bomb))
+        assert first.error_code == 0
+        with Bystander(victim) as other:
+            for _ in range(5):
+                answer = ask(peer, question, 6)
+        assert isinstance(answer, ListOffsetsResponse)
+        assert 0 <= answer.topics[0].partitions[0].offset <= first.base_offset
+    assert other.worst_s < BYSTANDER_S_MAX
+    victim.check()
+
+
+def test_garbage_is_refused_where_the_framing_is_checked(victim: Victim):
+    garbage = batch(Codec.NONE, b"these bytes are no records, and nobody could read past them", 3)
+    with victim.connect() as peer:
+        assert produce(peer, victim.topic, bytes(garbage)).error_code == 0, "by default only the header is checked"
+        victim.set_cluster("barnabas.record.framing.check", "true")
+        victim.admin.wait(
+            lambda: produce(peer, victim.topic, bytes(garbage)).error_code == ErrorCode.INVALID_RECORD, "the setting"
+        )
+        for codec in Codec:
+            honest = BatchBuilder(codec=codec)
+            for number in range(100):
+                honest.append(b"k", b"%d" % number, timestamp=1, headers=[("h", b"v")])
+            assert produce(peer, victim.topic, honest.build()).error_code == 0
+            lie = bytearray(honest.build())
+            struct.pack_into(">i", lie, LAST_OFFSET_DELTA_AT, 98)
+            struct.pack_into(">i", lie, RECORD_COUNT_AT, 99)
+            struct.pack_into(">I", lie, CRC_AT, compute_crc(lie, 0, len(lie) - 12))
+            assert produce(peer, victim.topic, bytes(lie)).error_code == ErrorCode.INVALID_RECORD
+        victim.set_cluster("barnabas.record.framing.check", "false")

@@ -191,6 +191,7 @@ class BrokerSettings:
     transaction_two_phase_commit_enable: bool
     barnabas_zookeeper_digest: Password | None
     barnabas_request_max_elements: int
+    barnabas_record_framing_check: bool
     barnabas_metrics_host: str
     barnabas_metrics_port: int
 

@@ -1,6 +1,8 @@
 """Reads: bounds, batch boundaries, gaps, timestamps, pinned files."""
 
 import os
+import struct
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, content
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.compression import Codec
-from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.record_batch import CRC_AT, MAX_TIMESTAMP_AT, compute_crc, iter_batches
 from barnabas.storage.log import Log
 
 
@@ -285,3 +287,38 @@ def test_a_new_index_interval_takes_effect(partition: Partition) -> None:
     partition.log.update_config(replace(partition.config, index_interval_bytes=1))
     partition.fill(5)
     assert partition.log.active_segment.offset_index.entries == 4
+
+
+def promising(data: bytearray, max_timestamp: int) -> bytearray:
+    """The header says that a record is as late as that, and none is."""
+    struct.pack_into(">q", data, MAX_TIMESTAMP_AT, max_timestamp)
+    struct.pack_into(">I", data, CRC_AT, compute_crc(data, 0, len(data) - 12))
+    return data
+
+
+def test_bomb_is_not_inflated_whole_to_find_a_timestamp(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig())
+    bomb = promising(batch([bytes(100_000_000)], codec=Codec.ZSTD), NOW_MS + 1_000)
+    partition.log.append_as_leader(bomb, leader_epoch=0, now_ms=NOW_MS)
+    tracemalloc.start()
+    found = partition.log.offset_for_timestamp(NOW_MS + 500)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None and (found.timestamp, found.offset) == (NOW_MS + 1_000, 0)
+    assert peak_bytes < 60_000_000
+
+
+def test_headers_that_lie_about_timestamps_are_believed_after_a_while(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig())
+    for _ in range(40):
+        data = promising(batch([b"x"]), NOW_MS + 1_000)
+        partition.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    found = partition.log.offset_for_timestamp(NOW_MS + 500)
+    assert found is not None and found.offset == 32
+
+
+def test_timestamp_deep_in_a_large_batch_is_found_exactly(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig(max_message_bytes=1 << 30))
+    partition.log.append_as_leader(batch([b"v"] * 40_000), leader_epoch=0, now_ms=NOW_MS)
+    found = partition.log.offset_for_timestamp(NOW_MS + 39_000)
+    assert found is not None and found.offset == 39_000
