@@ -132,7 +132,7 @@ class ClassicMembers:
 
     @staticmethod
     def _tell_to_rejoin(group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """Its time to do so runs from the first time that it is told."""
+        """The time-out starts with the first heartbeat that says so."""
         if member.member_id not in group.told_to_rejoin:
             group.told_to_rejoin.add(member.member_id)
             out.set_timer((MEMBER_JOIN, group.group_id, member.member_id), member.rebalance_timeout_ms)

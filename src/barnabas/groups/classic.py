@@ -86,7 +86,7 @@ class ClassicProtocol:
         if group.is_in(EMPTY, DEAD):
             return True
         if group.state is PREPARING:
-            # Those who wait count, not the members: if the limit was lowered, the last ones to rejoin have to go.
+            # Count the members that have rejoined so far. If the limit was lowered, the last ones to rejoin are rejected.
             return (member is not None and member.join_ticket is not None) or group.awaiting_join < size_max
         return member is not None or len(group.members) < size_max
 
@@ -129,7 +129,7 @@ class ClassicProtocol:
         member_id = request.member_id
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:
-                # Ids are given out in advance to dynamic members only: this one is nobody's.
+                # Only dynamic members get an id in advance, so no static member has this one.
                 return _join_error(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             self._add(group, request, requester, member_id, ticket, out, now_ms)
             return None
@@ -141,14 +141,14 @@ class ClassicProtocol:
             return _join_error(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         unchanged = member.protocols == protocols_of(request.protocols)
         if group.state is COMPLETING and unchanged:
-            # The answer got lost, perhaps: tell of the generation again.
+            # The response may have been lost: send the generation again.
             response = group.joined(member_id)
             if group.is_leader(member_id):
                 response.members = group.members_for_leader()
             return response
         if group.state is STABLE and unchanged and not group.is_leader(member_id):
             return group.joined(member_id)
-        # A leader that joins again has seen something (new partitions of a topic, say) that calls for a rebalance.
+        # A leader rejoins when it has noticed a reason to rebalance, for example new partitions of a topic.
         self._update(group, member, request, ticket, out)
         self._rebalance_or_complete(group, out, now_ms)
         return None
@@ -184,7 +184,7 @@ class ClassicProtocol:
     def _update(
         group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest, ticket: Ticket, out: Outcome
     ) -> None:
-        # The client asks again while its first request waits: nobody reads the first answer, but it must be given.
+        # The client sent JoinGroup again while the first one waits. Nobody reads the first response, but each request gets one.
         group.answer_join(member, _join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS), out.effects)
         group.set_protocols(member, protocols_of(request.protocols))
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
@@ -201,7 +201,7 @@ class ClassicProtocol:
         out: Outcome,
         now_ms: int,
     ) -> JoinGroupResponse | None:
-        """A static member that restarted: if nothing else changed, the others need not know."""
+        """A static member restarted. If its subscription has not changed, the group does not rebalance."""
         assert request.group_instance_id is not None
         before = group.membership()
         old_id = group.static_members[request.group_instance_id]
@@ -227,7 +227,7 @@ class ClassicProtocol:
                     response.members = group.members_for_leader()
                     response.skip_assignment = True
             else:
-                # An older leader would assign at once and disturb the others: it is told the leader's old id, and follows.
+                # A leader before v9 would assign again at once. It gets the leader's old id, so it acts as a follower.
                 response.leader = before.leader_id or ""
             return response
         group.await_join(member, ticket)
@@ -236,7 +236,7 @@ class ClassicProtocol:
         return None
 
     def join_abandoned(self, group: ClassicGroup, is_it: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
-        """A client disconnected while its JoinGroup waited. Kafka does not notice, and gives partitions to the ghost.
+        """A client disconnected while its JoinGroup waited. Kafka does not notice, and assigns partitions to the dead member.
 
         A new member is forgotten: it has nothing, and nobody knows its id but a client that will ask again. One that was in a
         generation does not count as joined, and has a little time to connect again: its partitions are still its own.
@@ -285,7 +285,7 @@ class ClassicProtocol:
             out.set_timer((JOIN, group.group_id), group.rebalance_timeout_ms)
 
     def _complete_if_all_joined(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        # In an initial rebalance the delay decides, not who has joined.
+        # An initial rebalance ends with its delay, even if every known member has joined before.
         if group.state is PREPARING and group.previous_state is not EMPTY and group.has_all_joined:
             self.complete_join(group, out, now_ms)
 
@@ -298,7 +298,7 @@ class ClassicProtocol:
                 out.cancel_timer((HEARTBEAT, group.group_id, member.member_id))
                 group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left, and none has come back: their sessions decide.
+            # Only static members are left, and none has rejoined: wait until they rejoin or their sessions end.
             out.set_timer((JOIN, group.group_id), group.rebalance_timeout_ms)
             return
         group.next_generation(now_ms)
@@ -357,7 +357,7 @@ class ClassicProtocol:
         """The assignments could not be written, and everybody who waited for them has heard an error."""
         out = Outcome()
         for member in group.members.values():
-            # Sessions of those who waited may have run out unnoticed.
+            # The timer of a member that waited may have fired without effect.
             self.heard_from(group, member, out)
         self.prepare_rebalance(group, out, now_ms)
         return out.result()
@@ -366,7 +366,7 @@ class ClassicProtocol:
         self, group: ClassicGroup, member: ClassicMember, response: SyncGroupResponse, out: Outcome
     ) -> None:
         if group.answer_sync(member, response, out.effects):
-            # Its session may have run out unnoticed while it waited.
+            # Its timer may have fired without effect while it waited.
             self.heard_from(group, member, out)
 
     # -- Heartbeat and LeaveGroup --------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class ClassicProtocol:
     # -- time-outs -----------------------------------------------------------------------------------------------------
 
     def loaded(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """The group was read from the log: its members have a session's time to show up."""
+        """The group was read from the log. Each member has its session time-out to send a request."""
         for member in group.members.values():
             self.heard_from(group, member, out)
         if len(group.members) > self._env.settings().max_size:

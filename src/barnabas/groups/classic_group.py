@@ -41,7 +41,7 @@ class GroupState(Enum):
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
-#: Every legal transition of a group that lives.
+#: Every legal transition.
 TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
     EMPTY: frozenset({PREPARING, DEAD}),
     PREPARING: frozenset({COMPLETING, EMPTY, DEAD}),
@@ -56,7 +56,7 @@ class IllegalTransition(BrokenInvariant):
 
 
 class Membership(NamedTuple):
-    """Who was in a group when, for a change that may have to be taken back."""
+    """The members at one moment, to undo a later change."""
 
     members: dict[str, ClassicMember]
     leader_id: str | None
@@ -147,7 +147,7 @@ class ClassicGroup:
         return frozenset(name for name, count in self.support.items() if count == size)
 
     def select_protocol(self) -> str:
-        """Each member votes for the one it likes best; of those with most votes, the one that got its first vote earliest."""
+        """Each member votes for the first candidate in its list. Ties go to the one that got its first vote earliest."""
         candidates = self.candidates()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -265,7 +265,7 @@ class ClassicGroup:
         member.join_ticket = ticket
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is among those who joined; False if nobody has."""
+        """Make sure that the leader has rejoined; False if no member has."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join_ticket is not None:
@@ -277,7 +277,7 @@ class ClassicGroup:
         return False
 
     def replace_static(self, instance_id: str, new_id: str, effects: list[Effect]) -> ClassicMember:
-        """A static member came back under a new id: it inherits everything, and whoever uses the old id is fenced."""
+        """A static member came back with a new member id. It takes over everything; the old member id is fenced."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         self.answer_join(old, JoinGroupResponse(member_id=old_id, error_code=ErrorCode.FENCED_INSTANCE_ID), effects)
@@ -452,7 +452,7 @@ class ClassicGroup:
         self.support = self._count_support()
 
     def validate(self) -> None:
-        """What always holds. For tests, and for whoever looks for a bug."""
+        """Check the invariants. For tests and debugging."""
         tickets = sum(member.join_ticket is not None for member in self.members.values())
         assert self.awaiting_join == tickets, (self.awaiting_join, tickets)
         names = self._count_support()

@@ -19,7 +19,7 @@ NO_MEMBER_ID: Final = ""
 
 
 class Protocol(NamedTuple):
-    """One way to share partitions out that a member knows (an assignor of the client), and what it has to say for it."""
+    """An assignor that the member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -34,14 +34,14 @@ class ClassicMember:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocol_type: str
-    #: In the order in which the member likes them. After a failover only the one that was chosen is known.
+    #: In order of preference. After a failover only the chosen one is known.
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
     #: Set while a JoinGroup of the member waits for the others.
     join_ticket: Ticket | None = None
     #: Set while a SyncGroup of the member waits for the leader's.
     sync_ticket: Ticket | None = None
-    #: Has not seen a generation yet. Its JoinGroup is given up after a while, in case nobody waits for it any more.
+    #: Has not been in a generation yet. Its JoinGroup expires, in case the client has gone.
     is_new: bool = False
 
     def names(self) -> list[str]:
@@ -60,7 +60,7 @@ class ClassicMember:
         raise BrokenInvariant(f"member {self.member_id} supports none of {sorted(candidates)}")
 
     def satisfies_heartbeat(self) -> bool:
-        """A member that waits for an answer cannot be asked for a sign of life."""
+        """A member that waits for a response cannot send a heartbeat on that connection."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
     def describe(self, protocol: str | None) -> DescribedGroupMember:
@@ -75,7 +75,7 @@ class ClassicMember:
 
 
 def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protocol, ...]:
-    """Each name once: the first place in the order counts, and the first metadata."""
+    """Each name once: the first entry counts."""
     unique: dict[str, Protocol] = {}
     for each in requested:
         unique.setdefault(each.name, Protocol(each.name, bytes(each.metadata)))
@@ -83,7 +83,7 @@ def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protoco
 
 
 def subscription_prefix(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Version 0 is a prefix of every version, so that clients of any age are understood."""
+    """Version 0 is a prefix of every later version."""
     if len(metadata) < 2:
         raise Malformed("a subscription without a version")
     return codec.decode(ConsumerProtocolSubscription, metadata, 0, 2, allow_trailing=True)

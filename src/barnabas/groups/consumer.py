@@ -168,7 +168,7 @@ class ConsumerProtocol:
             )
 
     def _group_for(self, group_id: str, out: Outcome, *, is_joining: bool) -> ConsumerGroup:
-        """The group; for who joins a new one if there is none, or one made of a classic group if that may be."""
+        """The group. A member that joins may create it, or convert a classic group where the policy allows that."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -188,7 +188,7 @@ class ConsumerProtocol:
 
     @staticmethod
     def _leave_classic_behind(former: ClassicGroup, group: ConsumerGroup) -> Result[None]:
-        """The group is a consumer group in the log, too."""
+        """The upgrade is in the log: members that wait join again, and get the timers of a consumer group."""
         out = Outcome()
         migration.send_back_to_join(former, out)
         for member_id in (*former.members, *former.pending_joins):
@@ -231,7 +231,7 @@ class ConsumerProtocol:
         if not is_joining:
             _check_member_epoch(member, request.member_epoch, owned)
         elif member.member_epoch > 0:
-            # It starts over, perhaps since an answer was lost; its partitions stay its own.
+            # The member starts over, for example because a response was lost. It keeps its partitions.
             return replace(member, member_epoch=JOINING_EPOCH, previous_member_epoch=JOINING_EPOCH)
         return member
 
@@ -244,7 +244,7 @@ class ConsumerProtocol:
         *,
         uses_classic_protocol: bool,
     ) -> ConsumerMember:
-        """A static member is back under a new id, or under its own: it takes over what the old one had."""
+        """A static member is back, with a new member id or its old one. It takes over the partitions of the old one."""
         if (
             not uses_classic_protocol
             and not existing.uses_classic_protocol
@@ -278,7 +278,10 @@ class ConsumerProtocol:
         out: Outcome,
         now_ms: int,
     ) -> ConsumerMember:
-        """Write the member and what follows from its change, and take it one step further. The member afterwards."""
+        """Write the changed member, update the group epoch and the target if needed, and reconcile the member by one step.
+
+        Returns the member afterwards.
+        """
         topics = self._env.topics
         epoch = group.group_epoch
         has_changed = (
@@ -365,13 +368,13 @@ class ConsumerProtocol:
         if request.member_epoch == LEAVING_EPOCH:
             self.fence(group, member, out, now_ms)
         else:
-            # It keeps its place until its session is over.
+            # It keeps its partitions until its session ends.
             gone = replace(member, member_epoch=LEAVING_STATIC_EPOCH, pending_revocation={})
             out.records.append(gone.assignment_record(group.group_id))
         return response
 
     def fence(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome, now_ms: int) -> None:
-        """Remove a member. The last one that speaks the consumer protocol may take it along (downgrade)."""
+        """Remove a member. If it was the last one with the consumer protocol, the group may become classic (downgrade)."""
         if migration.may_downgrade(group, member.member_id, self._env.settings(), is_replaced=False):
             self.downgrade(group, member.member_id, None, out, now_ms)
             out.set_timer((DOWNGRADED, group.group_id), 0)

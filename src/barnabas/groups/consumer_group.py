@@ -35,9 +35,9 @@ class MemberState(IntEnum):
     """How far a member is on its way to the target; the numbers are those of the records."""
 
     STABLE = 0
-    #: Has been asked to give partitions up, and has not said yet that it did.
+    #: Has been asked to revoke partitions, and has not confirmed it yet.
     UNREVOKED_PARTITIONS = 1
-    #: Waits for partitions that others have not given up yet.
+    #: Waits for partitions that other members have not revoked yet.
     UNRELEASED_PARTITIONS = 2
     #: Written by a version that knows more states than this one.
     UNKNOWN = 127
@@ -53,7 +53,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicTraits:
-    """What a member that speaks the classic protocol to a consumer group brings along."""
+    """What the coordinator keeps of a member that uses the classic protocol in a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -184,7 +184,7 @@ class ConsumerGroup:
     #: By topic name: the topics that the members subscribe to and that exist.
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
-    #: Who holds a partition: it is given to nobody else until it is given up. By (topic id, partition).
+    #: The member id that holds a partition, by (topic id, partition). Nobody else gets it before it is revoked.
     owners: dict[tuple[bytes, int], str] = field(default_factory=dict)
     #: Soft: the version of the cluster's topics that the group has looked at. 0: it has to look.
     topics_version: int = 0
@@ -248,7 +248,7 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def preferred_assignor(self, members: Iterable[ConsumerMember], default: str) -> str:
-        """The one that most of those ask for who ask for any."""
+        """The one that most members ask for. Members without a preference do not count."""
         votes = Counter(member.server_assignor for member in members if member.server_assignor is not None)
         return max(votes, key=votes.__getitem__) if votes else default
 
@@ -316,7 +316,7 @@ class ConsumerGroup:
         ]
 
     def birth_records(self) -> list[KeyValue]:
-        """The whole group, for a log that does not know it."""
+        """All records of the group, for a group that is new in the log."""
         group_id = self.group_id
         return [
             *(member.metadata_record(group_id) for member in self.members.values()),
@@ -393,7 +393,7 @@ class ConsumerGroup:
         )
 
     def validate(self) -> None:
-        """What always holds. For tests, and for whoever looks for a bug."""
+        """Check the invariants. For tests and debugging."""
         held: dict[tuple[bytes, int], str] = {}
         for member in self.members.values():
             for partitions in (member.assigned, member.pending_revocation):

@@ -64,7 +64,7 @@ VerifyTransaction = Callable[[TransactionToVerify], Awaitable[object | None]]
 
 
 async def trust(transaction: TransactionToVerify) -> None:
-    """No transaction coordinator is there to be asked."""
+    """Accepts every transaction: for tests without a transaction coordinator."""
 
 
 class GroupCoordinator:

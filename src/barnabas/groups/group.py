@@ -79,7 +79,7 @@ class Topics(Protocol):
 
 
 def _not_counted(amount: int = 1) -> None:
-    """Nobody keeps this number."""
+    """For machines without metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class GroupMachine:
             if not group.is_empty:
                 return self._classic_members.join(group, request, requester, Outcome(), now_ms)
             if request.member_id == NO_MEMBER_ID:
-                # Nobody is left who minds: it becomes a classic group. The log has to know that one as well, or a new
+                # An empty consumer group becomes a classic one. Its empty record must be in the log: otherwise the next
                 # coordinator would find offsets without a group.
                 empty = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
                 return Result(
@@ -88,7 +88,7 @@ class GroupMachine:
         return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
     def join_abandoned(self, group_id: str, is_it: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
-        """Whoever sent the JoinGroup is gone, and will not hear its answer."""
+        """The client that sent the JoinGroup has disconnected."""
         out = Outcome()
         group = self._classic.find(group_id)
         if group is not None:
@@ -251,7 +251,7 @@ class GroupMachine:
         out = Outcome()
         what, *rest = key
         if what == CHECK_OFFSETS:
-            # Nothing is written here: whatever happens to what is, the next check will come.
+            # Writes nothing, so it cannot be refused: the next check always comes.
             out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
             out.set_timer((EXPIRE_OFFSETS,), 0)
             out.set_timer((FORGET_TOPICS,), 0)

@@ -36,7 +36,7 @@ def may_downgrade(group: ConsumerGroup, member_id: str, settings: GroupSettings,
 
 
 def send_back_to_join(group: ClassicGroup, out: Outcome) -> None:
-    """Whoever waits in a rebalance of the classic group joins again, and finds a consumer group."""
+    """Members that wait in a rebalance of the classic group join again, now to a consumer group."""
     for member in group.members.values():
         again = ErrorCode.REBALANCE_IN_PROGRESS
         group.answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=again), out.effects)
@@ -150,7 +150,7 @@ def by_topic_id(named: Iterable[TopicPartition | OwnedPartition], topics: Topics
 
 
 def _free_partitions(group: ConsumerGroup, assignment: bytes, topics: Topics) -> Partitions:
-    """What a member has of partitions that nobody before it has: clients may have assigned one twice."""
+    """The assigned partitions that no earlier member has. A client-side assignor may have assigned one twice."""
     if not assignment:
         return {}
     read, _ = codec.decode_versioned(ConsumerProtocolAssignment, assignment, newest_known=True)

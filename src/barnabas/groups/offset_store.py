@@ -24,7 +24,7 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     #: -1: it expires with the group (KIP-211); else by itself, as clients of before Kafka 2.1 could ask for.
     expire_timestamp_ms: int
-    #: Where in the log it stands: the later one counts when a transaction's offsets come late.
+    #: Its offset in the log. The later record wins when a transaction commits late.
     record_offset: int
 
 

@@ -1,4 +1,4 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and what makes offsets go away.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the expiry of offsets.
 
 Pure; owner: the group machine.
 """
@@ -84,7 +84,7 @@ class Offsets:
             known = api_version >= GROUP_ID_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
-            # A commit is a sign of life.
+            # A commit renews the session.
             self._classic.heard_from(group, group.members[request.member_id], out)
         expire_ms = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
         metadata_bytes_max = self._env.settings().offset_metadata_bytes_max
@@ -195,7 +195,7 @@ class Offsets:
         )
 
     def delete_all(self, group_id: str, out: Outcome) -> None:
-        """All of a group that is deleted itself; open transactions lose theirs as well."""
+        """All offsets of a group that is deleted, pending ones of open transactions included."""
         doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
         doomed.update(self._store.pending_of_group(group_id))
         out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
@@ -212,7 +212,7 @@ class Offsets:
     # -- expiry --------------------------------------------------------------------------------------------------------
 
     def expire(self, out: Outcome, now_ms: int) -> bool:
-        """Remove what has not been used for `offsets.retention.minutes`, and groups that nothing is left of.
+        """Remove offsets that have outlived `offsets.retention.minutes`, and empty groups without offsets.
 
         False: there is more to do than fits into one batch.
         """

@@ -22,7 +22,7 @@ def reconcile(
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         if _still_owns(owned, member.pending_revocation):
             return member
-        # It has given everything up: that epoch is done with.
+        # It has revoked everything that this epoch asked for.
         return _next(member, member.member_epoch + 1, target_epoch, target, owned, is_held)
     if member.state is MemberState.UNKNOWN:
         if owned is None or owned:

@@ -72,7 +72,7 @@ class TransactionCoordinator:
         self.topic = InternalTopic(
             TRANSACTION_STATE_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
         )
-        #: In which this broker leads partitions of the topic: what fences the markers of a coordinator before it.
+        #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}
         #: Who waits for the completion of a decided transaction, by partition and transactional id.
         self._awaited: dict[tuple[int, str], list[asyncio.Future[None]]] = {}
@@ -110,7 +110,7 @@ class TransactionCoordinator:
         """For markers: -1 where the leader is not alive for now, None where there is no such partition."""
         state = self._metadata.partition(partition)
         if state is None:
-            # A broker that has heard of no topic yet knows nothing of this one, either.
+            # A broker without any metadata yet cannot tell whether the partition exists.
             return None if self._metadata.topics else BrokerId(-1)
         return BrokerId(state.leader) if self._metadata.is_alive(BrokerId(state.leader)) else BrokerId(-1)
 
@@ -195,7 +195,7 @@ class TransactionCoordinator:
         operation: Callable[[TransactionMachine], Result[R]],
         error_of: Callable[[R], ErrorCode],
     ) -> R:
-        """As if the client had asked again the moment that the markers of its last transaction were written."""
+        """Repeat the operation once the markers of the last transaction are written, instead of sending the client away."""
         deadline_s = asyncio.get_running_loop().time() + COMPLETION_WAIT_MAX_MS / 1000
         while True:
             answer = await self._write(transactional_id, operation)
@@ -257,7 +257,7 @@ class TransactionCoordinator:
         completion = self._runtime.begin(
             partition, lambda machine, ticket: machine.complete(transactional_id, identity, self._now_ms())
         )
-        # Written is enough: what follows comes after it in the log, and is answered after it.
+        # No need to wait for the commit: what follows is later in the log, and its answer waits for both.
         self._completed(partition, transactional_id)
         await completion
 

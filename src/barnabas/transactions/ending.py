@@ -27,7 +27,7 @@ TakeId = Callable[[], int | None]
 
 class EndAnswer(NamedTuple):
     error: ErrorCode
-    #: Whom the client is from now on (EndTxn v5).
+    #: The client's producer id and epoch from now on (EndTxn v5).
     identity: Identity = NO_IDENTITY
 
 
@@ -39,7 +39,7 @@ def fresh_id(take_id: TakeId) -> int:
 
 
 def refuse_stranger(txn: Transaction, identity: Identity) -> Refused:
-    """What a producer hears that is not the one that the coordinator takes requests from."""
+    """The refusal for a producer that is not the current client."""
     if identity.producer_id not in (txn.client.producer_id, txn.producer_id):
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -73,7 +73,7 @@ def _end_with_bump(
         # A fence took the last epoch, and no client may have that one. Aborting again gives the client a fresh producer id.
         return _prepare(txn, commit=False, client_version=ENDS_WITH_BUMP, take_id=take_id, now_ms=now_ms)
     if txn.state.is_prepared:
-        # The client has had its answer and goes on as whom it will be; the markers are still being written.
+        # The client has its next identity already, but the markers are still being written.
         if identity == txn.successor:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         raise refuse_stranger(txn, identity)
@@ -103,8 +103,8 @@ def _cannot_end(txn: Transaction, *, commit: bool) -> Refused:
 
 
 def _raise(epoch: int) -> int:
-    """Never past the last one. Who has that had it from a coordinator that handed it out (Kafka 4 does so after a fence): its
-    transaction ends with the same epoch, and the next one gets a fresh producer id.
+    """Never past the last epoch. A client may have that one from a coordinator that handed it out, as Kafka 4 does after a
+    fence. Its transaction then ends with the same epoch, and the next one gets a fresh producer id.
     """
     return min(epoch, LAST_CLIENT_EPOCH) + 1
 

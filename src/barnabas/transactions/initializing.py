@@ -39,7 +39,7 @@ class InitAnswer(NamedTuple):
 
 
 class Bump(NamedTuple):
-    """A client's own raise of its epoch, remembered so that its retry gets the same answer. Lost by a failover."""
+    """The last epoch bump that a client asked for. A retry gets the same answer. Lost in a failover."""
 
     before: Identity
     after: Identity
@@ -116,7 +116,7 @@ def _renew(
 
 
 def _keep(txn: Transaction, *, timeout_ms: int, take_id: TakeId, now_ms: int) -> Initialized:
-    """A restarted two-phase committer: the transaction stays with its identity, the client gets another to end it with."""
+    """A two-phase client restarted. The transaction keeps its identity; the client gets a new one to end it with."""
     client = _next(txn.client, take_id)
     kept = txn.to(
         TransactionState.ONGOING,

@@ -104,7 +104,7 @@ class TransactionMachine:
             self._transactions[transactional_id] = records.decode_transaction(transactional_id, value)
 
     def replay_marker(self, marker: Marker, offset: int) -> None:
-        """There are no transactions in this topic; a marker that an operator wrote here by mistake means nothing."""
+        """No transaction writes to this topic, so a marker in it has no meaning."""
 
     def loaded(self, now_ms: int) -> Result[None]:
         """Transactions that a predecessor decided are finished, those that it left open get their timers back."""
@@ -118,7 +118,7 @@ class TransactionMachine:
         return result
 
     def unloaded(self) -> list[Ticket]:
-        """Nobody is ever kept waiting."""
+        """No operation waits: each is answered at once."""
         return []
 
     # -- operations of clients ----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class TransactionMachine:
             )
         except Refused as refusal:
             return Result(response=InitAnswer(refusal.code))
-        # Wrong only if the append fails; then `after` is not the client's identity, and the entry means nothing.
+        # If the append is refused, `after` is not the client's identity, and the entry has no effect.
         if initialized.bump is None:
             self._bumps.pop(request.transactional_id, None)
         else:

@@ -45,7 +45,7 @@ _RETRIED: Final = frozenset(
 )
 #: The partition cannot hold data of a transaction, so it needs no marker.
 _SKIPPED: Final = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
-#: Somebody newer has ended it: another coordinator, or a later epoch of the producer.
+#: A newer coordinator, or a later epoch of the producer, has ended the transaction.
 _CANCELLED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
@@ -129,7 +129,7 @@ class MarkerSender:
             del self._decided[key]
 
     def metadata_changed(self) -> None:
-        """There may be leaders for what waits for one."""
+        """Markers that wait for a leader look for one again."""
         parked, self._parked = self._parked, []
         for marker in parked:
             if self._is_current(marker.decided):
@@ -229,7 +229,7 @@ class MarkerSender:
                 del self._decided[decided.coordinator, decided.transactional_id]
                 return
             else:
-                # An error that nobody foresaw is retried as well: the decision stands, whatever happens.
+                # An unexpected error is retried as well: the decision is final.
                 if error not in _RETRIED:
                     log.error("%s: %s answers a marker with %s", decided.transactional_id, partition, error.name)
                 again.append(partition)

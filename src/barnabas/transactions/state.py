@@ -115,7 +115,7 @@ class Transaction:
 
     @property
     def client(self) -> Identity:
-        """Whom the coordinator takes requests from."""
+        """The producer that the coordinator accepts requests from."""
         if self.next_epoch != NO_PRODUCER_EPOCH:
             return Identity(self.next_producer_id, self.next_epoch)
         return self.identity
@@ -127,7 +127,7 @@ class Transaction:
 
     @property
     def successor(self) -> Identity:
-        """Whom the client will be when the markers are written."""
+        """The client's identity once the markers are written."""
         if self.has_kept:
             return Identity(self.next_producer_id, self.next_epoch)
         if self.next_producer_id != NO_PRODUCER_ID:

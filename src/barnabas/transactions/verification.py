@@ -155,7 +155,7 @@ class Verifier:
                 await self._pause(RETRY_BACKOFF_MS / 1000)
             elif not self._is_overtaken(wanted, question, guards, errors):
                 break
-            # Overtaken by a marker that is there by now: nothing to wait for, but not for ever.
+            # A marker came in between and is written now: ask again without a pause, but only a few times.
             waited_ms += RETRY_BACKOFF_MS
         verdicts: list[Verified] = []
         for each, _ in wanted:
@@ -217,7 +217,7 @@ class Verifier:
                 self._spawn(self._serve(coordinator), f"transaction verification by {coordinator}")
             else:
                 queue.append(pending)
-        # One of several who wait may give up; the others still want the answer.
+        # Shielded: others may wait for the same answer.
         return await asyncio.shield(pending.answer)
 
     async def _serve(self, coordinator: BrokerId) -> None:
