@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 
 from barnabas.client.cluster import Cluster
 from barnabas.core.errors import ErrorCode
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.protocol.messages.delete_topics import (
@@ -19,30 +20,29 @@ from barnabas.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from barnabas.security.acl import ALL, ANY, MATCH, PatternType, Permission
-from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.security.acl import ALL, ANY, MATCH
 from tests.authorization.entries import Acl
 from tests.authorization.table import Asker, client_of
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden/kafka-3.9.1/acls.json"
-_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+_TOPIC, _GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 _PREFIXED, _DENY = PatternType.PREFIXED, Permission.DENY
 
 ACLS: Final = (
-    Acl(_TOPIC, "orders", Operation.READ),
-    Acl(_TOPIC, "orders", Operation.WRITE, host="10.0.0.1"),
-    Acl(_TOPIC, "orders", Operation.ALTER_CONFIGS, _DENY, principal="User:bob"),
-    Acl(_TOPIC, "*", Operation.DESCRIBE, principal="User:*"),
+    Acl(_TOPIC, "orders", AclOperation.READ),
+    Acl(_TOPIC, "orders", AclOperation.WRITE, host="10.0.0.1"),
+    Acl(_TOPIC, "orders", AclOperation.ALTER_CONFIGS, _DENY, principal="User:bob"),
+    Acl(_TOPIC, "*", AclOperation.DESCRIBE, principal="User:*"),
     Acl(_TOPIC, "ord", ALL, pattern=_PREFIXED),
-    Acl(_TOPIC, "orders", Operation.DELETE, _DENY, pattern=_PREFIXED),
-    Acl(_TOPIC, "*", Operation.CREATE, pattern=_PREFIXED),
-    Acl(_TOPIC, "with a space:and a colon", Operation.READ),
-    Acl(_GROUP, "orders", Operation.READ),
-    Acl(_GROUP, "payments", Operation.DESCRIBE_CONFIGS, pattern=_PREFIXED),
-    Acl(ResourceType.CLUSTER, "kafka-cluster", Operation.IDEMPOTENT_WRITE),
-    Acl(ResourceType.TRANSACTIONAL_ID, "ledger", Operation.WRITE, principal="User:CN=alice,O=Acme"),
-    Acl(ResourceType.DELEGATION_TOKEN, "token", Operation.DESCRIBE),
-    Acl(ResourceType.USER, "User:bob", Operation.CREATE_TOKENS),
+    Acl(_TOPIC, "orders", AclOperation.DELETE, _DENY, pattern=_PREFIXED),
+    Acl(_TOPIC, "*", AclOperation.CREATE, pattern=_PREFIXED),
+    Acl(_TOPIC, "with a space:and a colon", AclOperation.READ),
+    Acl(_GROUP, "orders", AclOperation.READ),
+    Acl(_GROUP, "payments", AclOperation.DESCRIBE_CONFIGS, pattern=_PREFIXED),
+    Acl(AclResourceType.CLUSTER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE),
+    Acl(AclResourceType.TRANSACTIONAL_ID, "ledger", AclOperation.WRITE, principal="User:CN=alice,O=Acme"),
+    Acl(AclResourceType.DELEGATION_TOKEN, "token", AclOperation.DESCRIBE),
+    Acl(AclResourceType.USER, "User:bob", AclOperation.CREATE_TOKENS),
 )
 
 #: Resource type, name, pattern type, principal, host, operation, permission.
@@ -67,7 +67,7 @@ FILTERS: Final[dict[str, tuple[int, str | None, int, str | None, str | None, int
     "of everybody": (ANY, None, ANY, "User:*", None, ANY, ANY),
     "from one host": (ANY, None, ANY, None, "10.0.0.1", ANY, ANY),
     "from anywhere": (ANY, None, ANY, None, "*", ANY, ANY),
-    "reading": (ANY, None, ANY, None, None, Operation.READ, ANY),
+    "reading": (ANY, None, ANY, None, None, AclOperation.READ, ANY),
     "all operations": (ANY, None, ANY, None, None, ALL, ANY),
     "denied": (ANY, None, ANY, None, None, ANY, _DENY),
     "allowed to alice on orders": (_TOPIC, "orders", MATCH, "User:alice", "*", ANY, Permission.ALLOW),
@@ -85,11 +85,11 @@ def _fields(title: str) -> dict[str, Any]:
 #: Under which ACLs alice asks for the deletion of a topic by its id.
 DOOMED: Final = {
     "nothing": (),
-    "seeing it": (Acl(_TOPIC, "doomed", Operation.DESCRIBE, pattern=_PREFIXED),),
-    "deleting it": (Acl(_TOPIC, "doomed", Operation.DELETE, pattern=_PREFIXED),),
+    "seeing it": (Acl(_TOPIC, "doomed", AclOperation.DESCRIBE, pattern=_PREFIXED),),
+    "deleting it": (Acl(_TOPIC, "doomed", AclOperation.DELETE, pattern=_PREFIXED),),
     "deleting without seeing it": (
-        Acl(_TOPIC, "doomed", Operation.DELETE, pattern=_PREFIXED),
-        Acl(_TOPIC, "doomed", Operation.DESCRIBE, _DENY, _PREFIXED),
+        Acl(_TOPIC, "doomed", AclOperation.DELETE, pattern=_PREFIXED),
+        Acl(_TOPIC, "doomed", AclOperation.DESCRIBE, _DENY, _PREFIXED),
     ),
 }
 

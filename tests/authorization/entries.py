@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from barnabas.security.acl import ALL, PatternType, Permission
-from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.core.words import ACL_RESOURCES, AclOperation, AclResourceType, PatternType, Permission
+from barnabas.security.acl import ALL
 from tests.authorization.probes import BAD_TOPIC, GROUP, NEW_TOPIC, NO_GROUP, OPEN_TXN, OTHER_OWNER, OWNER, TOPIC, TXN
 
 ALICE: Final = "User:alice"
@@ -18,7 +18,7 @@ ALICE: Final = "User:alice"
 
 @dataclass(frozen=True)
 class Acl:
-    resource: ResourceType
+    resource: AclResourceType
     name: str
     operation: int
     permission: Permission = Permission.ALLOW
@@ -29,38 +29,38 @@ class Acl:
 
 #: Names of each type that stand in requests, and a prefix that they have.
 LITERAL: Final = {
-    ResourceType.TOPIC: (TOPIC, NEW_TOPIC, BAD_TOPIC),
-    ResourceType.GROUP: (GROUP, NO_GROUP),
-    ResourceType.CLUSTER: ("kafka-cluster",),
-    ResourceType.TRANSACTIONAL_ID: (TXN, OPEN_TXN),
-    ResourceType.USER: (f"User:{OWNER}", f"User:{OTHER_OWNER}"),
+    AclResourceType.TOPIC: (TOPIC, NEW_TOPIC, BAD_TOPIC),
+    AclResourceType.GROUP: (GROUP, NO_GROUP),
+    AclResourceType.CLUSTER: ("kafka-cluster",),
+    AclResourceType.TRANSACTIONAL_ID: (TXN, OPEN_TXN),
+    AclResourceType.USER: (f"User:{OWNER}", f"User:{OTHER_OWNER}"),
 }
 PREFIX: Final = {
-    ResourceType.TOPIC: "ord",
-    ResourceType.GROUP: "pay",
+    AclResourceType.TOPIC: "ord",
+    AclResourceType.GROUP: "pay",
     # Nothing else may stand on a cluster.
-    ResourceType.CLUSTER: "kafka-cluster",
-    ResourceType.TRANSACTIONAL_ID: "led",
-    ResourceType.USER: "User:b",
+    AclResourceType.CLUSTER: "kafka-cluster",
+    AclResourceType.TRANSACTIONAL_ID: "led",
+    AclResourceType.USER: "User:b",
 }
-OPERATIONS: Final[dict[ResourceType, tuple[int, ...]]] = {
-    ResourceType.TOPIC: (3, 4, 5, 6, 7, 8, 10, 11, ALL),
-    ResourceType.GROUP: (3, 6, 8, 10, 11, ALL),
-    ResourceType.CLUSTER: (5, 7, 8, 9, 10, 11, 12, ALL),
-    ResourceType.TRANSACTIONAL_ID: (4, 8, ALL),
-    ResourceType.USER: (13, 14, ALL),
-    ResourceType.DELEGATION_TOKEN: (8, ALL),
+OPERATIONS: Final[dict[AclResourceType, tuple[int, ...]]] = {
+    AclResourceType.TOPIC: (3, 4, 5, 6, 7, 8, 10, 11, ALL),
+    AclResourceType.GROUP: (3, 6, 8, 10, 11, ALL),
+    AclResourceType.CLUSTER: (5, 7, 8, 9, 10, 11, 12, ALL),
+    AclResourceType.TRANSACTIONAL_ID: (4, 8, ALL),
+    AclResourceType.USER: (13, 14, ALL),
+    AclResourceType.DELEGATION_TOKEN: (8, ALL),
 }
 PATTERNS: Final = ("literal", "prefixed", "wildcard")
 
 #: Everything for alice: what the `deny` table stands on.
 EVERYTHING: Final = tuple(
-    Acl(resource, "kafka-cluster" if resource is ResourceType.CLUSTER else "*", ALL) for resource in ResourceType
+    Acl(resource, "kafka-cluster" if resource is AclResourceType.CLUSTER else "*", ALL) for resource in ACL_RESOURCES
 )
 
 
 def operation_name(operation: int) -> str:
-    return "ALL" if operation == ALL else Operation(operation).name
+    return "ALL" if operation == ALL else AclOperation(operation).name
 
 
 def single(permission: Permission) -> Iterator[tuple[str, tuple[Acl, ...]]]:
@@ -73,10 +73,10 @@ def single(permission: Permission) -> Iterator[tuple[str, tuple[Acl, ...]]]:
                     yield f"{resource.name}.{operation_name(operation)} {pattern}", acls
 
 
-def _standing_on(resource: ResourceType, operation: int, permission: Permission, pattern: str) -> tuple[Acl, ...]:
+def _standing_on(resource: AclResourceType, operation: int, permission: Permission, pattern: str) -> tuple[Acl, ...]:
     if pattern == "wildcard":
         # A cluster has but one name.
-        return () if resource is ResourceType.CLUSTER else (Acl(resource, "*", operation, permission),)
+        return () if resource is AclResourceType.CLUSTER else (Acl(resource, "*", operation, permission),)
     if resource not in LITERAL:
         return ()  # tokens have names that nobody knows before
     if pattern == "prefixed":
@@ -108,7 +108,7 @@ def _hosts_and_principals() -> Iterator[tuple[str, tuple[Acl, ...]]]:
 
 def _patterns() -> Iterator[tuple[str, tuple[Acl, ...]]]:
     def topic(name: str, permission: Permission, pattern: PatternType = PatternType.LITERAL) -> Acl:
-        return Acl(ResourceType.TOPIC, name, ALL, permission, pattern)
+        return Acl(AclResourceType.TOPIC, name, ALL, permission, pattern)
 
     prefixed, allow, deny = PatternType.PREFIXED, Permission.ALLOW, Permission.DENY
     yield "a literal is no prefix", (topic("ord", allow),)
@@ -126,29 +126,29 @@ def _patterns() -> Iterator[tuple[str, tuple[Acl, ...]]]:
 def _implications() -> Iterator[tuple[str, tuple[Acl, ...]]]:
     """READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS; none of them denies it."""
     pairs = (
-        (Operation.READ, Operation.DESCRIBE),
-        (Operation.WRITE, Operation.DESCRIBE),
-        (Operation.DELETE, Operation.DESCRIBE),
-        (Operation.ALTER, Operation.DESCRIBE),
-        (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+        (AclOperation.READ, AclOperation.DESCRIBE),
+        (AclOperation.WRITE, AclOperation.DESCRIBE),
+        (AclOperation.DELETE, AclOperation.DESCRIBE),
+        (AclOperation.ALTER, AclOperation.DESCRIBE),
+        (AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS),
     )
     for strong, weak in pairs:
         for denied, allowed in ((strong, weak), (weak, strong)):
             yield (
                 f"{allowed.name} allowed, {denied.name} denied",
                 (
-                    Acl(ResourceType.TOPIC, TOPIC, allowed),
-                    Acl(ResourceType.TOPIC, TOPIC, denied, Permission.DENY),
+                    Acl(AclResourceType.TOPIC, TOPIC, allowed),
+                    Acl(AclResourceType.TOPIC, TOPIC, denied, Permission.DENY),
                 ),
             )
 
 
 def _on_any_topic() -> Iterator[tuple[str, tuple[Acl, ...]]]:
     """KIP-679: whether there is any topic to write to."""
-    write, deny, prefixed = Operation.WRITE, Permission.DENY, PatternType.PREFIXED
+    write, deny, prefixed = AclOperation.WRITE, Permission.DENY, PatternType.PREFIXED
 
     def topic(name: str, permission: Permission, pattern: PatternType = PatternType.LITERAL) -> Acl:
-        return Acl(ResourceType.TOPIC, name, write, permission, pattern)
+        return Acl(AclResourceType.TOPIC, name, write, permission, pattern)
 
     allow = Permission.ALLOW
     yield "any: a topic that is denied", (topic(TOPIC, allow), topic(TOPIC, deny))

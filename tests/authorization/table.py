@@ -17,6 +17,7 @@ from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.errors import ErrorCode
+from barnabas.core.words import Permission
 from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -39,7 +40,6 @@ from barnabas.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from barnabas.security.acl import Permission
 from tests.authorization.entries import EVERYTHING, Acl, mixed, single
 from tests.authorization.probes import (
     GROUP,

@@ -13,9 +13,10 @@ from kinds import APACHE, OURS, MixedCluster, wait_until
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
-from barnabas.client.admin.configs import Operation, ResourceType, alter_configs
+from barnabas.client.admin.configs import alter_configs
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
+from barnabas.core.words import AlterOperation, ConfigResourceType
 
 SIZE_BYTES = 3_000_000
 RATE = 600_000
@@ -42,8 +43,8 @@ def test_replica_is_copied_at_the_rate(
     for _ in range(SIZE_BYTES // 10_000):
         producer.produce(topic, b"x" * 10_000)
     assert producer.flush(30) == 0
-    alter(mixed, ResourceType.TOPIC, topic, f"{side}.replication.throttled.replicas", f"0:{MINE}")
-    alter(mixed, ResourceType.BROKER, str(MINE), f"{side}.replication.throttled.rate", str(RATE))
+    alter(mixed, ConfigResourceType.TOPIC, topic, f"{side}.replication.throttled.replicas", f"0:{MINE}")
+    alter(mixed, ConfigResourceType.BROKER, str(MINE), f"{side}.replication.throttled.rate", str(RATE))
     began_s = time.monotonic()
     reassign(mixed, tmp_path, topic, [leader, follower])
     while sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].isrs) != [1, 2]:
@@ -52,10 +53,10 @@ def test_replica_is_copied_at_the_rate(
     assert time.monotonic() - began_s > 0.75 * SIZE_BYTES / RATE
 
 
-def alter(mixed: MixedCluster, kind: ResourceType, name: str, setting: str, value: str) -> None:
+def alter(mixed: MixedCluster, kind: ConfigResourceType, name: str, setting: str, value: str) -> None:
     async def story() -> None:
         async with Cluster(client_config(mixed.bootstrap)) as cluster:
-            await alter_configs(cluster, kind, name, {setting: (Operation.SET, value)})
+            await alter_configs(cluster, kind, name, {setting: (AlterOperation.SET, value)})
 
     asyncio.run(story())
 

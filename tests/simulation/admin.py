@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from barnabas.client.admin.configs import Operation, ResourceType, alter_configs
+from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import (
     alter_reassignments,
     alter_replica_log_dirs,
@@ -15,6 +15,7 @@ from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientError
 from barnabas.core.errors import ErrorCode
+from barnabas.core.words import AlterOperation, ConfigResourceType
 from tests.simulation.load import Client
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Administrator(Client):
             ]
         )
         self.note(f"sets {name}={value} of {topic}")
-        await alter_configs(cluster, ResourceType.TOPIC, topic, {name: (Operation.SET, value)})
+        await alter_configs(cluster, ConfigResourceType.TOPIC, topic, {name: (AlterOperation.SET, value)})
 
     async def _change_broker(self, cluster: Cluster) -> None:
         name, value = self.chance.choice(
@@ -100,7 +101,7 @@ class Administrator(Client):
         )
         where = self.chance.choice(["", *map(str, self.cluster.brokers)])
         self.note(f"sets {name}={value} of broker {where or 'default'}")
-        await alter_configs(cluster, ResourceType.BROKER, where, {name: (Operation.SET, value)})
+        await alter_configs(cluster, ConfigResourceType.BROKER, where, {name: (AlterOperation.SET, value)})
 
     async def _come_and_go(self, cluster: Cluster) -> None:
         """A topic that is made, deleted, and made again by the same name."""

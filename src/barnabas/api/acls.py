@@ -6,6 +6,16 @@ Any broker serves them, as in Kafka with ZooKeeper. Without an authorizer all of
 from collections.abc import Callable
 
 from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.words import (
+    ACL_OPERATIONS,
+    ACL_PATTERNS,
+    ACL_PERMISSIONS,
+    ACL_RESOURCES,
+    AclOperation,
+    AclResourceType,
+    PatternType,
+    Permission,
+)
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_acls import (
     AclCreation,
@@ -27,26 +37,14 @@ from barnabas.protocol.messages.describe_acls import (
     DescribeAclsResponse,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.acl import (
-    ALL,
-    ANY,
-    MATCH,
-    AclAuthorizer,
-    Entry,
-    Filter,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    check_creation,
-)
+from barnabas.security.acl import ALL, ANY, MATCH, AclAuthorizer, Entry, Filter, ResourcePattern, check_creation
 from barnabas.security.acl_store import AclStore, AclUpdateFailed
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
 
-_RESOURCE_TYPES = frozenset(ResourceType)
-_OPERATIONS = frozenset({*Operation, ALL})
+_RESOURCE_TYPES = frozenset(ACL_RESOURCES)
+_OPERATIONS = frozenset({*ACL_OPERATIONS, ALL})
 
 
 class AclApi:
@@ -55,7 +53,7 @@ class AclApi:
         self._store = store
 
     def describe(self, call: Call, request: DescribeAclsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.DESCRIBE)
+        self._context.require_cluster(call, AclOperation.DESCRIBE)
         authorizer = self._context.authorizer
         if not isinstance(authorizer, AclAuthorizer):
             raise Refused(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
@@ -81,7 +79,7 @@ class AclApi:
         )
 
     async def create(self, call: Call, request: CreateAclsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
         bindings = [_binding(each) for each in request.creations]
         results = [AclCreationResult(error_message=None) for _ in bindings]
@@ -103,7 +101,7 @@ class AclApi:
         return CreateAclsResponse(results=results)
 
     async def delete(self, call: Call, request: DeleteAclsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
         removed = await store.remove([_filter(each) for each in request.filters])
         return DeleteAclsResponse(
@@ -136,24 +134,27 @@ class AclApi:
 
 def _binding(creation: AclCreation) -> tuple[ResourcePattern, Entry]:
     """Numbers that mean nothing end the connection, as in Kafka: no client of its own time sends them."""
-    if creation.operation not in _OPERATIONS:
-        raise Malformed(f"operation {creation.operation} of an ACL is unknown")
-    try:
-        pattern = ResourcePattern(
-            ResourceType(creation.resource_type), creation.resource_name, PatternType(creation.resource_pattern_type)
-        )
-        permission = Permission(creation.permission_type)
-    except ValueError as error:
-        raise Malformed(f"an ACL to be created contains unknown elements: {error}") from error
+    known = (
+        creation.operation in _OPERATIONS
+        and creation.resource_type in _RESOURCE_TYPES
+        and creation.resource_pattern_type in ACL_PATTERNS
+        and creation.permission_type in ACL_PERMISSIONS
+    )
+    if not known:
+        raise Malformed(f"an ACL to be created contains unknown elements: {creation}")
+    pattern = ResourcePattern(
+        AclResourceType(creation.resource_type), creation.resource_name, PatternType(creation.resource_pattern_type)
+    )
+    permission = Permission(creation.permission_type)
     return pattern, Entry(creation.principal, creation.host, creation.operation, permission)
 
 
 def _filter(wire: DescribeAclsRequest | DeleteAclsFilter) -> Filter:
     known = (
         (wire.resource_type_filter in _RESOURCE_TYPES or wire.resource_type_filter == ANY)
-        and wire.pattern_type_filter in (ANY, MATCH, *PatternType)
+        and wire.pattern_type_filter in (ANY, MATCH, *ACL_PATTERNS)
         and (wire.operation in _OPERATIONS or wire.operation == ANY)
-        and wire.permission_type in (ANY, *Permission)
+        and wire.permission_type in (ANY, *ACL_PERMISSIONS)
     )
     if not known:
         raise Malformed("a filter of ACLs contains unknown elements")

@@ -13,6 +13,7 @@ from barnabas.controller.events import ElectionType, ProposedIsr
 from barnabas.coordination.znodes import LeaderRecoveryState
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -50,7 +51,6 @@ from barnabas.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -63,7 +63,7 @@ class ClusterApi:
     # -- for operators ------------------------------------------------------------------------------------------------
 
     async def elect_leaders(self, call: Call, request: ElectLeadersRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         try:
             election = ElectionType(request.election_type)
         except ValueError:
@@ -83,7 +83,7 @@ class ClusterApi:
         return ElectLeadersResponse(replica_election_results=list(topics.values()))
 
     async def alter_reassignments(self, call: Call, request: AlterPartitionReassignmentsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         targets: dict[TopicPartition, tuple[int, ...] | None] = {}
         rejected: dict[TopicPartition, Failure | None] = {}
         for topic in request.topics:
@@ -119,7 +119,7 @@ class ClusterApi:
         return target is not None and known is not None and len(known.replicas) != len(target)
 
     async def list_reassignments(self, call: Call, request: ListPartitionReassignmentsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.DESCRIBE)
+        self._context.require_cluster(call, AclOperation.DESCRIBE)
         partitions: list[TopicPartition] | None = None
         if request.topics is not None:
             partitions = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
@@ -137,7 +137,7 @@ class ClusterApi:
         return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))
 
     async def update_features(self, call: Call, request: UpdateFeaturesRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         outcomes = await self._context.controller.update_features([each.feature for each in request.feature_updates])
         return UpdateFeaturesResponse(
             error_message=None,
@@ -150,7 +150,7 @@ class ClusterApi:
     # -- for brokers --------------------------------------------------------------------------------------------------
 
     async def alter_partition(self, call: Call, request: AlterPartitionRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         proposals: dict[tuple[TopicId | str, int], ProposedIsr] = {}
         for topic in request.topics:
             for data in topic.partitions:
@@ -171,7 +171,7 @@ class ClusterApi:
         return _alter_partition_response(reply)
 
     async def controlled_shutdown(self, call: Call, request: ControlledShutdownRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         remaining = await self._context.controller.controlled_shutdown(
             broker_id=request.broker_id, broker_epoch=request.broker_epoch
         )
@@ -182,7 +182,7 @@ class ClusterApi:
         )
 
     async def allocate_producer_ids(self, call: Call, request: AllocateProducerIdsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         block = await self._context.controller.allocate_producer_ids(
             broker_id=request.broker_id, broker_epoch=request.broker_epoch
         )

@@ -14,16 +14,11 @@ from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from barnabas.core.config.describe import (
-    ConfigEntry,
-    ConfigSource,
-    describe_broker,
-    describe_cluster_default,
-    describe_topic,
-)
+from barnabas.core.config.describe import ConfigEntry, describe_broker, describe_cluster_default, describe_topic
 from barnabas.core.config.topic import validate_topic_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.words import AclOperation, AclResourceType, ConfigSource
 from barnabas.protocol.messages import alter_configs as full
 from barnabas.protocol.messages import incremental_alter_configs as incremental
 from barnabas.protocol.messages.base import ApiMessage
@@ -36,7 +31,7 @@ from barnabas.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -67,7 +62,7 @@ class ConfigsApi:
             )
             response.results.append(result)
             try:
-                self._authorize(call, resource, Operation.DESCRIBE_CONFIGS)
+                self._authorize(call, resource, AclOperation.DESCRIBE_CONFIGS)
                 entries = await self._entries(resource, request.include_synonyms, request.include_documentation)
             except Refused as refusal:
                 result.error_code, result.error_message = refusal.code, refusal.message
@@ -113,7 +108,7 @@ class ConfigsApi:
             )
             response.responses.append(answer)
             try:
-                self._authorize(call, resource, Operation.ALTER_CONFIGS)
+                self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 if resource.resource_type == Resource.BROKER_LOGGER:
                     raise Refused(
                         ErrorCode.INVALID_REQUEST,
@@ -137,7 +132,7 @@ class ConfigsApi:
             try:
                 if named[kind, name] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                self._authorize(call, resource, Operation.ALTER_CONFIGS)
+                self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
                 if kind == Resource.BROKER_LOGGER:
                     self._check_own_id(name)
@@ -189,15 +184,15 @@ class ConfigsApi:
         self,
         call: Call,
         resource: DescribeConfigsResource | full.AlterConfigsResource | incremental.AlterConfigsResource,
-        operation: Operation,
+        operation: AclOperation,
     ) -> None:
         if resource.resource_type == Resource.TOPIC:
             if not self._context.allows_topic(call, operation, resource.resource_name):
                 raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
         elif resource.resource_type == Resource.GROUP:
-            if not self._context.allows(call, operation, ResourceType.GROUP, resource.resource_name):
+            if not self._context.allows(call, operation, AclResourceType.GROUP, resource.resource_name):
                 raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
-        elif not self._context.allows(call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+        elif not self._context.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
     def _check_topic(self, name: str) -> None:

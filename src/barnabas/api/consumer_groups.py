@@ -5,6 +5,7 @@ Where the protocol is off, heartbeats are refused with UNSUPPORTED_VERSION: a cl
 """
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.consumer_group_describe import (
@@ -17,7 +18,6 @@ from barnabas.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.later import answer_later, requester_of
@@ -30,15 +30,15 @@ class ConsumerGroupsApi:
         self._groups = coordinator
 
     def heartbeat(self, call: Call, request: ConsumerGroupHeartbeatRequest) -> HandlerResult:
-        if not self._context.allows(call, Operation.READ, ResourceType.GROUP, request.group_id):
+        if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, request.group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         # As Kafka 4 does, whose protocol this is; 3.9 has it in preview, and asks for the group only.
         for topic in request.subscribed_topic_names or ():
-            if not self._context.allows_topic(call, Operation.DESCRIBE, topic):
+            if not self._context.allows_topic(call, AclOperation.DESCRIBE, topic):
                 raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
         def may_describe(topic: str) -> bool:
-            return self._context.allows_topic(call, Operation.DESCRIBE, topic)
+            return self._context.allows_topic(call, AclOperation.DESCRIBE, topic)
 
         future = self._groups.consumer_heartbeat(request, requester_of(call), may_describe)
         return answer_later(call, request, future)
@@ -46,7 +46,7 @@ class ConsumerGroupsApi:
     async def describe(self, call: Call, request: ConsumerGroupDescribeRequest) -> ApiMessage:
         response = ConsumerGroupDescribeResponse()
         for group_id in dict.fromkeys(request.group_ids):
-            if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group_id):
                 response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
                 continue
             if not group_id:
@@ -58,8 +58,8 @@ class ConsumerGroupsApi:
                 response.groups.append(_undescribed(group_id, refusal.code))
                 continue
             if request.include_authorized_operations and not group.error_code:
-                group.authorized_operations = self._context.authorized_operations(call, ResourceType.GROUP, group_id)
-            if not all(self._context.allows_topic(call, Operation.DESCRIBE, topic) for topic in _topics_of(group)):
+                group.authorized_operations = self._context.authorized_operations(call, AclResourceType.GROUP, group_id)
+            if not all(self._context.allows_topic(call, AclOperation.DESCRIBE, topic) for topic in _topics_of(group)):
                 group.error_code, group.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS
                 group.members = []
             response.groups.append(group)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
+from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -20,7 +21,6 @@ from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest, Up
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests, PartitionOrder, StopOrder
 from barnabas.replication.state import PartitionState
-from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -77,7 +77,7 @@ class ControlApi:
         return UpdateMetadataResponse(error_code=error)
 
     def _check(self, call: Call, is_kraft_controller: bool) -> None:
-        self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         if is_kraft_controller:
             raise Refused(ErrorCode.INVALID_REQUEST, "a KRaft controller cannot rule a ZooKeeper-mode broker")
 

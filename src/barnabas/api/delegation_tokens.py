@@ -13,6 +13,7 @@ from barnabas.core.chance import random_uuid
 from barnabas.core.config.listeners import SecurityProtocol
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import format_uuid
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
@@ -30,7 +31,6 @@ from barnabas.protocol.messages.expire_delegation_token import (
 )
 from barnabas.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.security.token_store import TokenStore
 from barnabas.security.tokens import DelegationTokens, concerns
@@ -72,7 +72,7 @@ class TokensApi:
         try:
             self._require_identity(call)
             if owner != requester and not self._context.allows(
-                call, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
+                call, AclOperation.CREATE_TOKENS, AclResourceType.USER, str(owner)
             ):
                 raise Refused(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
             renewers = tuple(Principal(each.principal_type, each.principal_name) for each in request.renewers)
@@ -139,8 +139,8 @@ class TokensApi:
         allows = self._context.allows
         return (
             concerns(info, call.channel.principal)
-            or allows(call, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, info.token_id)
-            or allows(call, Operation.DESCRIBE_TOKENS, ResourceType.USER, info.owner)
+            or allows(call, AclOperation.DESCRIBE, AclResourceType.DELEGATION_TOKEN, info.token_id)
+            or allows(call, AclOperation.DESCRIBE_TOKENS, AclResourceType.USER, info.owner)
         )
 
     def _described(self, info: DelegationTokenInfo) -> DescribedDelegationToken:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.codec import RecordsRef
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.fetch import (
@@ -23,7 +24,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
 from barnabas.replication.partition import FetchParams, PartitionRead
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -44,7 +45,9 @@ class FetchApi:
         if request.replica_state is not None:
             replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         is_follower = replica_id >= 0
-        may_follow = is_follower and context.allows(call, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        may_follow = is_follower and context.allows(
+            call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME
+        )
         max_bytes = min(request.max_bytes, context.replicas.fetch_bytes_max)
         if is_follower:
             call.meter = None  # replication has throttles of its own
@@ -115,7 +118,7 @@ class FetchApi:
                 # A follower may hear of a topic before this broker does: it tries again.
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = name
-        if not is_follower and not self._context.allows_topic(call, Operation.READ, topic):
+        if not is_follower and not self._context.allows_topic(call, AclOperation.READ, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return topic
 

@@ -12,10 +12,10 @@ from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -32,8 +32,8 @@ class KeyType(IntEnum):
 
 
 _DESCRIBED = {
-    KeyType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-    KeyType.TRANSACTION: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    KeyType.GROUP: (AclResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    KeyType.TRANSACTION: (AclResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
 }
 
 
@@ -81,7 +81,7 @@ class FindCoordinatorApi:
 
     def _is_allowed(self, call: Call, request: FindCoordinatorRequest, key: str) -> ErrorCode:
         resource, error = _DESCRIBED[KeyType(request.key_type)]
-        return ErrorCode.NONE if self._context.allows(call, Operation.DESCRIBE, resource, key) else error
+        return ErrorCode.NONE if self._context.allows(call, AclOperation.DESCRIBE, resource, key) else error
 
     def _answer(self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic) -> FindCoordinatorResponse:
         found = [self._find(call, request, internal, key) for key in _keys(call, request)]

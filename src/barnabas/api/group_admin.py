@@ -3,6 +3,7 @@
 """
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.delete_groups import (
@@ -17,7 +18,7 @@ from barnabas.protocol.messages.describe_groups import (
 )
 from barnabas.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -31,7 +32,7 @@ class GroupAdminApi:
     async def describe(self, call: Call, request: DescribeGroupsRequest) -> ApiMessage:
         response = DescribeGroupsResponse()
         for group_id in dict.fromkeys(request.groups):
-            if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group_id):
                 response.groups.append(_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
                 continue
             try:
@@ -40,17 +41,17 @@ class GroupAdminApi:
                 response.groups.append(_undescribed(group_id, refusal.code))
                 continue
             if request.include_authorized_operations and not group.error_code:
-                group.authorized_operations = self._context.authorized_operations(call, ResourceType.GROUP, group_id)
+                group.authorized_operations = self._context.authorized_operations(call, AclResourceType.GROUP, group_id)
             response.groups.append(group)
         return response
 
     async def list_groups(self, call: Call, request: ListGroupsRequest) -> ApiMessage:
         groups = await self._groups.list_groups(request)
-        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             groups = [
                 group
                 for group in groups
-                if self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+                if self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group.group_id)
             ]
         return ListGroupsResponse(groups=groups)
 
@@ -58,7 +59,7 @@ class GroupAdminApi:
         allowed: list[str] = []
         refused: list[DeletableGroupResult] = []
         for group_id in dict.fromkeys(request.groups_names):
-            if self._context.allows(call, Operation.DELETE, ResourceType.GROUP, group_id):
+            if self._context.allows(call, AclOperation.DELETE, AclResourceType.GROUP, group_id):
                 allowed.append(group_id)
             else:
                 code = ErrorCode.GROUP_AUTHORIZATION_FAILED

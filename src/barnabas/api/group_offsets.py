@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.offset_commit import (
@@ -41,7 +42,6 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.later import answer_later, replying, requester_of
@@ -67,13 +67,13 @@ class GroupOffsetsApi:
         self._context = context
         self._groups = coordinator
 
-    def _require(self, call: Call, operation: Operation, group_id: str) -> None:
-        if not self._context.allows(call, operation, ResourceType.GROUP, group_id):
+    def _require(self, call: Call, operation: AclOperation, group_id: str) -> None:
+        if not self._context.allows(call, operation, AclResourceType.GROUP, group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def _split(self, call: Call, topic: str, partitions: list[P]) -> tuple[list[P], list[tuple[P, ErrorCode]]]:
         """Partitions that may be committed to, and the others with what is wrong with them."""
-        if not self._context.allows_topic(call, Operation.READ, topic):
+        if not self._context.allows_topic(call, AclOperation.READ, topic):
             return [], [(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions]
         image = self._context.metadata.topic(topic)
         known = image.partitions if image is not None else {}
@@ -89,7 +89,7 @@ class GroupOffsetsApi:
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
     def commit(self, call: Call, request: OffsetCommitRequest) -> HandlerResult:
-        self._require(call, Operation.READ, request.group_id)
+        self._require(call, AclOperation.READ, request.group_id)
         refused: list[OffsetCommitResponseTopic] = []
         accepted: list[OffsetCommitRequestTopic] = []
         for topic in request.topics:
@@ -123,9 +123,11 @@ class GroupOffsetsApi:
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------
 
     async def commit_in_transaction(self, call: Call, request: TxnOffsetCommitRequest) -> ApiMessage:
-        if not self._context.allows(call, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        if not self._context.allows(
+            call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
+        ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        self._require(call, Operation.READ, request.group_id)
+        self._require(call, AclOperation.READ, request.group_id)
         refused: list[TxnOffsetCommitResponseTopic] = []
         accepted = []
         for topic in request.topics:
@@ -168,7 +170,7 @@ class GroupOffsetsApi:
     async def _fetch_group(
         self, call: Call, request: OffsetFetchRequestGroup, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
+        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, request.group_id):
             return _group_refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         is_all = request.topics is None
         refused: list[OffsetFetchResponseTopics] = []
@@ -187,7 +189,9 @@ class GroupOffsetsApi:
             return _group_refused(request, refusal.code)
         if is_all:
             response.topics = [
-                topic for topic in response.topics if self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+                topic
+                for topic in response.topics
+                if self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
             ]
             for answers in response.topics:
                 answers.topic_id = self._context.metadata.topic_id(answers.name)
@@ -201,14 +205,14 @@ class GroupOffsetsApi:
             if name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic.name = name
-        if not self._context.allows_topic(call, Operation.DESCRIBE, topic.name):
+        if not self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return ErrorCode.NONE
 
     # -- OffsetDelete --------------------------------------------------------------------------------------------------
 
     def delete(self, call: Call, request: OffsetDeleteRequest) -> HandlerResult:
-        self._require(call, Operation.DELETE, request.group_id)
+        self._require(call, AclOperation.DELETE, request.group_id)
         refused: list[OffsetDeleteResponseTopic] = []
         accepted = []
         for topic in request.topics:

@@ -3,6 +3,7 @@ reasons KIP-800), SyncGroup v0 to v5 (KIP-559), Heartbeat v0 to v4, LeaveGroup v
 """
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -15,7 +16,6 @@ from barnabas.protocol.messages.leave_group import (
 )
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.later import answer_later, requester_of
@@ -35,7 +35,7 @@ class GroupsApi:
         self._groups = coordinator
 
     def _require_read(self, call: Call, group_id: str) -> None:
-        if not self._context.allows(call, Operation.READ, ResourceType.GROUP, group_id):
+        if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def join(self, call: Call, request: JoinGroupRequest) -> HandlerResult:

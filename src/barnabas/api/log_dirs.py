@@ -8,6 +8,7 @@ import os
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import is_internal
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -29,7 +30,7 @@ from barnabas.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -44,7 +45,7 @@ class LogDirsApi:
     # -- DescribeLogDirs ----------------------------------------------------------------------------------------------
 
     def describe(self, call: Call, request: DescribeLogDirsRequest) -> HandlerResult:
-        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
@@ -94,7 +95,7 @@ class LogDirsApi:
     # -- AlterReplicaLogDirs ------------------------------------------------------------------------------------------
 
     def alter(self, call: Call, request: AlterReplicaLogDirsRequest) -> HandlerResult:
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         response = AlterReplicaLogDirsResponse()
         topics: dict[str, AlterReplicaLogDirTopicResult] = {}
         for wish in request.dirs:
@@ -136,7 +137,7 @@ class LogDirsApi:
         return None
 
     def _refusal(self, call: Call, topic: str) -> ErrorCode:
-        if not self._context.allows_topic(call, Operation.DELETE, topic):
+        if not self._context.allows_topic(call, AclOperation.DELETE, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if is_internal(topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

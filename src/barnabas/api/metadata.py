@@ -13,6 +13,7 @@ from barnabas.coordination.metadata_cache import MetadataChange, PartitionMetada
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
 from barnabas.core.topics import InvalidTopicName, check_topic_name, is_internal
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -34,7 +35,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -76,15 +77,15 @@ class MetadataApi:
             if topic.name is not None
             and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
-            and self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+            and self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
         ]
 
     async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:
         errors: dict[str, ErrorCode] = {}
         valid: list[str] = []
-        may_create_any = self._context.allows(call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+        may_create_any = self._context.allows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
         for name in missing:
-            if not (may_create_any or self._context.allows_topic(call, Operation.CREATE, name)):
+            if not (may_create_any or self._context.allows_topic(call, AclOperation.CREATE, name)):
                 errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 continue
             try:
@@ -125,9 +126,9 @@ class MetadataApi:
 
     def _cluster_operations(self, call: Call) -> int:
         """Nothing for those who may not describe the cluster, whatever else they may do with it."""
-        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return 0
-        return self._context.authorized_operations(call, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self._context.authorized_operations(call, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def _answer(self, call: Call, request: MetadataRequest, errors: dict[str, ErrorCode]) -> MetadataResponse:
         context = self._context
@@ -147,7 +148,7 @@ class MetadataApi:
             response.topics = [
                 self._topic(call, image, with_operations)
                 for image in context.metadata.topics.values()
-                if context.allows_topic(call, Operation.DESCRIBE, image.name)
+                if context.allows_topic(call, AclOperation.DESCRIBE, image.name)
             ]
             return response
         # Each once, as in Kafka: a topic of many partitions has an answer thousands of times as long as its name.
@@ -163,7 +164,7 @@ class MetadataApi:
         name = self._context.metadata.topic_name(topic_id) if topic_id != ZERO_TOPIC_ID else None
         if name is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic_id, name=None)
-        if not self._context.allows_topic(call, Operation.DESCRIBE, name):
+        if not self._context.allows_topic(call, AclOperation.DESCRIBE, name):
             # The name stays hidden from those who may not see the topic.
             return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic_id=topic_id, name=None)
         image = self._context.metadata.topic(name)
@@ -171,7 +172,7 @@ class MetadataApi:
         return self._topic(call, image, with_operations)
 
     def _topic_by_name(self, call: Call, name: str, error: ErrorCode, with_operations: bool) -> MetadataResponseTopic:
-        if not self._context.allows_topic(call, Operation.DESCRIBE, name):
+        if not self._context.allows_topic(call, AclOperation.DESCRIBE, name):
             return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
         image = self._context.metadata.topic(name)
         if image is not None:
@@ -185,7 +186,7 @@ class MetadataApi:
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
         topic = MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
         if with_operations and error is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            topic.topic_authorized_operations = self._context.authorized_operations(call, ResourceType.TOPIC, name)
+            topic.topic_authorized_operations = self._context.authorized_operations(call, AclResourceType.TOPIC, name)
         return topic
 
     def _topic(self, call: Call, image: TopicImage, with_operations: bool) -> MetadataResponseTopic:
@@ -197,7 +198,7 @@ class MetadataApi:
         )
         if with_operations:
             topic.topic_authorized_operations = self._context.authorized_operations(
-                call, ResourceType.TOPIC, image.name
+                call, AclResourceType.TOPIC, image.name
             )
         return topic
 
@@ -244,7 +245,7 @@ class MetadataApi:
         for name in names:
             if name < first:
                 continue
-            if not context.allows_topic(call, Operation.DESCRIBE, name):
+            if not context.allows_topic(call, AclOperation.DESCRIBE, name):
                 if named:
                     response.topics.append(
                         DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
@@ -275,7 +276,7 @@ class MetadataApi:
             name=image.name,
             topic_id=image.id,
             is_internal=is_internal(image.name),
-            topic_authorized_operations=self._context.authorized_operations(call, ResourceType.TOPIC, image.name),
+            topic_authorized_operations=self._context.authorized_operations(call, AclResourceType.TOPIC, image.name),
         )
         for number in numbers:
             state = image.partitions[number]

@@ -9,6 +9,15 @@ from typing import Final
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    AclOperation,
+    AclResourceType,
+)
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -25,14 +34,7 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.replication.partition import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-)
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -42,11 +44,11 @@ TURN_S: Final = 0.01
 CONSUMER_REPLICA_ID = -1
 #: From which version on a timestamp that is no timestamp is understood.
 SPECIAL_FROM_VERSION = {
-    EARLIEST_TIMESTAMP: 1,
-    LATEST_TIMESTAMP: 1,
+    EARLIEST: 1,
+    LATEST: 1,
     MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL_TIMESTAMP: 8,
-    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
 }
 #: Before this version clients do not know OFFSET_NOT_AVAILABLE (KIP-207).
 NOT_AVAILABLE_FROM_VERSION = 5
@@ -94,7 +96,7 @@ class OffsetsApi:
         for topic in request.topics:
             answers = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answers)
-            allowed = self._context.allows_topic(call, Operation.DESCRIBE, topic.name)
+            allowed = self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
@@ -145,11 +147,11 @@ class OffsetsApi:
 
     def offset_for_leader_epoch(self, call: Call, request: OffsetForLeaderEpochRequest) -> HandlerResult:
         response = OffsetForLeaderEpochResponse()
-        is_broker = self._context.allows(call, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        is_broker = self._context.allows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
         for topic in request.topics:
             answers = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answers)
-            allowed = is_broker or self._context.allows_topic(call, Operation.DESCRIBE, topic.topic)
+            allowed = is_broker or self._context.allows_topic(call, AclOperation.DESCRIBE, topic.topic)
             for partition in topic.partitions:
                 answer = EpochEndOffset(partition=partition.partition)
                 answers.partitions.append(answer)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.produce import (
@@ -33,7 +34,6 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.versions import PRODUCE, api_named
 from barnabas.replication.early_batches import nameless
 from barnabas.replication.manager import AppendEntry, AppendOutcome
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -72,7 +72,7 @@ class ProduceApi:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; 0, 1 and -1 (all) are possible")
         context = self._context
         if request.transactional_id is not None and not context.allows(
-            call, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+            call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         response = ProduceResponse()
@@ -197,7 +197,7 @@ class ProduceApi:
             if found is None:
                 return "", ErrorCode.UNKNOWN_TOPIC_ID
             name = found
-        if not self._context.allows_topic(call, Operation.WRITE, name):
+        if not self._context.allows_topic(call, AclOperation.WRITE, name):
             return name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return name, ErrorCode.NONE
 

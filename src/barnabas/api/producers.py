@@ -3,6 +3,7 @@
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -12,7 +13,6 @@ from barnabas.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -40,7 +40,7 @@ class ProducersApi:
             check_topic_name(name)
         except InvalidTopicName as error:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)
-        if not self._context.allows_topic(call, Operation.READ, name):
+        if not self._context.allows_topic(call, AclOperation.READ, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
         if self._context.metadata.topic(name) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None

@@ -9,6 +9,7 @@ from typing import Final
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -27,7 +28,6 @@ from barnabas.protocol.messages.describe_client_quotas import (
     ValueData,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation
 from barnabas.security.quotas import Quota
 from barnabas.server.addresses import address_of
 from barnabas.server.call import Call
@@ -58,7 +58,7 @@ class QuotasApi:
     # -- DescribeClientQuotas -----------------------------------------------------------------------------------------
 
     async def describe(self, call: Call, request: DescribeClientQuotasRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.DESCRIBE_CONFIGS)
+        self._context.require_cluster(call, AclOperation.DESCRIBE_CONFIGS)
         components = _components(request)
         entries = []
         for named, keys, settings in await self._everything():
@@ -89,7 +89,7 @@ class QuotasApi:
     # -- AlterClientQuotas --------------------------------------------------------------------------------------------
 
     async def alter(self, call: Call, request: AlterClientQuotasRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.ALTER_CONFIGS)
+        self._context.require_cluster(call, AclOperation.ALTER_CONFIGS)
         response = AlterClientQuotasResponse()
         for entry in request.entries:
             answer = _answer(entry)

@@ -11,6 +11,7 @@ from barnabas.auth.mechanisms.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_M
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -24,7 +25,6 @@ from barnabas.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import Operation
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -42,7 +42,7 @@ class ScramApi:
     # -- DescribeUserScramCredentials ---------------------------------------------------------------------------------
 
     async def describe(self, call: Call, request: DescribeUserScramCredentialsRequest) -> ApiMessage:
-        self._context.require_cluster(call, Operation.DESCRIBE)
+        self._context.require_cluster(call, AclOperation.DESCRIBE)
         if not request.users:
             users = await self._store.read_all(paths.USERS)
             named = {paths.desanitize(name): settings for name, settings in users.items()}
@@ -69,7 +69,7 @@ class ScramApi:
     async def alter(self, call: Call, request: AlterUserScramCredentialsRequest) -> ApiMessage:
         if not self._context.controller.is_active:
             raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
-        self._context.require_cluster(call, Operation.ALTER)
+        self._context.require_cluster(call, AclOperation.ALTER)
         results = _check(request)
         users = dict.fromkeys(name for name, _ in _pairs(request))
         for user in users:

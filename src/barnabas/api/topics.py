@@ -12,6 +12,7 @@ from barnabas.core.config.describe import describe_topic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId
 from barnabas.core.topics import is_internal
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -32,7 +33,7 @@ from barnabas.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -61,18 +62,18 @@ class TopicsApi:
             for topic in request.topics
         }
         counts = Counter(topic.name for topic in request.topics)
-        may_create_any = context.allows(call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+        may_create_any = context.allows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
         wanted: list[NewTopic] = []
         for topic in request.topics:
             result = results[topic.name]
-            if not context.allows_topic(call, Operation.DESCRIBE_CONFIGS, topic.name):
+            if not context.allows_topic(call, AclOperation.DESCRIBE_CONFIGS, topic.name):
                 result.topic_config_error_code = _CONFIG_HIDDEN
             if counts[topic.name] > 1:
                 result.error_code, result.error_message = (
                     ErrorCode.INVALID_REQUEST,
                     "Found multiple entries for this topic.",
                 )
-            elif not (may_create_any or context.allows_topic(call, Operation.CREATE, topic.name)):
+            elif not (may_create_any or context.allows_topic(call, AclOperation.CREATE, topic.name)):
                 result.error_code, result.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."
             else:
                 try:
@@ -152,10 +153,10 @@ class TopicsApi:
             result.error_message = "Topic name and topic ID can not both be specified."
             return result
         assert result.name is not None
-        if by_id and not context.allows_topic(call, Operation.DESCRIBE, result.name):
+        if by_id and not context.allows_topic(call, AclOperation.DESCRIBE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.name = None  # hidden from those who may not see the topic
-        elif not context.allows_topic(call, Operation.DELETE, result.name):
+        elif not context.allows_topic(call, AclOperation.DELETE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif context.metadata.topic(result.name) is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -192,7 +193,7 @@ class TopicsApi:
     def _refusal(self, call: Call, name: str, counts: Counter[str]) -> Failure | None:
         if counts[name] > 1:
             return Failure(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
-        if not self._context.allows_topic(call, Operation.ALTER, name):
+        if not self._context.allows_topic(call, AclOperation.ALTER, name):
             return Failure(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
         if is_internal(name) and self._context.metadata.topic(name) is None:
             return Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")

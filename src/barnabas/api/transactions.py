@@ -13,6 +13,7 @@ import re2
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, is_internal
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -34,7 +35,7 @@ from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from barnabas.protocol.versions import api_named
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
@@ -61,7 +62,7 @@ class TransactionsApi:
         self._offsets_partition_for = offsets_partition_for
 
     def _require_write(self, call: Call, transactional_id: str) -> None:
-        if not self._context.allows(call, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        if not self._context.allows(call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, transactional_id):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
     # -- InitProducerId -----------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ class TransactionsApi:
             return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
         self._require_write(call, request.transactional_id)
         if request.enable2_pc and not self._context.allows(
-            call, Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+            call, AclOperation.TWO_PHASE_COMMIT, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if not request.transactional_id:
@@ -98,11 +99,11 @@ class TransactionsApi:
     def _require_idempotent_write(self, call: Call) -> None:
         """KIP-679: whoever may write to any topic may also be idempotent."""
         context = self._context
-        if context.allows(call, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME):
+        if context.allows(call, AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return
         channel = call.channel
         if not context.authorizer.allows_on_any(
-            channel.principal, channel.peer_host, Operation.WRITE, ResourceType.TOPIC
+            channel.principal, channel.peer_host, AclOperation.WRITE, AclResourceType.TOPIC
         ):
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -118,7 +119,7 @@ class TransactionsApi:
             )
             errors = await self._add_for_client(call, transaction)
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
-        self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         return await self.add_for_brokers(request)
 
     async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
@@ -143,7 +144,7 @@ class TransactionsApi:
         bad = self._unknown(partitions)
         for partition in partitions:
             topic = partition.topic
-            if is_internal(topic) or not self._context.allows_topic(call, Operation.WRITE, topic):
+            if is_internal(topic) or not self._context.allows_topic(call, AclOperation.WRITE, topic):
                 bad[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if bad:
             return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | bad
@@ -192,7 +193,7 @@ class TransactionsApi:
 
     async def add_offsets(self, call: Call, request: AddOffsetsToTxnRequest) -> ApiMessage:
         self._require_write(call, request.transactional_id)
-        if not self._context.allows(call, Operation.READ, ResourceType.GROUP, request.group_id):
+        if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, request.group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.transactional_id:
             raise Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
@@ -226,7 +227,7 @@ class TransactionsApi:
 
     async def _describe(self, call: Call, transactional_id: str) -> DescribedTransaction:
         described = DescribedTransaction(transactional_id=transactional_id)
-        if not self._context.allows(call, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, transactional_id):
             described.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return described
         if not transactional_id:
@@ -252,7 +253,7 @@ class TransactionsApi:
         for topic, partition in txn.partitions:
             topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
         described.topics = [
-            data for topic, data in topics.items() if self._context.allows_topic(call, Operation.DESCRIBE, topic)
+            data for topic, data in topics.items() if self._context.allows_topic(call, AclOperation.DESCRIBE, topic)
         ]
         return described
 
@@ -273,7 +274,7 @@ class TransactionsApi:
         )
         for txn in await self._context.transactions.select(wanted):
             transactional_id = txn.transactional_id
-            if self._context.allows(call, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            if self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, transactional_id):
                 response.transaction_states.append(
                     ListedTransaction(
                         transactional_id=transactional_id,

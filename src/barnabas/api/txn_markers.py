@@ -11,6 +11,7 @@ from typing import Protocol
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -23,7 +24,7 @@ from barnabas.protocol.messages.write_txn_markers import (
 from barnabas.protocol.records import end_txn_marker
 from barnabas.protocol.versions import api_named
 from barnabas.replication.manager import AppendEntry, AppendOutcome
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -49,8 +50,8 @@ class TxnMarkersApi:
         self._offsets_marked = offsets_marked
 
     def handle(self, call: Call, request: WriteTxnMarkersRequest) -> HandlerResult:
-        if not self._context.allows(call, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
-            self._context.require_cluster(call, Operation.CLUSTER_ACTION)
+        if not self._context.allows(call, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME):
+            self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         self._write(request, call.reply)
         return None
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from barnabas.cli._doctor_file import is_loopback, nearly_full, room, short_lived
 from barnabas.cli._doctor_finding import Finding, Severity, some
-from barnabas.client.admin.configs import ResourceType, describe_configs
+from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError, error_code
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import MAX_TIMESTAMP
+from barnabas.core.words import MAX_TIMESTAMP, ConfigResourceType
 
 #: A doctor does not wait as long as a client would.
 TIMEOUT_MS: Final = 5_000
@@ -128,7 +128,7 @@ async def look(cluster: Cluster, image: ClusterImage) -> ClusterView:
 async def _min_isr(cluster: Cluster, topics: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for start in range(0, len(topics), TOPICS_AT_ONCE):
-        asked = [(ResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
+        asked = [(ConfigResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
         for (_, topic), entries in (await describe_configs(cluster, asked)).items():
             for entry in entries:
                 if entry.name == "min.insync.replicas" and entry.value is not None:

@@ -56,7 +56,7 @@ async def _change(store: ConfigStore, entity: str, upserts: Sequence[ScramUpsert
     if missing:
         raise UsageError(f"Invalid config(s): {','.join(missing)}")
     for upsert in upserts:
-        name = upsert.mechanism.kafka_name
+        name = upsert.mechanism.sasl_name
         settings[name] = ScramCredential.of_password(
             BY_NAME[name], upsert.password, salt=secrets.token_bytes(_SALT_BYTES), iterations=upsert.iterations
         ).encode()

@@ -8,8 +8,9 @@ import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
 from barnabas.client.admin import acls as admin
-from barnabas.client.admin.acls import Ace, AclOperation, AclResourceType, PatternType, Permission, ResourcePattern
+from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.cluster import Cluster
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 
 _CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
 
@@ -40,7 +41,7 @@ _SUPPORTED: Final = {
         AclOperation.ALTER,
         AclOperation.DESCRIBE,
     },
-    AclResourceType.TRANSACTIONAL_ID: {AclOperation.DESCRIBE, AclOperation.WRITE},
+    AclResourceType.TRANSACTIONAL_ID: {AclOperation.DESCRIBE, AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT},
     AclResourceType.DELEGATION_TOKEN: {AclOperation.DESCRIBE},
     AclResourceType.USER: {AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS},
 }

@@ -9,11 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.auth.mechanisms.scram import ScramMechanism
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
 from barnabas.client.admin import configs as admin
-from barnabas.client.admin.configs import ConfigEntry, ConfigSource, Operation, ResourceType, ScramMechanism
+from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
+from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 
 #: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
 REWRITES: Final = {"--entity-default": ("--entity-name", "")}
@@ -32,10 +34,10 @@ CLIENT_METRICS = "client-metrics"
 ENTITY_TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, CLIENT_METRICS, GROUPS)
 
 _RESOURCES: Final = {
-    TOPICS: (ResourceType.TOPIC, ConfigSource.DYNAMIC_TOPIC_CONFIG),
-    BROKERS: (ResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
-    LOGGERS: (ResourceType.BROKER_LOGGER, None),
-    GROUPS: (ResourceType.GROUP, ConfigSource.DYNAMIC_GROUP_CONFIG),
+    TOPICS: (ConfigResourceType.TOPIC, ConfigSource.DYNAMIC_TOPIC_CONFIG),
+    BROKERS: (ConfigResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
+    LOGGERS: (ConfigResourceType.BROKER_LOGGER, None),
+    GROUPS: (ConfigResourceType.GROUP, ConfigSource.DYNAMIC_GROUP_CONFIG),
 }
 _QUOTA_TYPES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 _QUOTA_LABELS: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
@@ -43,7 +45,7 @@ _QUOTAS: Final = frozenset(
     {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
 )
 _IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
-_SCRAM: Final = {mechanism.kafka_name: mechanism for mechanism in ScramMechanism}
+_SCRAM: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +266,10 @@ async def _alter_resource(
     if unknown:
         what = "broker logger(s)" if entity.type == LOGGERS else "config(s)"
         raise UsageError(f"Invalid {what}: {','.join(unknown)}")
-    changes: dict[str, tuple[Operation, str | None]] = {
-        setting: (Operation.SET, value) for setting, value in additions.items()
+    changes: dict[str, tuple[AlterOperation, str | None]] = {
+        setting: (AlterOperation.SET, value) for setting, value in additions.items()
     }
-    changes |= dict.fromkeys(deletions, (Operation.DELETE, ""))
+    changes |= dict.fromkeys(deletions, (AlterOperation.DELETE, ""))
     await admin.alter_configs(cluster, kind, name, changes)
 
 
@@ -429,7 +431,7 @@ async def _describe_quotas(cluster: Cluster, entity: Entity, json: bool) -> None
         say_json(
             {
                 "quotas": [{"entity": whom, "values": values} for whom, values in quotas],
-                "scram": {user: {m.kafka_name: n for m, n in infos} for user, infos in scram.items()},
+                "scram": {user: {m.sasl_name: n for m, n in infos} for user, infos in scram.items()},
             }
         )
         return
@@ -442,7 +444,7 @@ async def _describe_quotas(cluster: Cluster, entity: Entity, json: bool) -> None
         settings = ", ".join(f"{name}={java_double(value)}" for name, value in values.items())
         say(f"Quota configs for {', '.join(parts)} are {settings}")
     for user, infos in scram.items():
-        text = ", ".join(f"{mechanism.kafka_name}=iterations={count}" for mechanism, count in infos)
+        text = ", ".join(f"{mechanism.sasl_name}=iterations={count}" for mechanism, count in infos)
         say(f"SCRAM credential configs for user-principal '{user}' are {text}")
 
 

@@ -13,27 +13,21 @@ from typing import Final
 
 from barnabas.auth.authority import LocalAuthority
 from barnabas.auth.jaas import SCRAM_MODULE
-from barnabas.client.admin.acls import (
-    Ace,
-    AclOperation,
-    AclResourceType,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    create_acls,
-)
-from barnabas.client.admin.configs import ScramMechanism, ScramUpsert, alter_scram
+from barnabas.auth.mechanisms.scram import ScramMechanism
+from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
+from barnabas.client.admin.configs import ScramUpsert, alter_scram
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.core.config.properties import format_properties
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 #: May do everything; may use topics, groups and transactions, and no more.
 ADMIN, CLIENT = "admin", "client"
 _BROKER: Final = "broker"
-_MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
+_MECHANISM: Final = ScramMechanism.SHA_512
 _ITERATIONS: Final = 8192
 _CLIENT_ACLS: Final = (
     (AclResourceType.TOPIC, "*", AclOperation.ALL),
@@ -77,7 +71,7 @@ class LocalSecurity:
             "listeners": f"CLIENT://{host}:{port},INTERNAL://{host}:0",
             "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL",
             "inter.broker.listener.name": "INTERNAL",
-            "sasl.enabled.mechanisms": _MECHANISM.kafka_name,
+            "sasl.enabled.mechanisms": _MECHANISM.sasl_name,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.folder / "broker.pem"),
             "ssl.truststore.type": "PEM",
@@ -136,7 +130,7 @@ class LocalSecurity:
         """As the Java client and our own tools take them."""
         return {
             "security.protocol": "SASL_SSL",
-            "sasl.mechanism": _MECHANISM.kafka_name,
+            "sasl.mechanism": _MECHANISM.sasl_name,
             "sasl.jaas.config": f'{SCRAM_MODULE} required username="{user}" password="{self.passwords[user]}";',
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.folder / "ca.pem"),
@@ -146,7 +140,7 @@ class LocalSecurity:
         """As confluent-kafka and everything else on librdkafka take them."""
         return {
             "security.protocol": "SASL_SSL",
-            "sasl.mechanism": _MECHANISM.kafka_name,
+            "sasl.mechanism": _MECHANISM.sasl_name,
             "sasl.username": user,
             "sasl.password": self.passwords[user],
             "ssl.ca.location": str(self.folder / "ca.pem"),

@@ -10,13 +10,14 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
-from barnabas.client.admin.configs import ConfigEntry, ConfigSource, ResourceType, describe_configs
+from barnabas.client.admin.configs import ConfigEntry, describe_configs
 from barnabas.client.cluster import Cluster
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import TopicInfo
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import TOPIC_SETTINGS, broker_setting
 from barnabas.core.errors import BarnabasError
+from barnabas.core.words import ConfigResourceType, ConfigSource
 from barnabas.protocol.versions import api_named
 from barnabas.security.setup import ACL_AUTHORIZER
 
@@ -61,15 +62,15 @@ async def check_cluster(cluster: Cluster) -> list[Finding]:
     brokers = sorted(await cluster.brokers())
     for broker_id in brokers:
         versions = (await cluster.connection(broker_id)).versions
-        resource = (ResourceType.BROKER, str(broker_id))
+        resource = (ConfigResourceType.BROKER, str(broker_id))
         entries = (await describe_configs(cluster, [resource], synonyms=True))[resource]
         found += check_versions(f"broker {broker_id}", versions)
         found += check_broker_settings(f"broker {broker_id}", entries)
     topics = dict((await cluster.refresh(None)).topics)
-    resources = [(ResourceType.TOPIC, name) for name in topics]
+    resources = [(ConfigResourceType.TOPIC, name) for name in topics]
     configs = await describe_configs(cluster, resources) if resources else {}
     for name, info in sorted(topics.items()):
-        found += check_topic(info, configs.get((ResourceType.TOPIC, name), []), broker_count=len(brokers))
+        found += check_topic(info, configs.get((ConfigResourceType.TOPIC, name), []), broker_count=len(brokers))
     return found
 
 

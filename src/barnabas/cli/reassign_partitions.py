@@ -25,12 +25,12 @@ from barnabas.cli._tool import (
 )
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as admin
-from barnabas.client.admin.configs import Operation, ResourceType
 from barnabas.client.admin.partitions import Reassignment
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import AlterOperation, ConfigResourceType
 
 _LEADER_RATE: Final = "leader.replication.throttled.rate"
 _FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
@@ -238,23 +238,23 @@ async def _set_throttles(
         for topic, (leaders, followers) in plan.topic_throttles(moving).items():
             await config_admin.alter_configs(
                 cluster,
-                ResourceType.TOPIC,
+                ConfigResourceType.TOPIC,
                 topic,
-                {_LEADER_REPLICAS: (Operation.SET, leaders), _FOLLOWER_REPLICAS: (Operation.SET, followers)},
+                {_LEADER_REPLICAS: (AlterOperation.SET, leaders), _FOLLOWER_REPLICAS: (AlterOperation.SET, followers)},
             )
-        rate = (Operation.SET, str(throttles.between_brokers))
+        rate = (AlterOperation.SET, str(throttles.between_brokers))
         for broker in plan.moving_brokers(moving):
             await config_admin.alter_configs(
-                cluster, ResourceType.BROKER, str(broker), {_LEADER_RATE: rate, _FOLLOWER_RATE: rate}
+                cluster, ConfigResourceType.BROKER, str(broker), {_LEADER_RATE: rate, _FOLLOWER_RATE: rate}
             )
         say(f"The inter-broker throttle limit was set to {throttles.between_brokers} B/s")
     if throttles.between_dirs >= 0:
         for broker in sorted({replica.broker for replica in target.log_dirs}):
             await config_admin.alter_configs(
                 cluster,
-                ResourceType.BROKER,
+                ConfigResourceType.BROKER,
                 str(broker),
-                {_DIR_RATE: (Operation.SET, str(throttles.between_dirs))},
+                {_DIR_RATE: (AlterOperation.SET, str(throttles.between_dirs))},
             )
         say(f"The replica-alter-dir throttle limit was set to {throttles.between_dirs} B/s")
 
@@ -389,16 +389,16 @@ async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool 
     topics = sorted({where.topic for where in target.partitions})
     if not quiet:
         say(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {commas(brokers)}")
-    delete: tuple[Operation, str | None] = (Operation.DELETE, None)
+    delete: tuple[AlterOperation, str | None] = (AlterOperation.DELETE, None)
     for broker in brokers:
         if broker in alive:
             changes = dict.fromkeys((_LEADER_RATE, _FOLLOWER_RATE, _DIR_RATE), delete)
-            await config_admin.alter_configs(cluster, ResourceType.BROKER, str(broker), changes)
+            await config_admin.alter_configs(cluster, ConfigResourceType.BROKER, str(broker), changes)
     if not quiet:
         say(f"Clearing topic-level throttles on topic{'' if len(topics) == 1 else 's'} {commas(topics)}")
     for topic in topics:
         changes = dict.fromkeys((_LEADER_REPLICAS, _FOLLOWER_REPLICAS), delete)
-        await config_admin.alter_configs(cluster, ResourceType.TOPIC, topic, changes)
+        await config_admin.alter_configs(cluster, ConfigResourceType.TOPIC, topic, changes)
 
 
 async def _cancel(cluster: Cluster, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:

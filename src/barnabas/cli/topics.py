@@ -25,13 +25,14 @@ from barnabas.cli._tool import (
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.admin import topics as topic_admin
-from barnabas.client.admin.configs import ConfigEntry, ResourceType
+from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.admin.partitions import Reassignment
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check
 from barnabas.client.image import PartitionInfo, TopicInfo
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid
+from barnabas.core.words import ConfigResourceType
 
 _COLLISION = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
@@ -348,7 +349,7 @@ async def _describe(
 
 
 async def _describe_all(cluster: Cluster, found: dict[str, TopicInfo]) -> list[_Description]:
-    configs = await config_admin.describe_configs(cluster, [(ResourceType.TOPIC, name) for name in found])
+    configs = await config_admin.describe_configs(cluster, [(ConfigResourceType.TOPIC, name) for name in found])
     try:
         reassignments = await partition_admin.list_reassignments(cluster)
     except UnsupportedVersion:
@@ -357,7 +358,7 @@ async def _describe_all(cluster: Cluster, found: dict[str, TopicInfo]) -> list[_
         if refused.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
         reassignments = {}  # as Kafka: who may not see reassignments still sees the topic
-    return [_Description(info, configs[ResourceType.TOPIC, name], reassignments) for name, info in found.items()]
+    return [_Description(info, configs[ConfigResourceType.TOPIC, name], reassignments) for name, info in found.items()]
 
 
 def _selected(description: _Description, filters: Filters, alive: set[int]) -> list[PartitionInfo]:

@@ -59,6 +59,12 @@ class AclResourceType(IntEnum):
     __hash__ = int.__hash__
 
 
+#: What entries are about: `ANY` stands in filters only.
+ACL_RESOURCES: Final = tuple(each for each in AclResourceType if each > AclResourceType.ANY)
+#: What can be asked for; an entry may say `ALL` instead.
+ACL_OPERATIONS: Final = tuple(each for each in AclOperation if each > AclOperation.ALL)
+
+
 class PatternType(IntEnum):
     """How an entry's resource name is meant. `ANY` and `MATCH` (whatever applies to a name) stand in filters only."""
 
@@ -69,11 +75,18 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
+#: What stands in entries.
+ACL_PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
+
+
 class Permission(IntEnum):
     UNKNOWN = 0
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+ACL_PERMISSIONS: Final = (Permission.DENY, Permission.ALLOW)
 
 
 class ConfigResourceType(IntEnum):

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
 from barnabas.protocol.messages.base import ApiMessage, RecordsRef
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
@@ -39,8 +40,6 @@ _FETCH_VERSION_MAX: Final = 17
 _FETCH_WITH_EPOCHS: Final = 12
 _FETCH_WITH_NAMES: Final = 12
 _FETCH_WITH_REPLICA_STATE: Final = 15
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 
 R = TypeVar("R", bound=ApiMessage)
 
@@ -236,9 +235,9 @@ class RemoteLeader:
         }
 
     async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]:
-        latest = await self._list(epochs, _LATEST)
+        latest = await self._list(epochs, LATEST)
         # In this order, as Kafka does: a start that moves between the two is seen.
-        earliest = await self._list(epochs, _EARLIEST)
+        earliest = await self._list(epochs, EARLIEST)
         answers: dict[TopicPartition, OffsetsAnswer] = {}
         for partition, (error, end) in latest.items():
             start_error, start = earliest.get(partition, (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1))

@@ -6,11 +6,19 @@ wait is the manager's work.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.core.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+)
 from barnabas.replication.fetch_session_cache import FetchedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
@@ -19,15 +27,6 @@ from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import AppendInfo, Origin, TimestampedOffset
 from barnabas.storage.txn_index import AbortedTxn
-
-EARLIEST_TIMESTAMP: Final = -2
-LATEST_TIMESTAMP: Final = -1
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-LATEST_TIERED_TIMESTAMP: Final = -5
-
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
 
 class FetchParams(NamedTuple):
@@ -375,12 +374,12 @@ class Partition:
         limit = log.log_end_offset
         if is_from_client:
             limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
-        if timestamp == LATEST_TIMESTAMP:
+        if timestamp == LATEST:
             found: TimestampedOffset | None = TimestampedOffset(-1, limit, self.machine.leader_epoch)
             is_below = not self.machine.high_watermark_lags
-        elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
             return log.earliest_offset()
-        elif timestamp == LATEST_TIERED_TIMESTAMP:
+        elif timestamp == LATEST_TIERED:
             return None
         else:
             is_max = timestamp == MAX_TIMESTAMP

@@ -8,18 +8,19 @@ Pure. An entry of a resource that is denied wins over any that allows; a resourc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.core.words import ACL_PATTERNS, ACL_RESOURCES, AclOperation, AclResourceType, PatternType, Permission
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.principal import Principal
 
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 #: The numbers that stand for anything in a filter, and for every operation in an entry.
 ANY: Final = 1
-ALL: Final = 2
+ALL: Final = AclOperation.ALL
+MATCH: Final = PatternType.MATCH
 #: Decisions that are remembered; past it they are all forgotten, which costs a moment and no memory.
 DECISIONS_MAX: Final = 100_000
 #: A topic's name is no longer. Decisions about longer names are not remembered: whoever asks chooses the name.
@@ -27,28 +28,14 @@ NAME_CHARACTERS_MAX: Final = 249
 
 #: What else, if allowed, allows an operation.
 _IMPLIED_BY: Final[Mapping[int, tuple[int, ...]]] = {
-    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
-    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+    AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),
+    AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
-
-
-class PatternType(IntEnum):
-    LITERAL = 3
-    PREFIXED = 4
-
-
-#: Only in filters: whatever pattern applies to a name.
-MATCH: Final = 2
-
-
-class Permission(IntEnum):
-    DENY = 2
-    ALLOW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcePattern:
-    resource_type: ResourceType
+    resource_type: AclResourceType
     name: str
     pattern_type: PatternType = PatternType.LITERAL
 
@@ -61,7 +48,7 @@ class Entry:
     principal: str
     #: An address, or `*`.
     host: str
-    #: An `Operation`, or `ALL`.
+    #: An `AclOperation`, or `ALL`.
     operation: int
     permission: Permission
 
@@ -102,7 +89,7 @@ class Filter:
 
 def check_creation(pattern: ResourcePattern) -> None:
     """What Kafka refuses to store, in its words."""
-    if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
+    if pattern.resource_type is AclResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise Refused(ErrorCode.INVALID_REQUEST, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not pattern.name:
         raise Refused(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
@@ -119,11 +106,11 @@ class AclAuthorizer:
     def __init__(self, *, super_users: Iterable[str] = (), allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
-        self._literal: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
-        self._prefixed: dict[ResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ResourceType}
+        self._literal: dict[AclResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ACL_RESOURCES}
+        self._prefixed: dict[AclResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ACL_RESOURCES}
         #: How many prefixes of each length there are: a name is looked up once for each length, however many there are.
-        self._prefix_lengths: dict[ResourceType, Counter[int]] = {each: Counter() for each in ResourceType}
-        self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
+        self._prefix_lengths: dict[AclResourceType, Counter[int]] = {each: Counter() for each in ACL_RESOURCES}
+        self._decisions: dict[tuple[Principal, str, AclOperation, AclResourceType, str], bool] = {}
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
@@ -148,11 +135,11 @@ class AclAuthorizer:
         if not lengths[length]:
             del lengths[length]
 
-    def _table(self, pattern_type: PatternType) -> dict[ResourceType, dict[str, frozenset[Entry]]]:
+    def _table(self, pattern_type: PatternType) -> dict[AclResourceType, dict[str, frozenset[Entry]]]:
         return self._literal if pattern_type is PatternType.LITERAL else self._prefixed
 
     def patterns(self) -> Iterator[ResourcePattern]:
-        for pattern_type in PatternType:
+        for pattern_type in ACL_PATTERNS:
             for resource_type, resources in self._table(pattern_type).items():
                 for name in resources:
                     yield ResourcePattern(resource_type, name, pattern_type)
@@ -172,7 +159,9 @@ class AclAuthorizer:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def allows(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def allows(
+        self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType, name: str
+    ) -> bool:
         key = (principal, host, operation, resource, name)
         decision = self._decisions.get(key)
         if decision is None:
@@ -183,7 +172,7 @@ class AclAuthorizer:
                 self._decisions[key] = decision
         return decision
 
-    def _decide(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def _decide(self, principal: str, host: str, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
         if principal in self._super_users:
             return True
         entries = self._matching(resource, name)
@@ -202,7 +191,7 @@ class AclAuthorizer:
                 may = True
         return may
 
-    def _matching(self, resource: ResourceType, name: str) -> list[Entry]:
+    def _matching(self, resource: AclResourceType, name: str) -> list[Entry]:
         """Entries of every pattern that the name falls under."""
         literal = self._literal[resource]
         entries = [*literal.get(name, ())]
@@ -214,7 +203,9 @@ class AclAuthorizer:
                 entries += prefixed.get(name[:length], ())
         return entries
 
-    def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource: ResourceType) -> bool:
+    def allows_on_any(
+        self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType
+    ) -> bool:
         """KIP-679. An allowed pattern counts unless a denied one covers all of it."""
         who = str(principal)
         if who in self._super_users:
@@ -236,11 +227,11 @@ class AclAuthorizer:
 
     @staticmethod
     def _names(
-        table: Mapping[ResourceType, Mapping[str, frozenset[Entry]]],
+        table: Mapping[AclResourceType, Mapping[str, frozenset[Entry]]],
         principal: str,
         host: str,
-        operation: Operation,
-        resource: ResourceType,
+        operation: AclOperation,
+        resource: AclResourceType,
         permission: Permission,
     ) -> set[str]:
         """Resources with an entry about exactly this operation: what implies it does not count here, as in Kafka."""

@@ -22,8 +22,16 @@ from barnabas.coordination.session import (
 from barnabas.coordination.znodes_security import AclChange, AclEntry, decode_acls, encode_acls
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Malformed
-from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, PatternType, Permission, ResourcePattern
-from barnabas.security.authorizer import Operation, ResourceType
+from barnabas.core.words import (
+    ACL_OPERATIONS,
+    ACL_PATTERNS,
+    ACL_PERMISSIONS,
+    ACL_RESOURCES,
+    AclResourceType,
+    PatternType,
+    Permission,
+)
+from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +39,9 @@ log = logging.getLogger(__name__)
 UPDATE_ATTEMPTS_MAX: Final = 10
 
 #: Kafka's words for resource types, in paths and in notifications.
-_TYPE_NAMES: Final = {each: each.name.title().replace("_", "") for each in ResourceType}
+_TYPE_NAMES: Final = {each: each.name.title().replace("_", "") for each in ACL_RESOURCES}
 _OPERATION_NAMES: Final = {
-    **{int(each): each.name.title().replace("_", "") for each in Operation},
+    **{int(each): each.name.title().replace("_", "") for each in ACL_OPERATIONS},
     ALL: "All",
 }
 _OPERATIONS: Final = {name: number for number, name in _OPERATION_NAMES.items()}
@@ -63,7 +71,7 @@ def to_stored(entry: Entry) -> AclEntry:
 def from_stored(path: str, stored: AclEntry) -> Entry:
     operation = _OPERATIONS.get(stored.operation)
     permission = Permission.__members__.get(stored.permission_type.upper())
-    if operation is None or permission is None:
+    if operation is None or permission not in ACL_PERMISSIONS:
         raise Malformed(f"{path}: {stored.permission_type} {stored.operation} is no entry of an access control list")
     return Entry(stored.principal, stored.host, operation, permission)
 
@@ -107,7 +115,7 @@ class AclStore:
 
     async def _load(self) -> None:
         async with self._lock:
-            roots = [(kind, pattern_type) for pattern_type in PatternType for kind in ResourceType]
+            roots = [(kind, pattern_type) for pattern_type in ACL_PATTERNS for kind in ACL_RESOURCES]
             listings: list[ZkOperation] = [
                 GetChildren(paths.acl_resource_type(_TYPE_NAMES[kind], prefixed=pattern_type is PatternType.PREFIXED))
                 for kind, pattern_type in roots
@@ -146,8 +154,8 @@ class AclStore:
             log.error("a change of ACLs cannot be read: %s", error)
 
     async def _changed(self, change: AclChange) -> None:
-        kind = ResourceType.__members__.get(change.resource_type)
-        if kind is None:
+        kind = AclResourceType.__members__.get(change.resource_type)
+        if kind not in ACL_RESOURCES:
             log.warning("a change of ACLs names the unknown resource type %s", change.resource_type)
             return
         pattern = ResourcePattern(kind, change.name, PatternType.PREFIXED if change.prefixed else PatternType.LITERAL)

@@ -13,19 +13,13 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.metrics.registry import Registry
 from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.throttle import ReplicationThrottle
-from barnabas.security.authorizer import (
-    CLUSTER_NAME,
-    SUPPORTED_OPERATIONS,
-    AllowEverything,
-    Authorizer,
-    Operation,
-    ResourceType,
-)
+from barnabas.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS, AllowEverything, Authorizer
 from barnabas.security.quotas import ClientQuotas, MutationQuota, Quota
 from barnabas.server.call import Call
 from barnabas.storage.manager import LogManager
@@ -68,16 +62,16 @@ class BrokerContext:
         """The settings as they are now; a dynamic change swaps the whole snapshot."""
         return self.dynamic.broker
 
-    def allows(self, call: Call, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def allows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
         channel = call.channel
         return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
 
-    def allows_topic(self, call: Call, operation: Operation, topic: str) -> bool:
+    def allows_topic(self, call: Call, operation: AclOperation, topic: str) -> bool:
         channel = call.channel
-        return self.authorizer.allows(channel.principal, channel.peer_host, operation, ResourceType.TOPIC, topic)
+        return self.authorizer.allows(channel.principal, channel.peer_host, operation, AclResourceType.TOPIC, topic)
 
-    def require_cluster(self, call: Call, operation: Operation) -> None:
-        if not self.allows(call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+    def require_cluster(self, call: Call, operation: AclOperation) -> None:
+        if not self.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
     def now_monotonic_ms(self) -> int:
@@ -96,7 +90,7 @@ class BrokerContext:
             call.channel.principal.name, call.client_id or "", strict=strict, now_ms=self.now_monotonic_ms
         )
 
-    def authorized_operations(self, call: Call, resource: ResourceType, name: str) -> int:
+    def authorized_operations(self, call: Call, resource: AclResourceType, name: str) -> int:
         """The bit field that tells a client what it may do."""
         bits = 0
         for operation in SUPPORTED_OPERATIONS[resource]:

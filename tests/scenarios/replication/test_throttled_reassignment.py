@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
-from barnabas.client.admin.configs import ResourceType, describe_configs
+from barnabas.client.admin.configs import describe_configs
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
+from barnabas.core.words import ConfigResourceType
 
 SIZE_BYTES = 2_400_000
 RATE = 600_000
@@ -33,7 +34,7 @@ def plan_for(folder: Path, topic: str) -> Path:
     return file
 
 
-def overrides(cluster: LocalCluster, kind: ResourceType, name: str) -> dict[str, str | None]:
+def overrides(cluster: LocalCluster, kind: ConfigResourceType, name: str) -> dict[str, str | None]:
     async def story() -> dict[str, str | None]:
         async with Cluster(client_config(cluster.bootstrap)) as connected:
             [entries] = (await describe_configs(connected, [(kind, name)])).values()
@@ -73,7 +74,7 @@ def test_throttled_replica_is_copied_at_the_rate_and_others_at_once(tmp_path: Pa
 
         began_s = time.monotonic()
         assert f"limit was set to {RATE} B/s" in tool(cluster, throttled, "--execute", "--throttle", str(RATE))
-        assert overrides(cluster, ResourceType.TOPIC, topic) == {
+        assert overrides(cluster, ConfigResourceType.TOPIC, topic) == {
             "leader.replication.throttled.replicas": "0:1",
             "follower.replication.throttled.replicas": "0:2",
         }
@@ -86,6 +87,6 @@ def test_throttled_replica_is_copied_at_the_rate_and_others_at_once(tmp_path: Pa
         assert free_s < 0.5 * throttled_s
 
         assert "is completed" in tool(cluster, throttled, "--verify")
-        assert overrides(cluster, ResourceType.TOPIC, topic) == {}
+        assert overrides(cluster, ConfigResourceType.TOPIC, topic) == {}
         for broker in ("1", "2"):
-            assert overrides(cluster, ResourceType.BROKER, broker) == {}
+            assert overrides(cluster, ConfigResourceType.BROKER, broker) == {}

@@ -4,7 +4,8 @@ import pytest
 
 from barnabas.cli._command import UsageError
 from barnabas.cli.acls import _Who, parse_operation, plan_acls
-from barnabas.client.admin.acls import Ace, AclOperation, AclResourceType, PatternType, Permission, ResourcePattern
+from barnabas.client.admin.acls import Ace, ResourcePattern
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 
 TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
 GROUP = ResourcePattern(AclResourceType.GROUP, "g", PatternType.LITERAL)
@@ -55,3 +56,9 @@ def test_entries_are_printed_as_kafka_prints_them() -> None:
     entry = Ace("User:a", "*", AclOperation.READ, Permission.ALLOW)
     assert str(entry) == "(principal=User:a, host=*, operation=READ, permissionType=ALLOW)"
     assert str(TOPIC) == "ResourcePattern(resourceType=TOPIC, name=t, patternType=LITERAL)"
+
+
+def test_two_phase_commit_can_be_granted() -> None:
+    """T11: the tools did not know operation 15, which brokers ask for (KIP-939)."""
+    plan = plan_acls([TXN], alice(), ["TwoPhaseCommit"], producer=False, consumer=False, idempotent=False)
+    assert plan == {TXN: [Ace("User:alice", "*", AclOperation.TWO_PHASE_COMMIT, Permission.ALLOW)]}

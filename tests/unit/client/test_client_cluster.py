@@ -7,13 +7,16 @@ from client_fake_broker import FakeBroker
 from client_fake_cluster import METADATA, FakeCluster, canned
 
 from barnabas.client.admin import topics as topic_admin
+from barnabas.client.admin.acls import describe_acls
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from barnabas.protocol.messages.describe_acls import AclDescription, DescribeAclsResource, DescribeAclsResponse
 from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.protocol.messages.metadata import (
@@ -23,7 +26,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT = 19, 10, 12
+CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT, DESCRIBE_ACLS = 19, 10, 12, 29
 
 
 def test_topics_and_brokers_are_as_metadata_has_them() -> None:
@@ -183,5 +186,25 @@ def test_lost_connection_is_replaced_at_the_next_request() -> None:
         await first.wait_closed()
         assert list(await cluster.brokers()) == [1]
         assert await cluster.connection(1) is not first
+
+    fake.run(scenario)
+
+
+@pytest.mark.parametrize(("number", "operation"), [(15, AclOperation.TWO_PHASE_COMMIT), (99, AclOperation.UNKNOWN)])
+def test_entries_of_newer_operations_are_listed(number: int, operation: AclOperation) -> None:
+    """T11: a list with operation 15 in it raised ValueError; so would any that comes after it."""
+    fake = FakeCluster()
+    entry = AclDescription(principal="User:a", host="*", operation=number, permission_type=Permission.ALLOW)
+    resource = DescribeAclsResource(
+        resource_type=AclResourceType.TRANSACTIONAL_ID,
+        resource_name="x",
+        pattern_type=PatternType.LITERAL,
+        acls=[entry],
+    )
+    fake.broker.handlers[DESCRIBE_ACLS] = canned([DescribeAclsResponse(resources=[resource])])
+
+    async def scenario(cluster: Cluster) -> None:
+        ((_, entries),) = (await describe_acls(cluster)).items()
+        assert [each.operation for each in entries] == [operation]
 
     fake.run(scenario)

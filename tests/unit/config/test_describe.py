@@ -4,16 +4,16 @@ from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.definitions import extra
 from barnabas.core.config.describe import (
     ConfigEntry,
-    ConfigSource,
     ConfigSynonym,
     describe_broker,
     describe_cluster_default,
     describe_topic,
 )
 from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.words import ConfigSource
 
 TOPIC, OWN, CLUSTER, STATIC, DEFAULT = (
-    ConfigSource.TOPIC_CONFIG,
+    ConfigSource.DYNAMIC_TOPIC_CONFIG,
     ConfigSource.DYNAMIC_BROKER_CONFIG,
     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
     ConfigSource.STATIC_BROKER_CONFIG,

@@ -2,12 +2,13 @@
 
 import pytest
 
-from barnabas.core.config.alter import AlterOperation, ConfigChange, apply_changes, invalid_value, replacement
+from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.words import AlterOperation
 
 
 def dynamic(**settings: str) -> DynamicConfig:

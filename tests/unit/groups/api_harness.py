@@ -12,6 +12,7 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
 from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.metrics.registry import Registry
 from barnabas.parts import groups as group_parts
 from barnabas.protocol import codec
@@ -28,7 +29,6 @@ from barnabas.protocol.versions import api_of
 from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.runtime.timers import ManualTimers
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -93,12 +93,16 @@ class Rules:
     """An authorizer that forbids what it was told to."""
 
     def __init__(self) -> None:
-        self.forbidden: set[tuple[Operation, ResourceType, str]] = set()
+        self.forbidden: set[tuple[AclOperation, AclResourceType, str]] = set()
 
-    def allows(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def allows(
+        self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType, name: str
+    ) -> bool:
         return (operation, resource, name) not in self.forbidden
 
-    def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource: ResourceType) -> bool:
+    def allows_on_any(
+        self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType
+    ) -> bool:
         return True
 
 

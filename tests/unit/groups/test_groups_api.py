@@ -9,6 +9,7 @@ from api_harness import FakeBroker, topic_id
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -50,7 +51,7 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from barnabas.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from barnabas.security.authorizer import CLUSTER_NAME
 
 Scenario = Callable[[FakeBroker], Coroutine[Any, Any, None]]
 
@@ -194,7 +195,7 @@ def test_all_offsets_are_fetched_and_those_of_hidden_topics_left_out(version: in
         broker.tell({"hidden": 1})
         await broker.ask(commit_request(5), OffsetCommitResponse, 8)
         await broker.ask(commit_request(6, "hidden"), OffsetCommitResponse, 8)
-        broker.rules.forbidden.add((Operation.DESCRIBE, ResourceType.TOPIC, "hidden"))
+        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "hidden"))
         request = OffsetFetchRequest(group_id="g", topics=None)
         if version >= 8:
             request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
@@ -261,7 +262,7 @@ def test_group_is_described_in_every_version(version: int) -> None:
         assert second.group_state == "Dead"
         assert second.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
         if version >= 3:
-            assert first.authorized_operations & (1 << Operation.READ)
+            assert first.authorized_operations & (1 << AclOperation.READ)
 
     run(scenario)
 
@@ -329,7 +330,7 @@ def test_members_that_read_a_hidden_topic_are_not_described() -> None:
             topic_partitions=[],
         )
         await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
-        broker.rules.forbidden.add((Operation.DESCRIBE, ResourceType.TOPIC, "orders"))
+        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "orders"))
         describe = ConsumerGroupDescribeRequest(group_ids=["g"])
         [group] = (await broker.ask(describe, ConsumerGroupDescribeResponse, 1)).groups
         assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and not group.members
@@ -345,28 +346,33 @@ def test_members_that_read_a_hidden_topic_are_not_described() -> None:
 @pytest.mark.parametrize(
     ("operation", "request_", "version", "read"),
     [
-        (Operation.READ, join_request(), 9, lambda r: r.error_code),
-        (Operation.READ, SyncGroupRequest(group_id="g"), 4, lambda r: r.error_code),
-        (Operation.READ, HeartbeatRequest(group_id="g"), 4, lambda r: r.error_code),
-        (Operation.READ, LeaveGroupRequest(group_id="g"), 5, lambda r: r.error_code),
-        (Operation.READ, commit_request(1), 8, lambda r: r.topics[0].partitions[0].error_code),
-        (Operation.DESCRIBE, fetch_request(8), 8, lambda r: r.groups[0].error_code),
-        (Operation.DESCRIBE, fetch_request(7), 7, lambda r: r.error_code),
-        (Operation.DESCRIBE, fetch_request(1), 1, lambda r: r.topics[0].partitions[0].error_code),
-        (Operation.DELETE, OffsetDeleteRequest(group_id="g"), 0, lambda r: r.error_code),
-        (Operation.DESCRIBE, DescribeGroupsRequest(groups=["g"]), 5, lambda r: r.groups[0].error_code),
-        (Operation.DELETE, DeleteGroupsRequest(groups_names=["g"]), 2, lambda r: r.results[0].error_code),
-        (Operation.READ, ConsumerGroupHeartbeatRequest(group_id="g"), 1, lambda r: r.error_code),
-        (Operation.DESCRIBE, ConsumerGroupDescribeRequest(group_ids=["g"]), 1, lambda r: r.groups[0].error_code),
-        (Operation.DESCRIBE, FindCoordinatorRequest(coordinator_keys=["g"]), 4, lambda r: r.coordinators[0].error_code),
-        (Operation.DESCRIBE, FindCoordinatorRequest(key="g"), 3, lambda r: r.error_code),
+        (AclOperation.READ, join_request(), 9, lambda r: r.error_code),
+        (AclOperation.READ, SyncGroupRequest(group_id="g"), 4, lambda r: r.error_code),
+        (AclOperation.READ, HeartbeatRequest(group_id="g"), 4, lambda r: r.error_code),
+        (AclOperation.READ, LeaveGroupRequest(group_id="g"), 5, lambda r: r.error_code),
+        (AclOperation.READ, commit_request(1), 8, lambda r: r.topics[0].partitions[0].error_code),
+        (AclOperation.DESCRIBE, fetch_request(8), 8, lambda r: r.groups[0].error_code),
+        (AclOperation.DESCRIBE, fetch_request(7), 7, lambda r: r.error_code),
+        (AclOperation.DESCRIBE, fetch_request(1), 1, lambda r: r.topics[0].partitions[0].error_code),
+        (AclOperation.DELETE, OffsetDeleteRequest(group_id="g"), 0, lambda r: r.error_code),
+        (AclOperation.DESCRIBE, DescribeGroupsRequest(groups=["g"]), 5, lambda r: r.groups[0].error_code),
+        (AclOperation.DELETE, DeleteGroupsRequest(groups_names=["g"]), 2, lambda r: r.results[0].error_code),
+        (AclOperation.READ, ConsumerGroupHeartbeatRequest(group_id="g"), 1, lambda r: r.error_code),
+        (AclOperation.DESCRIBE, ConsumerGroupDescribeRequest(group_ids=["g"]), 1, lambda r: r.groups[0].error_code),
+        (
+            AclOperation.DESCRIBE,
+            FindCoordinatorRequest(coordinator_keys=["g"]),
+            4,
+            lambda r: r.coordinators[0].error_code,
+        ),
+        (AclOperation.DESCRIBE, FindCoordinatorRequest(key="g"), 3, lambda r: r.error_code),
     ],
 )
 def test_group_that_may_not_be_touched_is_refused(
-    operation: Operation, request_: Any, version: int, read: Callable[[Any], int]
+    operation: AclOperation, request_: Any, version: int, read: Callable[[Any], int]
 ) -> None:
     async def scenario(broker: FakeBroker) -> None:
-        broker.rules.forbidden.add((operation, ResourceType.GROUP, "g"))
+        broker.rules.forbidden.add((operation, AclResourceType.GROUP, "g"))
         response = await broker.send(request_, version)
         assert read(response) == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
@@ -376,7 +382,7 @@ def test_group_that_may_not_be_touched_is_refused(
 def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() -> None:
     async def scenario(broker: FakeBroker) -> None:
         broker.tell({"secret": 1})
-        broker.rules.forbidden.add((Operation.READ, ResourceType.TOPIC, "secret"))
+        broker.rules.forbidden.add((AclOperation.READ, AclResourceType.TOPIC, "secret"))
         request = commit_request(1)
         request.topics += commit_request(1, "secret").topics + commit_request(1, "gone").topics
         request.topics += commit_request(1, "orders", partition=7).topics
@@ -441,9 +447,9 @@ def test_offsets_are_deleted_where_they_may_be() -> None:
 def test_groups_that_may_not_be_described_are_not_listed() -> None:
     async def scenario(broker: FakeBroker) -> None:
         await join(broker, 9)
-        broker.rules.forbidden.add((Operation.DESCRIBE, ResourceType.GROUP, "g"))
+        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
         assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups  # who may see the cluster sees all
-        broker.rules.forbidden.add((Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME))
+        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
         assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
 
     run(scenario)

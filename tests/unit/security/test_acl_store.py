@@ -9,17 +9,17 @@ import pytest
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
-from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, PatternType, Permission, ResourcePattern
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
 from barnabas.security.acl_store import AclStore, AclUnreadable
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.security.principal import Principal
 from tests.unit.coordination.zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
 ALICE = Principal("User", "alice")
-READ_ALLOWED = Entry("User:alice", "*", Operation.READ, Permission.ALLOW)
-WRITE_DENIED = Entry("User:alice", "10.0.0.1", Operation.WRITE, Permission.DENY)
-TOPIC = ResourcePattern(ResourceType.TOPIC, "t")
-PREFIX = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "tx", PatternType.PREFIXED)
+READ_ALLOWED = Entry("User:alice", "*", AclOperation.READ, Permission.ALLOW)
+WRITE_DENIED = Entry("User:alice", "10.0.0.1", AclOperation.WRITE, Permission.DENY)
+TOPIC = ResourcePattern(AclResourceType.TOPIC, "t")
+PREFIX = ResourcePattern(AclResourceType.TRANSACTIONAL_ID, "tx", PatternType.PREFIXED)
 
 
 class WatchedAuthorizer(AclAuthorizer):
@@ -39,7 +39,7 @@ class WatchedAuthorizer(AclAuthorizer):
             await self._changed.wait()
 
     def reads(self, topic: str = "t") -> bool:
-        return self.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, topic)
+        return self.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, topic)
 
 
 @asynccontextmanager
@@ -101,10 +101,10 @@ def test_broker_that_starts_finds_what_is_there() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             async with broker(ensemble, opened) as (_, store):
                 await store.add(TOPIC, [READ_ALLOWED])
-                await store.add(PREFIX, [Entry("User:*", "*", Operation.WRITE, Permission.ALLOW)])
+                await store.add(PREFIX, [Entry("User:*", "*", AclOperation.WRITE, Permission.ALLOW)])
             async with broker(ensemble, opened) as (fresh, _):
                 assert fresh.reads()
-                assert fresh.allows(ALICE, "h", Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "tx-7")
+                assert fresh.allows(ALICE, "h", AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, "tx-7")
 
     run(story())
 
@@ -118,7 +118,7 @@ def test_two_brokers_that_change_one_resource_lose_nothing() -> None:
             broker(ensemble, one) as (_, first),
             broker(ensemble, two) as (_, second),
         ):
-            users = [Entry(f"User:u{number}", "*", Operation.READ, Permission.ALLOW) for number in range(6)]
+            users = [Entry(f"User:u{number}", "*", AclOperation.READ, Permission.ALLOW) for number in range(6)]
             await asyncio.gather(
                 *(store.add(TOPIC, [user]) for store, user in zip([first, second] * 3, users, strict=True))
             )
@@ -152,7 +152,7 @@ def test_unreadable_change_leaves_what_was_known_in_force() -> None:
             for data in (b"TOPIC:t", b"nonsense", b"PLANET:t"):
                 await one.create(paths.acl_change(prefixed=False), data, sequence=True)
             await store.add(PREFIX, [READ_ALLOWED])
-            other = ResourcePattern(ResourceType.TOPIC, "later")
+            other = ResourcePattern(AclResourceType.TOPIC, "later")
             async with session(ensemble) as two, session(ensemble):
                 authorizer = AclAuthorizer()
                 writer = AclStore(two, authorizer, ensemble.clock)
@@ -172,12 +172,12 @@ def test_unreadable_list_lets_nobody_in() -> None:
             authorizer = AclAuthorizer(allow_if_no_acl=True)
             store = AclStore(one, authorizer, ensemble.clock)
             await store.start()
-            assert authorizer.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, "other")
-            assert not authorizer.allows(ALICE, "h", Operation.READ, ResourceType.TOPIC, "t")
+            assert authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "other")
+            assert not authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "t")
             with pytest.raises(AclUnreadable):
                 await store.add(TOPIC, [READ_ALLOWED])
             # One list that cannot be read does not keep the others from being changed.
-            await store.add(ResourcePattern(ResourceType.TOPIC, "u"), [READ_ALLOWED])
+            await store.add(ResourcePattern(AclResourceType.TOPIC, "u"), [READ_ALLOWED])
             [removed] = await store.remove([Filter()])
             assert [pattern.name for pattern, _ in removed] == ["u"]
 
@@ -188,7 +188,7 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])
-            removed = await store.remove([Filter(operation=Operation.READ), Filter(name="t"), Filter(name="absent")])
+            removed = await store.remove([Filter(operation=AclOperation.READ), Filter(name="t"), Filter(name="absent")])
             assert removed[0] == [(TOPIC, READ_ALLOWED)]
             assert {entry for _, entry in removed[1]} == {READ_ALLOWED, WRITE_DENIED}
             assert removed[2] == []

@@ -10,7 +10,7 @@ from barnabas.api import sasl
 from barnabas.auth.machine import Mechanism, SaslSession
 from barnabas.auth.mechanisms.plain import PlainServer
 from barnabas.client import security
-from barnabas.client.connection import Connection, open_connection
+from barnabas.client.connection import Connection, authenticate, open_connection
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
 from barnabas.core.clock import ManualClock
 from barnabas.protocol.messages.heartbeat import HeartbeatResponse
@@ -49,7 +49,7 @@ class Broker:
 
         async def prove(connection: Connection) -> None:
             connection.versions.apis = {12: VersionRange(0, 4), 17: VersionRange(0, 1), 36: VersionRange(0, 2)}
-            await security.authenticate(connection, secured, timeout_ms=5_000)
+            await authenticate(connection, secured, timeout_ms=5_000)
 
         return await open_connection(
             "127.0.0.1", self.harness.port, authenticate=prove, negotiate=False, max_in_flight=5

@@ -16,6 +16,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.words import AclOperation
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from barnabas.protocol.messages.write_txn_markers import (
@@ -30,7 +31,6 @@ from barnabas.replication.manager import AppendEntry, ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionState
 from barnabas.runtime.timers import ManualTimers
-from barnabas.security.authorizer import Operation
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
@@ -58,7 +58,7 @@ class World:
         self._folder = folder
         self._env = LogEnvironment(clock=self.clock)
         self.marked: list[tuple[int, int, int, bool, int]] = []
-        self.denied: set[Operation] = set()
+        self.denied: set[AclOperation] = set()
         for partition in (A0, A1, OFFSETS):
             self._lead(partition)
         context: Any = SimpleNamespace(
@@ -73,7 +73,7 @@ class World:
         self.api = TxnMarkersApi(context, self._note)
         self.producers = ProducersApi(context)
 
-    def _require_cluster(self, call: object, operation: Operation) -> None:
+    def _require_cluster(self, call: object, operation: AclOperation) -> None:
         if operation in self.denied:
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -203,12 +203,12 @@ def test_the_group_coordinator_hears_of_its_markers_where_they_are_in_the_log(wo
 def test_markers_are_for_brokers_and_for_those_who_may_alter_the_cluster(world: World) -> None:
     answers: list[Any] = []
     call: Any = SimpleNamespace(reply=answers.append)
-    world.denied = {Operation.CLUSTER_ACTION}
+    world.denied = {AclOperation.CLUSTER_ACTION}
     world.api.handle(call, WriteTxnMarkersRequest(markers=[marker(A0)]))
-    world.denied = {Operation.ALTER}
+    world.denied = {AclOperation.ALTER}
     world.api.handle(call, WriteTxnMarkersRequest(markers=[marker(A0)]))
     assert [errors(answer) for answer in answers] == [[0], [0]]
-    world.denied = {Operation.ALTER, Operation.CLUSTER_ACTION}
+    world.denied = {AclOperation.ALTER, AclOperation.CLUSTER_ACTION}
     with pytest.raises(Refused, match="CLUSTER_AUTHORIZATION_FAILED"):
         world.api.handle(call, WriteTxnMarkersRequest(markers=[marker(A0)]))
     response: Any = refuse(
@@ -247,6 +247,6 @@ def test_producers_are_described_with_their_open_transactions(world: World) -> N
     assert elsewhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert response.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert response.topics[2].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    world.denied = {Operation.READ}
+    world.denied = {AclOperation.READ}
     response = world.producers.describe(SimpleNamespace(), request)  # type: ignore[arg-type]
     assert response.topics[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -13,6 +13,7 @@ from barnabas.api.transactions import TransactionsApi, handlers
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -23,7 +24,6 @@ from barnabas.protocol.messages.describe_transactions import DescribeTransaction
 from barnabas.protocol.messages.end_txn import EndTxnRequest
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.list_transactions import ListTransactionsRequest
-from barnabas.security.authorizer import Operation, ResourceType
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
 from barnabas.transactions.machine import ListFilter
@@ -80,21 +80,21 @@ class FakeCoordinator:
 class World:
     def __init__(self) -> None:
         self.coordinator = FakeCoordinator()
-        self.denied: set[tuple[Operation, ResourceType, str]] = set()
+        self.denied: set[tuple[AclOperation, AclResourceType, str]] = set()
         self.partitions = {A0, A1, B0, TopicPartition(GROUP_METADATA_TOPIC, 3)}
         self.any_topic = True
         context: Any = SimpleNamespace(
             transactions=self.coordinator,
             allows=lambda call, operation, resource, name: (operation, resource, name) not in self.denied,
-            allows_topic=lambda call, operation, name: (operation, ResourceType.TOPIC, name) not in self.denied,
+            allows_topic=lambda call, operation, name: (operation, AclResourceType.TOPIC, name) not in self.denied,
             require_cluster=self._require_cluster,
             authorizer=SimpleNamespace(allows_on_any=lambda *args: self.any_topic),
             metadata=SimpleNamespace(partition=lambda tp: object() if tp in self.partitions else None),
         )
         self.api = TransactionsApi(context, lambda group_id: 3)
 
-    def _require_cluster(self, call: object, operation: Operation) -> None:
-        if (operation, ResourceType.CLUSTER, "kafka-cluster") in self.denied:
+    def _require_cluster(self, call: object, operation: AclOperation) -> None:
+        if (operation, AclResourceType.CLUSTER, "kafka-cluster") in self.denied:
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -124,7 +124,7 @@ def test_an_idempotent_producer_gets_an_id_and_epoch_0() -> None:
 
 def test_who_may_write_to_some_topic_may_be_idempotent() -> None:
     world = World()
-    world.denied.add((Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "kafka-cluster"))
+    world.denied.add((AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, "kafka-cluster"))
     done(world.api.init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
     world.any_topic = False
     refused = refusal_of(world.api.init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
@@ -166,7 +166,7 @@ def test_an_empty_transactional_id_is_an_invalid_request() -> None:
 
 def test_a_transactional_id_of_somebody_else_is_refused() -> None:
     world = World()
-    world.denied.add((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "t"))
+    world.denied.add((AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, "t"))
     answers = [
         world.api.init_producer_id(call(4), InitProducerIdRequest(transactional_id="t")),
         world.api.add_offsets(call(3), AddOffsetsToTxnRequest(transactional_id="t", group_id="g")),
@@ -178,7 +178,7 @@ def test_a_transactional_id_of_somebody_else_is_refused() -> None:
 
 def test_two_phase_commit_has_a_permission_of_its_own() -> None:
     world = World()
-    world.denied.add((Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, "t"))
+    world.denied.add((AclOperation.TWO_PHASE_COMMIT, AclResourceType.TRANSACTIONAL_ID, "t"))
     done(world.api.init_producer_id(call(6), InitProducerIdRequest(transactional_id="t")))
     refused = refusal_of(
         world.api.init_producer_id(call(6), InitProducerIdRequest(transactional_id="t", enable2_pc=True))
@@ -217,7 +217,7 @@ def test_old_clients_hear_of_an_invalid_epoch_instead_of_a_fence() -> None:
 
 def test_a_clients_partitions_are_added_all_or_none() -> None:
     world = World()
-    world.denied.add((Operation.WRITE, ResourceType.TOPIC, "b"))
+    world.denied.add((AclOperation.WRITE, AclResourceType.TOPIC, "b"))
     topics = [
         AddPartitionsToTxnTopic(name="a", partitions=[0, 9]),
         AddPartitionsToTxnTopic(name="b", partitions=[0]),
@@ -272,7 +272,7 @@ def test_brokers_ask_for_several_transactions_at_once() -> None:
         ("verify", "t", CLIENT, [A0, A1]),
         ("u", CLIENT, [TopicPartition(GROUP_METADATA_TOPIC, 3)], 2),
     ]
-    world.denied.add((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster"))
+    world.denied.add((AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, "kafka-cluster"))
     assert refusal_of(world.api.add_partitions(call(5), request)) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -291,7 +291,7 @@ def test_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
     request = AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, group_id="g")
     done(world.api.add_offsets(call(3), request))
     assert world.coordinator.asked == [("t", CLIENT, [TopicPartition(GROUP_METADATA_TOPIC, 3)], 0)]
-    world.denied.add((Operation.READ, ResourceType.GROUP, "g"))
+    world.denied.add((AclOperation.READ, AclResourceType.GROUP, "g"))
     assert refusal_of(world.api.add_offsets(call(3), request)) is ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
@@ -317,8 +317,8 @@ def test_descriptions_leave_out_what_the_caller_may_not_see() -> None:
         update_ms=6,
     )
     world.denied |= {
-        (Operation.DESCRIBE, ResourceType.TOPIC, "b"),
-        (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "secret"),
+        (AclOperation.DESCRIBE, AclResourceType.TOPIC, "b"),
+        (AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, "secret"),
     }
     request = DescribeTransactionsRequest(transactional_ids=["t", "secret", "nobody", ""])
     response: Any = done(world.api.describe(call(0), request))
@@ -336,7 +336,7 @@ def test_lists_are_filtered_and_unknown_states_told() -> None:
         world.coordinator.known[name] = Transaction(
             transactional_id=name, producer_id=1, epoch=0, timeout_ms=1, update_ms=0
         )
-    world.denied.add((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "pay-2"))
+    world.denied.add((AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, "pay-2"))
     request = ListTransactionsRequest(state_filters=["Empty", "Bored"], transactional_id_pattern="pay-.")
     response: Any = done(world.api.list_transactions(call(2), request))
     assert [state.transactional_id for state in response.transaction_states] == ["pay-1"]

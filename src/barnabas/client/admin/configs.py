@@ -1,13 +1,13 @@
 """Settings of topics, brokers and loggers; quotas of clients; SCRAM credentials of users."""
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
+from barnabas.auth.mechanisms.scram import ScramMechanism
 from barnabas.client.core import ClusterCore
 from barnabas.client.errors import BrokerRefused, check
+from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -45,35 +45,6 @@ from barnabas.protocol.messages.incremental_alter_configs import (
 )
 
 
-class ResourceType(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-
-class Operation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 @dataclass(frozen=True, slots=True)
 class Synonym:
     name: str
@@ -96,7 +67,7 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
-Resource = tuple[ResourceType, str]
+Resource = tuple[ConfigResourceType, str]
 
 
 async def describe_configs(
@@ -118,7 +89,7 @@ async def describe_configs(
             response = await cluster.ask(broker_id, request, DescribeConfigsResponse)
         for result in response.results:
             check(result.error_code, result.error_message)
-            key = (ResourceType(result.resource_type), result.resource_name)
+            key = (ConfigResourceType(result.resource_type), result.resource_name)
             found[key] = [_entry(config) for config in result.configs]
     return found
 
@@ -126,7 +97,7 @@ async def describe_configs(
 def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
     groups: dict[int | None, list[Resource]] = {}
     for kind, name in resources:
-        own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name
+        own = kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and name
         groups.setdefault(int(name) if own else None, []).append((kind, name))
     return groups
 
@@ -135,22 +106,15 @@ def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         name=config.name,
         value=config.value,
-        source=_source(config.config_source),
+        source=ConfigSource(config.config_source),
         read_only=config.read_only,
         sensitive=config.is_sensitive,
-        synonyms=tuple(Synonym(s.name, s.value, _source(s.source)) for s in config.synonyms),
+        synonyms=tuple(Synonym(s.name, s.value, ConfigSource(s.source)) for s in config.synonyms),
     )
 
 
-def _source(number: int) -> ConfigSource:
-    try:
-        return ConfigSource(number)
-    except ValueError:
-        return ConfigSource.UNKNOWN
-
-
 async def alter_configs(
-    cluster: ClusterCore, kind: ResourceType, name: str, changes: Mapping[str, tuple[Operation, str | None]]
+    cluster: ClusterCore, kind: ConfigResourceType, name: str, changes: Mapping[str, tuple[AlterOperation, str | None]]
 ) -> None:
     """Change some settings and leave the others alone (KIP-339)."""
     request = IncrementalAlterConfigsRequest(
@@ -165,7 +129,7 @@ async def alter_configs(
             )
         ]
     )
-    own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name
+    own = kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and name
     if own:
         response = await cluster.ask(int(name), request, IncrementalAlterConfigsResponse)
     else:
@@ -226,19 +190,6 @@ async def alter_quotas(cluster: ClusterCore, entity: QuotaEntity, changes: Mappi
 # -- SCRAM --------------------------------------------------------------------------------------------------------------
 
 
-class ScramMechanism(IntEnum):
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def kafka_name(self) -> str:
-        return self.name.replace("_", "-")
-
-    @property
-    def hash_name(self) -> str:
-        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
-
-
 SCRAM_ITERATIONS_DEFAULT = 4096
 
 
@@ -272,7 +223,7 @@ async def alter_scram(
     upsertions = []
     for upsert in upserts:
         salt = os.urandom(26)
-        salted = hashlib.pbkdf2_hmac(upsert.mechanism.hash_name, upsert.password.encode(), salt, upsert.iterations)
+        salted = upsert.mechanism.salted_password(upsert.password, salt, upsert.iterations)
         upsertions.append(
             ScramCredentialUpsertion(
                 name=user,

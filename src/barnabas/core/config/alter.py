@@ -1,18 +1,11 @@
 """AlterConfigs and IncrementalAlterConfigs: from a resource's settings and a request to its new settings. Pure."""
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 from barnabas.core.config.definition import Setting, ValueType
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
-
-
-class AlterOperation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
+from barnabas.core.words import AlterOperation
 
 
 class ConfigChange(NamedTuple):

@@ -1,7 +1,6 @@
 """What DescribeConfigs answers: every setting of a topic or broker, where its value comes from, and what it hides."""
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from barnabas.core.config.catalog import (
@@ -15,17 +14,7 @@ from barnabas.core.config.definition import UNKNOWN_TYPE_CODE, Setting
 from barnabas.core.config.definitions.extra import SETTINGS as EXTRA_SETTINGS
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.topic import topic_values
-
-
-class ConfigSource(IntEnum):
-    TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
+from barnabas.core.words import ConfigSource
 
 
 class ConfigSynonym(NamedTuple):
@@ -68,7 +57,7 @@ def describe_topic(
         server = setting.server_default
         synonyms = () if server is None else _synonyms(dynamic, server, is_sensitive=False)
         if name in overrides:
-            synonyms = (ConfigSynonym(name, text, ConfigSource.TOPIC_CONFIG), *synonyms)
+            synonyms = (ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG), *synonyms)
         entries.append(
             ConfigEntry(
                 name=name,
