@@ -110,22 +110,6 @@ class LeaderEpochCache:
             return EpochEnd(LeaderEpoch(epoch), end)
         return EpochEnd(LeaderEpoch(epochs[higher - 1]), end)
 
-    def epoch_for_offset(self, offset: int) -> LeaderEpoch | None:
-        """The epoch in which `offset` was, or would be, written."""
-        at = bisect_right(self._starts, offset)
-        return LeaderEpoch(self._epochs[at - 1]) if at else None
-
-    def start_offset_of(self, epoch: int) -> Offset | None:
-        at = bisect_left(self._epochs, epoch)
-        if at < len(self._epochs) and self._epochs[at] == epoch:
-            return Offset(self._starts[at])
-        return None
-
-    def previous_epoch(self, epoch: int) -> LeaderEpoch | None:
-        """The largest known epoch below `epoch`."""
-        at = bisect_left(self._epochs, epoch)
-        return LeaderEpoch(self._epochs[at - 1]) if at else None
-
     def next_epoch(self, epoch: int) -> LeaderEpoch | None:
         """The smallest known epoch above `epoch`."""
         at = bisect_right(self._epochs, epoch)
@@ -153,13 +137,6 @@ class LeaderEpochCache:
         self._starts[0] = start_offset
         self.dirty = True
         return True
-
-    def entries_in_range(self, start_offset: int, end_offset: int) -> list[EpochEntry]:
-        """The epochs of the records in [start_offset, end_offset), the first one cut to begin at `start_offset`."""
-        copy = LeaderEpochCache(self.entries)
-        copy.truncate_from_start(start_offset)
-        copy.truncate_from_end(end_offset)
-        return copy.entries
 
     def clear(self) -> None:
         if self._epochs:

@@ -93,10 +93,6 @@ class IndexFile(ABC):
             self.open()
         return self._length
 
-    def can_append(self, offset: int) -> bool:
-        """Whether `offset` can be stored relative to the base; where not, the segment must roll."""
-        return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
-
     # -- opening, sizing, closing
 
     def open(self) -> None:

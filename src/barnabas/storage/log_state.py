@@ -18,7 +18,7 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.storage.log_flush import FlushJob, FlushWaiter, UnsyncedFiles
 from barnabas.storage.log_read import Bound, locate
-from barnabas.storage.log_types import OffsetMetadata, OffsetSnapshot
+from barnabas.storage.log_types import OffsetMetadata
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import SegmentList
@@ -197,13 +197,6 @@ class LogState:
         active = self.segments.active
         return OffsetMetadata(Offset(self._end), Offset(active.base_offset), active.size_bytes)
 
-    def metadata_of(self, offset: int) -> OffsetMetadata:
-        """Where `offset` is; `OFFSET_OUT_OF_RANGE` outside [log start, log end]."""
-        if not self._log_start <= offset <= self._end:
-            raise self._out_of_range(offset)
-        bound = self._locate(offset)
-        return OffsetMetadata(Offset(offset), Offset(bound.segment_base_offset), bound.position)
-
     def _locate(self, offset: int) -> Bound:
         if offset >= self._end:
             active = self.segments.active
@@ -212,14 +205,6 @@ class LogState:
         if bound.offset != offset:
             bound = self._bound = locate(self.segments, offset)
         return bound
-
-    def fetch_offset_snapshot(self) -> OffsetSnapshot:
-        return OffsetSnapshot(
-            self.log_start_offset,
-            self.end_metadata,
-            self.metadata_of(self._high_watermark),
-            self.metadata_of(self.last_stable_offset),
-        )
 
     def update_config(self, config: LogConfig) -> None:
         """Takes effect with the next append, roll, read or retention pass."""

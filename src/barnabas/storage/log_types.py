@@ -13,7 +13,6 @@ __all__ = [
     "AppendInfo",
     "InvalidRecords",
     "OffsetMetadata",
-    "OffsetSnapshot",
     "Origin",
     "ReadResult",
     "RecordError",
@@ -66,12 +65,6 @@ class OffsetMetadata(NamedTuple):
     segment_base_offset: Offset
     position: int
 
-    def bytes_since(self, earlier: "OffsetMetadata") -> int | None:
-        """Bytes from `earlier` to here; None across segments, where at least one whole segment's end lies between."""
-        if self.segment_base_offset != earlier.segment_base_offset:
-            return None
-        return self.position - earlier.position
-
 
 class ReadResult(NamedTuple):
     """Whole batches, the first of which holds or follows the offset asked for. Release every range."""
@@ -94,13 +87,6 @@ class ReadResult(NamedTuple):
         data = b"".join([file_range.read() for file_range in self.ranges])
         self.release()
         return data
-
-
-class OffsetSnapshot(NamedTuple):
-    log_start_offset: Offset
-    log_end: OffsetMetadata
-    high_watermark: OffsetMetadata
-    last_stable: OffsetMetadata
 
 
 class TimestampedOffset(NamedTuple):

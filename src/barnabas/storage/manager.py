@@ -352,18 +352,6 @@ class LogManager:
         self._remove_tree_later(log.directory)
         self._checkpoint_dir(log_dir)
 
-    def mark_stray(self, partition: TopicPartition) -> None:
-        """A log that belongs to no partition of this broker: renamed, and kept for the operator to look at."""
-        log = self._release(self._logs, partition)
-        if log is None:
-            return
-        log_dir = self._dir_of(log)
-        log.abandon()
-        self._rename(log, names.stray_dir(partition))
-        logger.warning("the log of %s is not this broker's any more, kept as %s", partition, log.directory)
-        self._checkpoint_dir(log_dir)
-        self.on_removed(partition)
-
     def _rename(self, log: Log, name: str) -> None:
         target = f"{log.log_dir}/{name}"
         try:

@@ -109,18 +109,6 @@ class OffsetIndex(IndexFile):
                 high = middle
         return packed[low - 1] & _POSITION_MASK if low else 0
 
-    def fetch_upper_bound(self, position: int, fetch_bytes: int) -> OffsetPosition | None:
-        """The first entry at or past `position + fetch_bytes`: an offset that is surely outside such a fetch."""
-        target = position + fetch_bytes
-        low, high = 0, self.entries
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle).position < target:
-                low = middle + 1
-            else:
-                high = middle
-        return self.entry(low) if low < self._entries else None
-
     def entry(self, n: int) -> OffsetPosition:
         if not 0 <= n < self.entries:
             raise IndexError(f"{self.path}: entry {n} of {self._entries}")

@@ -6,10 +6,11 @@ Records are letters; `b3` is record b, written in leader epoch 3.
 
 from dataclasses import dataclass, field
 
+from tests.unit.replication.fetch_fakes import find_divergence
+
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.replication.control import Verdict, decide_leader_and_isr, is_controller_epoch_stale
-from barnabas.replication.divergence import find_divergence
 from barnabas.replication.fetcher_machine import (
     Append,
     AskEpochEnds,

@@ -2,7 +2,7 @@
 
 import struct
 
-from barnabas.core.errors import LogDirFault, Malformed
+from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.storage.epoch_cache import LeaderEpochCache
 
 _RECORD = struct.Struct(">i")
@@ -60,3 +60,13 @@ class FakeReplica:
         self.epochs_of.clear()
         self.cache.clear()
         self.log_start = self.high_watermark = offset
+
+
+def find_divergence(log, *, fetch_offset, last_fetched_epoch):
+    """What a leader tells a follower whose log ends differently (KIP-595); None where it may be served."""
+    if last_fetched_epoch < 0:
+        return None
+    end = log.end_offset_for_epoch(last_fetched_epoch)
+    if end.end_offset < 0 or fetch_offset < log.log_start:
+        raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {fetch_offset}, epoch {last_fetched_epoch}")
+    return end if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset else None

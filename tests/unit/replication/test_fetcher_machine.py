@@ -5,7 +5,6 @@ from fetch_fakes import FakeReplica, records
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
-from barnabas.replication.divergence import find_divergence
 from barnabas.replication.fetcher_machine import (
     DOUBT_MS,
     FIRST_BACKOFF_MS,
@@ -517,21 +516,3 @@ def test_every_step_that_the_table_lacks_is_refused():
             else:
                 with pytest.raises(IllegalTransition):
                     machine.state(A).step(event)
-
-
-# --- the leader's side ------------------------------------------------------------------------------------------------
-
-
-def test_leader_sees_where_a_followers_log_parts_from_its_own():
-    log = FakeReplica(1, 1, 3, 3)
-    log.cache.assign(4, 4)
-    assert find_divergence(log, fetch_offset=4, last_fetched_epoch=3) is None
-    assert find_divergence(log, fetch_offset=2, last_fetched_epoch=1) is None
-    assert find_divergence(log, fetch_offset=3, last_fetched_epoch=1) == (1, 2)
-    assert find_divergence(log, fetch_offset=3, last_fetched_epoch=2) == (1, 2)
-    assert find_divergence(log, fetch_offset=9, last_fetched_epoch=-1) is None
-    with pytest.raises(Exception, match="OFFSET_OUT_OF_RANGE"):
-        find_divergence(log, fetch_offset=3, last_fetched_epoch=5)
-    log.log_start = 1
-    with pytest.raises(Exception, match="OFFSET_OUT_OF_RANGE"):
-        find_divergence(log, fetch_offset=0, last_fetched_epoch=1)

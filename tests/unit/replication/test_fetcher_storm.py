@@ -11,11 +11,11 @@ import selectors
 import struct
 
 import pytest
+from tests.unit.replication.fetch_fakes import find_divergence
 
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
-from barnabas.replication.divergence import find_divergence
 from barnabas.replication.fetch_session_cache import FetchedPartition as Wanted
 from barnabas.replication.fetch_session_cache import FetchKey, FetchSessionCache
 from barnabas.replication.fetcher import FetcherManager

@@ -120,11 +120,12 @@ class World:
         return answers
 
     def fetch_as_follower(
-        self, offset: int, *, last_fetched_epoch: int = -1, leader_epoch: int = 0
+        self, offset: int, *, last_fetched_epoch: int = -1, leader_epoch: int = 0, max_wait_ms: int = 500
     ) -> list[list[PartitionRead]]:
         answers: list[list[PartitionRead]] = []
         want = FetchedPartition(FetchKey("t", 0), offset, 1 << 20, leader_epoch, last_fetched_epoch, 0)
-        self.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), [(want, TP)], answers.append)
+        params = CONSUMER._replace(replica_id=FOLLOWER, max_wait_ms=max_wait_ms)
+        self.manager.fetch(params, [(want, TP)], answers.append)
         return answers
 
     @property
@@ -439,3 +440,27 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
         [ErrorCode.KAFKA_STORAGE_ERROR]
     ] * 3
     assert len(world.manager.fetch_purgatory) == 0
+
+
+def test_leader_sees_where_a_followers_log_parts_from_its_own(tmp_path: Path) -> None:
+    """Records of the epochs 1, 1, 3, 3; this broker leads in epoch 4, without a record yet."""
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME,))
+    for epoch in (1, 1, 3, 3):
+        world.log.append_as_leader(plain_batch([(b"k", b"v")], timestamp=0), leader_epoch=epoch, now_ms=0)
+    both = (ME, FOLLOWER)
+    state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(4), isr=(ME,), partition_epoch=4, replicas=both)
+    world.partition.become_leader(state, now_ms=0)
+
+    def ask(offset: int, last_fetched_epoch: int) -> PartitionRead:
+        [[read]] = world.fetch_as_follower(offset, last_fetched_epoch=last_fetched_epoch, leader_epoch=4, max_wait_ms=0)
+        read.release()
+        return read
+
+    assert ask(4, 3).diverging_epoch is None
+    assert ask(2, 1).diverging_epoch is None
+    assert ask(3, 1).diverging_epoch == (1, 2)
+    assert ask(3, 2).diverging_epoch == (1, 2)
+    assert ask(3, -1).diverging_epoch is None
+    assert ask(3, 5).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    world.log.maybe_increment_log_start_offset(1)
+    assert ask(0, 1).error is ErrorCode.OFFSET_OUT_OF_RANGE

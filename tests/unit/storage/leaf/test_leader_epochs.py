@@ -101,12 +101,7 @@ def test_truncation_from_the_start_moves_the_first_epoch_up():
 def test_neighbours_and_look_ups():
     cache = cache_of((2, 10), (5, 20))
     assert (cache.latest_epoch, cache.latest, cache.earliest, len(cache)) == (5, (5, 20), (2, 10), 2)
-    assert (cache.previous_epoch(2), cache.previous_epoch(3), cache.previous_epoch(9)) == (None, 2, 5)
     assert (cache.next_epoch(1), cache.next_epoch(2), cache.next_epoch(5)) == (2, 5, None)
-    assert (cache.epoch_for_offset(9), cache.epoch_for_offset(10), cache.epoch_for_offset(20)) == (None, 2, 5)
-    assert (cache.start_offset_of(5), cache.start_offset_of(3)) == (20, None)
-    assert cache.entries_in_range(15, 20) == [(2, 15)]
-    assert cache.entries_in_range(0, 100) == cache.entries
     cache.clear()
     assert (cache.latest_epoch, cache.latest, cache.earliest, cache.dirty) == (None, None, None, True)
 
@@ -158,4 +153,4 @@ def test_cache_says_what_the_epochs_of_the_records_say(actions, asked: int):
         assert answer.end_offset == min(after, default=end)
         assert answer.epoch == max((known for known in firsts if known <= asked), default=asked)
     for offset, known in log.items():
-        assert cache.epoch_for_offset(offset) == known
+        assert max(entry for entry in cache.entries if entry.start_offset <= offset).epoch == known

@@ -73,6 +73,11 @@ def contents(log: Log, *, max_bytes: int = 700) -> list[Entry]:
     return [entry for entry in entries if entry.offset >= log.log_start_offset]
 
 
+def epoch_at(log: Log, offset: int) -> int:
+    """The leader epoch in which the record at `offset` was written, as the log's epochs tell it."""
+    return max(entry for entry in log.epochs.entries if entry.start_offset <= offset).epoch
+
+
 class QuickDisk(Disk):
     """Does not wait for the hardware: what matters to most tests is in the page cache."""
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.storage.log.crash_support import Crash, CrashingDisk, Fuse, fuse_under
-from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents
+from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents, epoch_at
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.storage.replacement import create_cleaned, finish_cleaned
@@ -227,7 +227,7 @@ def check_usable(partition: Partition, found: list[Entry]) -> None:
     for segment in log.segments:
         assert Path(segment.log_path).stat().st_size == segment.size_bytes
     for entry in found:
-        assert log.epochs.epoch_for_offset(entry.offset) == entry.epoch
+        assert epoch_at(log, entry.offset) == entry.epoch
     partition.append(b"after", epoch=latest)
     again = contents(partition.reopen())
     assert again[:-1] == found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents
+from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents, epoch_at
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.protocol.record_batch import iter_batches
@@ -200,7 +200,7 @@ class LogModel(RuleBasedStateMachine):
         ]
         assert contents(self.partition.log) == expected
         for entry in expected:
-            assert self.partition.log.epochs.epoch_for_offset(entry.offset) == entry.epoch
+            assert epoch_at(self.partition.log, entry.offset) == entry.epoch
 
 
 LogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

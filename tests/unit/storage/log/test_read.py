@@ -204,18 +204,6 @@ def test_an_empty_log_has_no_timestamps(partition: Partition) -> None:
     assert partition.log.latest_offset() == (-1, 0, None)
 
 
-def test_offset_metadata_tells_distances_in_bytes(partition: Partition) -> None:
-    for _ in range(4):
-        partition.append(b"a")
-    partition.log.update_high_watermark(2)
-    snapshot = partition.log.fetch_offset_snapshot()
-    size = len(batch([b"a"], key=b"key"))
-    assert snapshot.log_end.bytes_since(snapshot.high_watermark) == 2 * size
-    assert snapshot.last_stable == snapshot.high_watermark
-    partition.log.roll(NOW_MS)
-    assert partition.log.end_metadata.bytes_since(snapshot.high_watermark) is None
-
-
 # -- a damaged index never yields a wrong record
 
 

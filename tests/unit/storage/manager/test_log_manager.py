@@ -362,17 +362,6 @@ def test_a_deletion_that_a_restart_interrupted_is_finished(tmp_path: Path) -> No
     again.manager.shutdown()
 
 
-def test_a_stray_log_is_put_aside_and_kept(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
-    append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
-    broker.manager.mark_stray(tp("t"))
-    broker.manager.mark_stray(tp("unknown"))
-    broker.run(1_000_000)
-    assert len(broker.manager) == 0
-    assert [path.name for path in tmp_path.iterdir() if path.name.endswith("-stray")]
-    broker.manager.shutdown()
-
-
 # -- moves between directories
 
 
