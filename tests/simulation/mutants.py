@@ -276,7 +276,7 @@ _ALL = [
     Mutant(
         "two controllers at once",
         "controller",
-        "    if (yield from who_is_controller()) == office.settings.broker_id:",
+        "    if (yield from who_is_controller()) == state.settings.broker_id:",
         "    if True:",
     ),
     Mutant(
@@ -392,8 +392,8 @@ _ALL = [
     Mutant(
         "recovery trusts what was not synced",
         "storage",
-        "recovered_from = None if clean else self._recover(self._recovery_point, progress)",
-        "recovered_from = None",
+        "                self._recover(self._recovery_point, progress)",
+        "                pass",
     ),
     Mutant(
         "recovery keeps segments behind a hole",

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.fetch import (
     PartitionData,
 )
 from barnabas.protocol.versions import api_named
-from barnabas.replication.fetch_session_cache import FetchContext, FetchedPartition, FetchKey
+from barnabas.replication.fetch_session_cache import CachedPartition, FetchContext, FetchKey
 from barnabas.replication.partition import FetchParams, PartitionRead
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota
@@ -32,7 +32,7 @@ from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""
-Wanted = Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
+Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
 class FetchApi:
@@ -90,11 +90,11 @@ class FetchApi:
         return None
 
     def _resolve_all(
-        self, call: Call, partitions: Iterable[FetchedPartition], *, is_follower: bool, may_follow: bool
-    ) -> list[tuple[FetchedPartition, TopicPartition | ErrorCode]]:
+        self, call: Call, partitions: Iterable[CachedPartition], *, is_follower: bool, may_follow: bool
+    ) -> list[tuple[CachedPartition, TopicPartition | ErrorCode]]:
         """Each topic is looked up once: a session may hold thousands of its partitions."""
         topics: dict[str | bytes, str | ErrorCode] = {}
-        wanted: list[tuple[FetchedPartition, TopicPartition | ErrorCode]] = []
+        wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = []
         for want in partitions:
             key = want.key
             topic = topics.get(key.topic)
@@ -215,9 +215,9 @@ class FetchApi:
         return data
 
 
-def _wanted(request: FetchRequest, by_id: bool) -> list[FetchedPartition]:
+def _wanted(request: FetchRequest, by_id: bool) -> list[CachedPartition]:
     return [
-        FetchedPartition(
+        CachedPartition(
             FetchKey(topic.topic_id if by_id else topic.topic, partition.partition),
             partition.fetch_offset,
             partition.partition_max_bytes,

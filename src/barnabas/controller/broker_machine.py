@@ -14,10 +14,10 @@ from barnabas.controller.events import (
     LeaderAndIsrAnswered,
     LogDirEventsNotified,
 )
-from barnabas.controller.office import Office, Program, ask, until_quiet, write
-from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine
+from barnabas.controller.program import ControllerState, Program, ask, until_quiet, write
 from barnabas.controller.reassignment_machine import ReassignmentMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import REPLICA_TRANSITIONS, ReplicaState
 from barnabas.coordination import paths
@@ -37,14 +37,14 @@ UNKNOWN_BROKER_EPOCH = -1
 class BrokerMachine:
     def __init__(
         self,
-        office: Office,
+        state: ControllerState,
         requests: RequestBatch,
-        partitions: PartitionMachine,
-        replicas: ReplicaMachine,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
         deletions: DeletionMachine,
         reassignments: ReassignmentMachine,
     ) -> None:
-        self._office = office
+        self._state = state
         self._requests = requests
         self._partitions = partitions
         self._replicas = replicas
@@ -66,7 +66,7 @@ class BrokerMachine:
         return brokers
 
     def brokers_changed(self) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         found = yield from self.load()
         came = sorted(set(found) - set(context.brokers))
         went = sorted(set(context.brokers) - set(found))
@@ -80,20 +80,20 @@ class BrokerMachine:
         gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
         if gone:
             for broker in gone:
-                self._office.emit(CloseChannel(broker))
+                self._state.emit(CloseChannel(broker))
                 context.remove_broker(broker)
             yield from self._on_failure(gone)
             # While it counts as gone: StopReplica of its former life must not reach the new one.
             self._requests.flush()
         if here:
             for broker in here:
-                self._office.emit(OpenChannel(*found[broker]))
+                self._state.emit(OpenChannel(*found[broker]))
                 context.add_broker(*found[broker])
             yield from self._on_startup(here)
 
     def broker_modified(self, broker: int) -> Program[None]:
         """New endpoints or features: everybody is told."""
-        context = self._office.context
+        context = self._state.context
         [result] = yield from ask((Get(paths.broker_id(broker), watch=BrokerModified(broker)),))
         known = context.brokers.get(broker)
         if known is None or not result.ok or result.stat is None or result.stat.czxid != context.broker_epochs[broker]:
@@ -103,11 +103,11 @@ class BrokerMachine:
             return
         context.brokers[broker] = now
         if now.endpoints != known.endpoints:
-            self._office.emit(OpenChannel(now, context.broker_epochs[broker]))
+            self._state.emit(OpenChannel(now, context.broker_epochs[broker]))
         self._requests.add_metadata(context.brokers)
 
     def _on_startup(self, brokers: Sequence[int]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         for broker in brokers:
             context.offline_dirs.pop(broker, None)
         # The others need to know only that it is there. It needs to know everything, before it hears what it hosts.
@@ -128,7 +128,7 @@ class BrokerMachine:
         yield from self._deletions.resume_for(each.topic for each in hosted)
 
     def _on_failure(self, brokers: Sequence[int]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         for broker in brokers:
             context.offline_dirs.pop(broker, None)
             context.shutting_down.discard(broker)
@@ -136,7 +136,7 @@ class BrokerMachine:
 
     def _on_offline(self, replicas: Sequence[Replica]) -> Program[None]:
         """Leaders for what these led, first of all; then the ISRs without them."""
-        context = self._office.context
+        context = self._state.context
         self._partitions.to_offline(context.partitions_with_offline_leader())
         elected = yield from self._partitions.bring_online()
         # Clients wait for this: it goes before the rest is written.
@@ -157,7 +157,7 @@ class BrokerMachine:
 
     def log_dir_events(self) -> Program[None]:
         """A broker lost a directory: ask it again for every replica, and see which it cannot serve."""
-        context = self._office.context
+        context = self._state.context
         [listed] = yield from ask((GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),))
         events = [f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in listed.children]
         results = yield from ask(Get(path) for path in events)
@@ -179,7 +179,7 @@ class BrokerMachine:
         yield from write(Delete(path) for path in events)
 
     def leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         if event.error is not ErrorCode.NONE:
             _log.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.error.name)
             return
@@ -202,7 +202,7 @@ class BrokerMachine:
 
     def controlled_shutdown(self, event: ControlledShutdown) -> Program[ControlledShutdownReply | Failure]:
         """Takes the lead away from a broker that is about to stop. The reply names what could not be moved."""
-        context = self._office.context
+        context = self._state.context
         broker = event.broker_id
         if broker not in context.brokers:
             return Failure(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker} does not exist.")

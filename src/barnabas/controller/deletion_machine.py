@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterable
 
 from barnabas.controller.context import Replica
-from barnabas.controller.office import Office, Program, ask, write
-from barnabas.controller.partition_machine import PartitionMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine
+from barnabas.controller.program import ControllerState, Program, ask, write
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import REPLICA_TRANSITIONS, PartitionState, ReplicaState
 from barnabas.coordination import paths
@@ -21,18 +21,22 @@ _log = logging.getLogger(__name__)
 
 class DeletionMachine:
     def __init__(
-        self, office: Office, requests: RequestBatch, partitions: PartitionMachine, replicas: ReplicaMachine
+        self,
+        state: ControllerState,
+        requests: RequestBatch,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
     ) -> None:
-        self._office = office
+        self._state = state
         self._requests = requests
         self._partitions = partitions
         self._replicas = replicas
 
     def initialize(self, queued: Iterable[str]) -> Program[None]:
         """What a new controller finds in /admin/delete_topics."""
-        context = self._office.context
+        context = self._state.context
         queued = set(queued)
-        if not self._office.settings.delete_topic_enable:
+        if not self._state.settings.delete_topic_enable:
             yield from self.forget_requests(queued)
             return
         context.to_delete |= queued
@@ -42,7 +46,7 @@ class DeletionMachine:
                 context.deletion_ineligible.add(topic)
 
     def enqueue(self, topics: Iterable[str]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         wanted = set(topics)
         context.to_delete |= wanted
         moving = {partition.topic for partition in context.reassigning}
@@ -54,7 +58,7 @@ class DeletionMachine:
         yield from write(Delete(paths.delete_topic(topic)) for topic in sorted(topics))
 
     def halt(self, topics: Iterable[str], reason: str) -> None:
-        context = self._office.context
+        context = self._state.context
         halted = context.to_delete & set(topics)
         context.deletion_ineligible |= halted
         if halted:
@@ -62,7 +66,7 @@ class DeletionMachine:
 
     def resume_for(self, topics: Iterable[str]) -> Program[None]:
         """A broker came back, or a reassignment ended: topics that waited may go on."""
-        context = self._office.context
+        context = self._state.context
         # Kafka forgets here that a topic may also wait for a reassignment, and deletes it under its feet.
         moving = {partition.topic for partition in context.reassigning}
         resumed = (context.to_delete & set(topics)) - moving
@@ -72,7 +76,7 @@ class DeletionMachine:
 
     def fail_replicas(self, replicas: Iterable[Replica]) -> Program[None]:
         """These could not delete their data."""
-        context = self._office.context
+        context = self._state.context
         failed = [each for each in replicas if context.is_queued_for_deletion(each.topic)]
         if not failed:
             return
@@ -84,7 +88,7 @@ class DeletionMachine:
 
     def complete_replicas(self, replicas: Iterable[Replica]) -> Program[None]:
         """These have deleted their data."""
-        context = self._office.context
+        context = self._state.context
         self._replicas.to_deletion_successful(
             each
             for each in replicas
@@ -94,7 +98,7 @@ class DeletionMachine:
         yield from self.resume()
 
     def resume(self) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         retry: list[str] = []
         start: list[str] = []
         for topic in sorted(context.to_delete):
@@ -115,7 +119,7 @@ class DeletionMachine:
             yield from self._start(start)
 
     def _start(self, topics: list[str]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         unseen = [
             each for topic in topics if topic not in context.deletion_started for each in context.partitions_of(topic)
         ]
@@ -146,7 +150,7 @@ class DeletionMachine:
 
     def _complete(self, topic: str) -> Program[None]:
         """Every replica is gone: now the topic, its settings and the wish to delete it."""
-        context = self._office.context
+        context = self._state.context
         partitions = context.partitions_of(topic)
         self._replicas.to_non_existent(context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL))
         deletions = [
@@ -178,8 +182,8 @@ class DeletionMachine:
         yield from write(Delete(each) for level in reversed(levels) for each in level)
 
     def _may_move(self, replica: Replica, target: ReplicaState) -> bool:
-        return self._office.context.replica_state(replica) in REPLICA_TRANSITIONS[target]
+        return self._state.context.replica_state(replica) in REPLICA_TRANSITIONS[target]
 
     def _are_all_online(self, topic: str) -> bool:
-        context = self._office.context
+        context = self._state.context
         return all(context.is_online(each.broker, each.partition) for each in context.replicas_of_topic(topic))

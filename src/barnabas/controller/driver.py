@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from barnabas.controller.channel import BrokerChannel, Connect, Request
+from barnabas.controller.deferral import Deferral
 from barnabas.controller.effects import (
     AllocateProducerIdsReply,
     AlterPartitionReply,
@@ -58,7 +59,6 @@ from barnabas.controller.events import (
     ZkAnswered,
     ZkLost,
 )
-from barnabas.controller.lull import Lull
 from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
@@ -139,7 +139,7 @@ class Controller:
         )
         self._translator = Translator(config.settings.broker_id, config.inter_broker_listener)
         self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
-        self._lull = Lull(lambda: all(channel.is_quiet for channel, _ in self._channels.values()))
+        self._deferral = Deferral(lambda: all(channel.is_quiet for channel, _ in self._channels.values()))
         #: Channels that were closed and have not ended yet, and the registration after a session's end.
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -223,7 +223,7 @@ class Controller:
             return
         self._carry_out(effects)
         if self._machine.is_idle:
-            self._lull.rest()
+            self._deferral.rest()
 
     def happened(self, event: Event) -> None:
         """Something that is not to wait for a broker that is slow to answer. (Changes of ISRs are: a broker that leaves causes
@@ -231,17 +231,17 @@ class Controller:
         must_wait = not self._machine.is_idle
         self.feed(event)
         if must_wait and not isinstance(event, AlterPartition):
-            self._lull.hurry()
+            self._deferral.hurry()
 
     def _broker_answered(self, event: AnswerEvent) -> None:
         self.feed(event)
-        self._lull.look()
+        self._deferral.look()
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case ZkBatch(when_quiet=True):
-                    self._lull.await_quiet(partial(self._ask_zookeeper, effect))
+                    self._deferral.await_quiet(partial(self._ask_zookeeper, effect))
                 case ZkBatch():
                     self._ask_zookeeper(effect)
                 case SendLeaderAndIsr(broker_id) | SendStopReplica(broker_id):
@@ -264,7 +264,7 @@ class Controller:
                 case ControllerIs(controller_id):
                     self._on_controller(controller_id)
                 case Elected(epoch):
-                    _log.info("in office with epoch %d", epoch)
+                    _log.info("controller with epoch %d", epoch)
 
     def _ask_zookeeper(self, batch: ZkBatch) -> None:
         operations = [self._with_watch(each) for each in batch.operations]
@@ -369,7 +369,7 @@ class Controller:
         self.feed(TimerFired(timer))
 
     def _let_go(self) -> None:
-        self._lull.drop()
+        self._deferral.drop()
         for broker_id in list(self._channels):
             self._close_channel(broker_id)
         for handle in self._timers.values():

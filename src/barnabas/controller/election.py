@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from barnabas.controller.events import ControllerChanged
-from barnabas.controller.office import Office, Program, ask
+from barnabas.controller.program import ControllerState, Program, ask
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Check, Create, Delete, Exists, Get, Multi, SetData, ZkCode
 from barnabas.coordination.znodes import (
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 #: "Nobody", as a controller's id.
 NOBODY = -1
-#: Somebody took the office who cannot be made out: nobody else can have it until that znode goes.
+#: /controller is there and cannot be read: nobody else can become controller until it goes.
 SOMEBODY = -2
 #: What a new cluster starts with; the first controller has epoch 1.
 INITIAL_EPOCH = 0
@@ -31,7 +31,7 @@ INITIAL_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A controller's time in office."""
+    """The time of one controller, from one election to the next."""
 
     epoch: int
     epoch_zk_version: int
@@ -50,7 +50,7 @@ def who_is_controller() -> Program[int]:
         return SOMEBODY
 
 
-def race(office: Office) -> Program[Term | None]:
+def race(state: ControllerState) -> Program[Term | None]:
     """The term that was won, or None if another broker was faster."""
     try:
         epoch, version = yield from _current_epoch()
@@ -58,7 +58,7 @@ def race(office: Office) -> Program[Term | None]:
         # Its version guards every write of a controller, and brokers remember the epoch: to guess one is worse than none.
         _log.error("nobody can become controller: %s", error)
         return None
-    registration = ControllerRegistration(office.settings.broker_id, office.now_ms())
+    registration = ControllerRegistration(state.settings.broker_id, state.now_ms())
     [result] = yield from ask(
         (
             Multi(
@@ -77,7 +77,7 @@ def race(office: Office) -> Program[Term | None]:
         _log.error("the race for /controller was refused: %s", result.code.value)
         return None
     # We may have won all the same: a lost connection takes the answer along, and the repetition finds our own znode.
-    if (yield from who_is_controller()) == office.settings.broker_id:
+    if (yield from who_is_controller()) == state.settings.broker_id:
         current, current_version = yield from _current_epoch()
         if current == epoch + 1:
             return Term(current, current_version)

@@ -24,7 +24,7 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class SessionExpired:
-    """Ephemerals are gone, and so is the office. What was under way is dropped; its callers get NOT_CONTROLLER."""
+    """Ephemerals are gone, /controller among them. What was under way is dropped; its callers get NOT_CONTROLLER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SessionRenewed:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Something is wrong here: give the office up so that another broker starts afresh."""
+    """Something is wrong here: resign, so that another broker becomes controller and starts afresh."""
 
     reason: str
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from barnabas.controller.effects import AlterPartitionReply
 from barnabas.controller.events import AlterPartition, ProposedIsr
-from barnabas.controller.office import Office, Program, read_leadership
-from barnabas.controller.partition_machine import write_leadership
+from barnabas.controller.partition_state_machine import write_leadership
+from barnabas.controller.program import ControllerState, Program, read_leadership
 from barnabas.controller.requests import RequestBatch
 from barnabas.coordination.operations import ZkCode
 from barnabas.coordination.znodes import LeaderAndIsr, LeaderRecoveryState
@@ -25,13 +25,13 @@ Answer = LeaderAndIsr | ErrorCode
 
 
 class IsrMachine:
-    def __init__(self, office: Office, requests: RequestBatch) -> None:
-        self._office = office
+    def __init__(self, state: ControllerState, requests: RequestBatch) -> None:
+        self._state = state
         self._requests = requests
 
     def alter(self, event: AlterPartition) -> Program[tuple[AlterPartitionReply, list[TopicPartition]]]:
         """The reply, and the partitions whose ISR is what their leader asked for."""
-        context = self._office.context
+        context = self._state.context
         if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
             _log.info("AlterPartition of broker %d with a stale epoch %d", event.broker_id, event.broker_epoch)
             return AlterPartitionReply(ErrorCode.STALE_BROKER_EPOCH), []
@@ -62,12 +62,12 @@ class IsrMachine:
 
     def _name(self, key: Key) -> TopicPartition | None:
         topic, number = key
-        name = topic if isinstance(topic, str) else self._office.context.topic_names.get(topic)
+        name = topic if isinstance(topic, str) else self._state.context.topic_names.get(topic)
         return None if name is None else TopicPartition(name, number)
 
     def _decide(self, partition: TopicPartition, broker: int, proposed: ProposedIsr, version: int) -> Answer:
         """The state to write, the state that is there already, or why not."""
-        context = self._office.context
+        context = self._state.context
         current = context.leadership.get(partition)
         if current is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -103,7 +103,7 @@ class IsrMachine:
         )
 
     def _is_eligible(self, proposed: ProposedIsr) -> bool:
-        context = self._office.context
+        context = self._state.context
         if not all(context.is_live(each) for each in proposed.isr):
             return False
         # KIP-903: the replica that the leader saw in sync may be a former life of the broker, whose disk is lost.
@@ -113,7 +113,7 @@ class IsrMachine:
         )
 
     def _take_over(self, partition: TopicPartition, wanted: LeaderAndIsr, state: LeaderAndIsr | ZkCode) -> Answer:
-        context = self._office.context
+        context = self._state.context
         if isinstance(state, LeaderAndIsr):
             context.leadership[partition] = state
             return state

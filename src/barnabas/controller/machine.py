@@ -14,6 +14,7 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.deletion_machine import DeletionMachine
 from barnabas.controller.effects import ControllerIs, Effect, Failure, Reply, ReplyValue, Resigned, ZkBatch
 from barnabas.controller.election import NOBODY, SOMEBODY, race, resign, who_is_controller
+from barnabas.controller.event_handlers import EventHandlers
 from barnabas.controller.events import (
     Abandon,
     ApiEvent,
@@ -28,15 +29,14 @@ from barnabas.controller.events import (
     ZkLost,
 )
 from barnabas.controller.isr_machine import IsrMachine
-from barnabas.controller.office import ControllerMoved, Office, Program, ZkStep
-from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine
+from barnabas.controller.program import ControllerMoved, ControllerState, Program, ZkStep
 from barnabas.controller.reassignment_machine import ReassignmentMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.takeover import Takeover
 from barnabas.controller.topic_machine import TopicMachine
-from barnabas.controller.work import Work
 from barnabas.coordination.operations import Guard, Result
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId
@@ -55,20 +55,20 @@ class ControllerMachine:
         new_topic_id: Callable[[], TopicId],
         now_ms: Callable[[], int],
     ) -> None:
-        self._office = Office(settings, new_topic_id, now_ms)
-        requests = self._requests = RequestBatch(self._office)
-        partitions = PartitionMachine(self._office, requests)
-        replicas = ReplicaMachine(self._office, requests)
-        deletions = DeletionMachine(self._office, requests, partitions, replicas)
-        reassignments = ReassignmentMachine(self._office, requests, partitions, replicas, deletions)
-        topics = TopicMachine(self._office, partitions, replicas, deletions)
-        brokers = BrokerMachine(self._office, requests, partitions, replicas, deletions, reassignments)
-        isr = IsrMachine(self._office, requests)
+        self._state = ControllerState(settings, new_topic_id, now_ms)
+        requests = self._requests = RequestBatch(self._state)
+        partitions = PartitionStateMachine(self._state, requests)
+        replicas = ReplicaStateMachine(self._state, requests)
+        deletions = DeletionMachine(self._state, requests, partitions, replicas)
+        reassignments = ReassignmentMachine(self._state, requests, partitions, replicas, deletions)
+        topics = TopicMachine(self._state, partitions, replicas, deletions)
+        brokers = BrokerMachine(self._state, requests, partitions, replicas, deletions, reassignments)
+        isr = IsrMachine(self._state, requests)
         self._takeover = Takeover(
-            self._office, requests, partitions, replicas, deletions, reassignments, topics, brokers
+            self._state, requests, partitions, replicas, deletions, reassignments, topics, brokers
         )
-        self._work = Work(
-            self._office, requests, partitions, replicas, deletions, reassignments, topics, brokers, isr, self._takeover
+        self._handlers = EventHandlers(
+            self._state, requests, partitions, replicas, deletions, reassignments, topics, brokers, isr, self._takeover
         )
 
         self._inbox: deque[Event] = deque()
@@ -84,12 +84,12 @@ class ControllerMachine:
     @property
     def is_active(self) -> bool:
         """Whether this broker is controller, as far as it knows."""
-        return self._office.is_active
+        return self._state.is_active
 
     @property
     def epoch(self) -> int:
         """Of the current term; 0 if this broker is not controller."""
-        return self._office.context.epoch
+        return self._state.context.epoch
 
     @property
     def controller_id(self) -> int:
@@ -98,7 +98,7 @@ class ControllerMachine:
     @property
     def context(self) -> ControllerContext:
         """For metrics, tests and invariants: not to be changed."""
-        return self._office.context
+        return self._state.context
 
     @property
     def is_idle(self) -> bool:
@@ -106,7 +106,7 @@ class ControllerMachine:
 
     def validate(self) -> None:
         """Raises if what the machine knows contradicts itself."""
-        context = self._office.context
+        context = self._state.context
         for partition, state in context.leadership.items():
             assert len(set(state.isr)) == len(state.isr), f"{partition}: a broker twice in the ISR {state.isr}"
             assert state.controller_epoch <= context.epoch, f"{partition}: state of a later controller"
@@ -120,7 +120,7 @@ class ControllerMachine:
     def handle(self, event: Event) -> list[Effect]:
         """What to do about it, in order. An exception is a bug: carry out `salvage()`, then handle `Abandon`."""
         out: list[Effect] = []
-        self._office.out = out
+        self._state.out = out
         if isinstance(event, ZkAnswered):
             self._resume(event)
         elif isinstance(event, SessionExpired) or (isinstance(event, ZkLost) and event.batch_id == self._batch_id):
@@ -138,7 +138,7 @@ class ControllerMachine:
 
     def salvage(self) -> list[Effect]:
         """After `handle` raised: the effects it had come to, the reply to the caller among them."""
-        return self._office.out
+        return self._state.out
 
     def _run(self) -> None:
         while self._program is None and self._inbox:
@@ -180,20 +180,20 @@ class ControllerMachine:
 
     def _ask(self, step: ZkStep) -> None:
         self._batch_id += 1
-        guard = Guard(self._office.context.epoch_zk_version) if step.guarded else None
-        self._office.emit(ZkBatch(self._batch_id, step.operations, guard, step.when_quiet))
+        guard = Guard(self._state.context.epoch_zk_version) if step.guarded else None
+        self._state.emit(ZkBatch(self._batch_id, step.operations, guard, step.when_quiet))
 
     def _finish(self) -> None:
         event, self._current, self._program = self._current, None, None
-        if self._office.is_active:
+        if self._state.is_active:
             self._requests.flush()
         else:
             self._requests.clear()
-        if isinstance(event, ApiEvent) and not self._work.has_replied:
+        if isinstance(event, ApiEvent) and not self._handlers.has_replied:
             self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
 
     def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
-        self._office.emit(Reply(event.token, value))
+        self._state.emit(Reply(event.token, value))
 
     def _expire(self) -> None:
         """The session is over: whatever it held is gone, and what is under way must not go on."""
@@ -201,7 +201,7 @@ class ControllerMachine:
         dropped = [*([self._current] if self._current else []), *self._inbox]
         if self._program is not None:
             self._program.close()
-        answered = self._work.has_replied
+        answered = self._handlers.has_replied
         # Whatever is answered from now on was asked before.
         self._batch_id += 1
         self._current, self._program = None, None
@@ -211,13 +211,13 @@ class ControllerMachine:
             if isinstance(event, ApiEvent) and not (index == 0 and answered):
                 self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
             elif isinstance(event, SettingsChanged):
-                self._office.settings = event.settings
+                self._state.settings = event.settings
         self._note_controller(NOBODY)
 
-    # --- the office ---------------------------------------------------------------------------------------------------
+    # --- the controller -----------------------------------------------------------------------------------------------
 
     def _start(self, event: Event) -> Program[None]:
-        self._work.has_replied = False
+        self._handlers.has_replied = False
         match event:
             case Startup() | SessionRenewed():
                 self._is_registered = True
@@ -227,47 +227,47 @@ class ControllerMachine:
             case Abandon(reason):
                 return self._abandon(reason)
             case _:
-                return self._work.program(event)
+                return self._handlers.program(event)
 
     def _look_and_contend(self) -> Program[None]:
-        """Sees who is controller. A free office is raced for, by those who are registered."""
+        """Sees who is controller. Where nobody is, those who are registered race for it."""
         controller = yield from who_is_controller()
         if controller == SOMEBODY:
             return  # what we knew is as good as anything; if we are controller, the epoch still guards what we write
         self._note_controller(controller)
-        if self._office.is_active and controller != self._office.settings.broker_id:
+        if self._state.is_active and controller != self._state.settings.broker_id:
             self._step_down()
         if controller != NOBODY or not self._is_registered:
             return
-        term = yield from race(self._office)
+        term = yield from race(self._state)
         controller = yield from who_is_controller()
         self._note_controller(NOBODY if controller == SOMEBODY else controller)
-        if term is None or self._controller_id != self._office.settings.broker_id:
+        if term is None or self._controller_id != self._state.settings.broker_id:
             return
-        context = self._office.context
+        context = self._state.context
         context.epoch, context.epoch_zk_version = term.epoch, term.epoch_zk_version
-        self._office.is_active = True
+        self._state.is_active = True
         _log.info("broker %d is controller with epoch %d", self._controller_id, term.epoch)
         yield from self._takeover.run()
 
     def _abandon(self, reason: str) -> Program[None]:
-        if not self._office.is_active:
+        if not self._state.is_active:
             return
         _log.error("resigning: %s", reason)
-        version = self._office.context.epoch_zk_version
+        version = self._state.context.epoch_zk_version
         self._step_down()
         yield from resign(version)
 
     def _step_down(self) -> None:
         self._requests.clear()
-        if not self._office.is_active:
+        if not self._state.is_active:
             return
-        _log.info("broker %d is not controller any more", self._office.settings.broker_id)
-        self._office.is_active = False
-        self._office.context = ControllerContext()
-        self._office.emit(Resigned())
+        _log.info("broker %d is not controller any more", self._state.settings.broker_id)
+        self._state.is_active = False
+        self._state.context = ControllerContext()
+        self._state.emit(Resigned())
 
     def _note_controller(self, controller: int) -> None:
         if controller != self._controller_id:
             self._controller_id = controller
-            self._office.emit(ControllerIs(controller))
+            self._state.emit(ControllerIs(controller))

@@ -11,9 +11,9 @@ from barnabas.controller.deletion_machine import DeletionMachine
 from barnabas.controller.effects import Failure
 from barnabas.controller.elections import Strategy
 from barnabas.controller.events import ReassignmentsRequested
-from barnabas.controller.office import Office, Program, ask, read_leadership, write
-from barnabas.controller.partition_machine import PartitionMachine, write_leadership
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine, write_leadership
+from barnabas.controller.program import ControllerState, Program, ask, read_leadership, write
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import REPLICA_TRANSITIONS, ReplicaState
 from barnabas.coordination import paths
@@ -38,13 +38,13 @@ Target = tuple[int, ...]
 class ReassignmentMachine:
     def __init__(
         self,
-        office: Office,
+        state: ControllerState,
         requests: RequestBatch,
-        partitions: PartitionMachine,
-        replicas: ReplicaMachine,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
         deletions: DeletionMachine,
     ) -> None:
-        self._office = office
+        self._state = state
         self._requests = requests
         self._partitions = partitions
         self._replicas = replicas
@@ -90,14 +90,14 @@ class ReassignmentMachine:
         return set(results) - failed
 
     def resume(self, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]) -> Program[None]:
-        for partition in list(self._office.context.reassigning):
-            assignment = self._office.context.assignment(partition)
+        for partition in list(self._state.context.reassigning):
+            assignment = self._state.context.assignment(partition)
             if wanted(partition, assignment):
                 yield from self._proceed(partition, assignment)
 
     def complete_if_in_sync(self, partitions: Iterable[TopicPartition]) -> Program[None]:
         """The ISR of these has changed."""
-        context = self._office.context
+        context = self._state.context
         for partition in partitions:
             if partition in context.reassigning and self._is_complete(partition, context.assignment(partition)):
                 yield from self._proceed(partition, context.assignment(partition))
@@ -112,7 +112,7 @@ class ReassignmentMachine:
             return refuse(f"Duplicate replica ids in partition reassignment replica list: {list(target)}")
         if any(each < 0 for each in target):
             return refuse(f"Invalid broker id in replica list: {list(target)}")
-        context = self._office.context
+        context = self._state.context
         adding = context.assignment(partition).reassign_to(target).adding
         if not set(adding) <= context.live_ids():
             return refuse(
@@ -123,7 +123,7 @@ class ReassignmentMachine:
 
     def _plan(self, partition: TopicPartition, target: Target | None) -> ReplicaAssignment | None:
         """None: there is nothing to cancel."""
-        current = self._office.context.assignment(partition)
+        current = self._state.context.assignment(partition)
         if target is not None:
             return current.reassign_to(target)
         return current.reassign_to(current.origin) if current.is_being_reassigned else None
@@ -131,7 +131,7 @@ class ReassignmentMachine:
     def _trigger(
         self, accepted: Mapping[TopicPartition, ReplicaAssignment]
     ) -> Program[dict[TopicPartition, Failure | None]]:
-        context = self._office.context
+        context = self._state.context
         results: dict[TopicPartition, Failure | None] = {}
         for partition, assignment in accepted.items():
             known = bool(context.assignment(partition).replicas) and partition in context.leadership
@@ -155,12 +155,12 @@ class ReassignmentMachine:
             self._replicas.to_new(
                 each
                 for each in (Replica(partition, broker) for broker in wanted.adding)
-                if self._office.context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.NEW]
+                if self._state.context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.NEW]
             )
 
     def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
         """Writes the plan down before anything is done about it."""
-        context = self._office.context
+        context = self._state.context
         current = context.assignment(partition)
         if current != wanted:
             yield from self._write_assignment(partition, wanted)
@@ -172,7 +172,7 @@ class ReassignmentMachine:
         context.reassigning[partition] = None
 
     def _finish(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         self._replicas.to_online(Replica(partition, broker) for broker in wanted.adding)
         done = ReplicaAssignment(wanted.target)
         context.assign(partition, done)
@@ -189,11 +189,11 @@ class ReassignmentMachine:
     def _is_complete(self, partition: TopicPartition, assignment: ReplicaAssignment) -> bool:
         if not assignment.is_being_reassigned:
             return True
-        leadership = self._office.context.leadership.get(partition)
+        leadership = self._state.context.leadership.get(partition)
         return leadership is not None and set(assignment.target) <= set(leadership.isr)
 
     def _move_leader(self, partition: TopicPartition, done: ReplicaAssignment) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         leader = context.leadership[partition].leader
         if leader in done.replicas and context.is_online(leader, partition):
             # The leader stays; a new epoch makes everybody take the shorter replica list over.
@@ -202,7 +202,7 @@ class ReassignmentMachine:
             yield from self._partitions.to_online((partition,), Strategy.REASSIGN)
 
     def _remove_replicas(self, partition: TopicPartition, brokers: Iterable[int]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         leaving = [
             replica
             for replica in (Replica(partition, broker) for broker in brokers)
@@ -216,7 +216,7 @@ class ReassignmentMachine:
 
     def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
         """Same leader, same ISR, next leader epoch: replicas take a request over only if its epoch is higher."""
-        context = self._office.context
+        context = self._state.context
         state: LeaderAndIsr | None = context.leadership.get(partition)
         while True:
             if state is None:
@@ -235,7 +235,7 @@ class ReassignmentMachine:
         self._requests.add_leader_and_isr(assignment.adding, partition, written, assignment, is_new=True)
 
     def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         partitions = {**context.assignments[partition.topic], partition.partition: assignment}
         data = TopicAssignment(context.topic_ids.get(partition.topic), partitions).encode()
         [result] = yield from write((SetData(paths.topic(partition.topic), data),))

@@ -11,14 +11,14 @@ from barnabas.controller.effects import (
     SendUpdateMetadata,
     StopReplicaState,
 )
-from barnabas.controller.office import Office
+from barnabas.controller.program import ControllerState
 from barnabas.coordination.znodes import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 
 
 class RequestBatch:
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
         self._leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrState]] = {}
         self._stop_replica: dict[int, dict[TopicPartition, StopReplicaState]] = {}
         self._metadata_brokers: set[int] = set()
@@ -49,7 +49,7 @@ class RequestBatch:
             known = states.get(partition)
             keeps_new = known is not None and known.is_new and not is_new
             states[partition] = LeaderAndIsrState(leadership, assignment, is_new=True) if keeps_new else state
-        self.add_metadata(self._office.context.brokers, (partition,))
+        self.add_metadata(self._state.context.brokers, (partition,))
 
     def add_stop_replica(self, broker: int, partition: TopicPartition, *, delete: bool) -> None:
         if broker < 0:
@@ -57,7 +57,7 @@ class RequestBatch:
         states = self._stop_replica.setdefault(broker, {})
         known = states.get(partition)
         states[partition] = StopReplicaState(
-            leader_epoch=self._office.context.leader_epoch(partition),
+            leader_epoch=self._state.context.leader_epoch(partition),
             delete=delete or (known is not None and known.delete),
         )
 
@@ -73,7 +73,7 @@ class RequestBatch:
 
     def _flush_leader_and_isr(self) -> None:
         """Brokers that are to lead hear of it first, and one that is about to stop last."""
-        context = self._office.context
+        context = self._state.context
         requests: list[tuple[int, SendLeaderAndIsr]] = []
         for broker, states in sorted(self._leader_and_isr.items()):
             if broker not in context.brokers:
@@ -93,11 +93,11 @@ class RequestBatch:
             turn = 2 if broker in context.shutting_down else 0 if broker in leaders else 1
             requests.append((turn, request))
         for _, request in sorted(requests, key=itemgetter(0)):
-            self._office.emit(request)
+            self._state.emit(request)
         self._leader_and_isr = {}
 
     def _flush_metadata(self) -> None:
-        context = self._office.context
+        context = self._state.context
         brokers = {
             broker: context.broker_epochs[broker]
             for broker in sorted(self._metadata_brokers)
@@ -109,7 +109,7 @@ class RequestBatch:
                 for partition in self._metadata_partitions
                 if (state := self._metadata_state(partition)) is not None
             }
-            self._office.emit(
+            self._state.emit(
                 SendUpdateMetadata(
                     brokers=brokers,
                     controller_epoch=context.epoch,
@@ -127,7 +127,7 @@ class RequestBatch:
 
     def _metadata_state(self, partition: TopicPartition) -> MetadataState | None:
         """None while the partition has no leader yet: there is nothing to tell."""
-        context = self._office.context
+        context = self._state.context
         leadership = context.leadership.get(partition)
         if leadership is None:
             return None
@@ -144,11 +144,11 @@ class RequestBatch:
         )
 
     def _flush_stop_replica(self) -> None:
-        context = self._office.context
+        context = self._state.context
         for broker, states in sorted(self._stop_replica.items()):
             if broker not in context.brokers:
                 continue
-            self._office.emit(
+            self._state.emit(
                 SendStopReplica(
                     broker_id=broker,
                     broker_epoch=context.broker_epochs[broker],

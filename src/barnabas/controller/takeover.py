@@ -14,10 +14,10 @@ from barnabas.controller.events import (
     Timer,
     TopicsChanged,
 )
-from barnabas.controller.office import Office, Program, ask, leadership_of, read_leadership, write
-from barnabas.controller.partition_machine import PartitionMachine, write_leadership
+from barnabas.controller.partition_state_machine import PartitionStateMachine, write_leadership
+from barnabas.controller.program import ControllerState, Program, ask, leadership_of, read_leadership, write
 from barnabas.controller.reassignment_machine import ReassignmentMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import ReplicaState
 from barnabas.controller.topic_machine import TopicMachine
@@ -36,16 +36,16 @@ FIRST_REBALANCE_MS = 5_000
 class Takeover:
     def __init__(
         self,
-        office: Office,
+        state: ControllerState,
         requests: RequestBatch,
-        partitions: PartitionMachine,
-        replicas: ReplicaMachine,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
         deletions: DeletionMachine,
         reassignments: ReassignmentMachine,
         topics: TopicMachine,
         brokers: BrokerMachine,
     ) -> None:
-        self._office = office
+        self._state = state
         self._requests = requests
         self._partitions = partitions
         self._replicas = replicas
@@ -55,7 +55,7 @@ class Takeover:
         self._brokers = brokers
 
     def run(self) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         yield from self._ensure_features()
         # Watches come before reads, so that nothing is missed in between.
         topics, deletions = yield from self._watch_and_clean()
@@ -66,10 +66,10 @@ class Takeover:
         self._requests.flush()
         yield from self._start_partitions()
         yield from self._go_on()
-        if self._office.settings.auto_leader_rebalance_enable:
-            self._office.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, FIRST_REBALANCE_MS))
+        if self._state.settings.auto_leader_rebalance_enable:
+            self._state.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, FIRST_REBALANCE_MS))
         self._requests.flush()
-        self._office.emit(Elected(context.epoch))
+        self._state.emit(Elected(context.epoch))
         _log.info(
             "controller of epoch %d has %d brokers, %d topics, %d partitions",
             context.epoch,
@@ -109,11 +109,11 @@ class Takeover:
         return topics.children, deletions.children
 
     def _read_cluster(self, topics: tuple[str, ...]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         brokers = yield from self._brokers.load()
         for registration, epoch in brokers.values():
             context.add_broker(registration, epoch)
-            self._office.emit(OpenChannel(registration, epoch))
+            self._state.emit(OpenChannel(registration, epoch))
         partitions = yield from self._topics.load(topics)
         for partition in partitions:
             if context.assignment(partition).is_being_reassigned:
@@ -121,7 +121,7 @@ class Takeover:
         yield from self._read_states(partitions)
 
     def _read_states(self, partitions: list[TopicPartition]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
         reborn: dict[TopicPartition, frozenset[int]] = {}
         for partition, result in zip(partitions, results, strict=True):
@@ -142,7 +142,7 @@ class Takeover:
         who was there all the time. If nobody does, the leader at least begins a new epoch, so that records that it writes
         where it lost others can be told apart. Kafka takes them for in sync.
         """
-        context = self._office.context
+        context = self._state.context
         wanted: dict[TopicPartition, LeaderAndIsr] = {}
         for partition, distrusted in reborn.items():
             state = context.leadership[partition]
@@ -167,7 +167,7 @@ class Takeover:
 
     def _start_partitions(self) -> Program[None]:
         """Every live replica is told what it is, what lost its leader gets one, and the dead leave their ISRs."""
-        context = self._office.context
+        context = self._state.context
         self._replicas.initialize()
         self._partitions.initialize()
         replicas = context.replicas_of(context.partitions())
@@ -191,7 +191,7 @@ class Takeover:
 
     def elect_preferred_from_znode(self) -> Program[None]:
         """/admin/preferred_replica_election, the way of old tools."""
-        context = self._office.context
+        context = self._state.context
         yield from ask((Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),))
         [found] = yield from ask((Get(paths.PREFERRED_REPLICA_ELECTION),))
         if not found.ok:

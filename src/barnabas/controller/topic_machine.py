@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from barnabas.controller.deletion_machine import DeletionMachine
 from barnabas.controller.elections import Strategy
 from barnabas.controller.events import DeletionsChanged, TopicModified, TopicsChanged
-from barnabas.controller.office import Office, Program, ask, write
-from barnabas.controller.partition_machine import PartitionMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine
+from barnabas.controller.program import ControllerState, Program, ask, write
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, GetChildren, SetData
 from barnabas.coordination.znodes import TopicAssignment
@@ -21,15 +21,19 @@ _log = logging.getLogger(__name__)
 
 class TopicMachine:
     def __init__(
-        self, office: Office, partitions: PartitionMachine, replicas: ReplicaMachine, deletions: DeletionMachine
+        self,
+        state: ControllerState,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: DeletionMachine,
     ) -> None:
-        self._office = office
+        self._state = state
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
 
     def topics_changed(self) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         [listed] = yield from ask((GetChildren(paths.BROKER_TOPICS, watch=TopicsChanged()),))
         topics = set(listed.children)
         for topic in sorted(context.topics - topics):
@@ -40,7 +44,7 @@ class TopicMachine:
 
     def topic_modified(self, topic: str) -> Program[None]:
         """More partitions, or a reassignment that we wrote ourselves."""
-        context = self._office.context
+        context = self._state.context
         [found] = yield from ask((Get(paths.topic(topic), watch=TopicModified(topic)),))
         if topic not in context.topics or not found.ok:
             return
@@ -61,11 +65,11 @@ class TopicMachine:
         yield from self.create([TopicPartition(topic, number) for number in added])
 
     def deletions_changed(self) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         [listed] = yield from ask((GetChildren(paths.DELETE_TOPICS, watch=DeletionsChanged()),))
         wanted = set(listed.children)
         unknown = wanted - context.topics
-        if not self._office.settings.delete_topic_enable:
+        if not self._state.settings.delete_topic_enable:
             unknown = wanted
         if unknown:
             _log.warning("not deleting %s: unknown, or delete.topic.enable is false", ", ".join(sorted(unknown)))
@@ -75,7 +79,7 @@ class TopicMachine:
 
     def load(self, topics: Sequence[str]) -> Program[list[TopicPartition]]:
         """Reads topics into the context, and gives an id to those that have none."""
-        context = self._office.context
+        context = self._state.context
         results = yield from ask(Get(paths.topic(topic), watch=TopicModified(topic)) for topic in topics)
         added: list[TopicPartition] = []
         nameless: dict[str, TopicAssignment] = {}
@@ -84,7 +88,7 @@ class TopicMachine:
             if assignment is None:
                 continue
             if assignment.topic_id is None:
-                assignment = TopicAssignment(self._office.new_topic_id(), assignment.partitions)
+                assignment = TopicAssignment(self._state.new_topic_id(), assignment.partitions)
                 nameless[topic] = assignment
             context.topics.add(topic)
             assert assignment.topic_id is not None
@@ -99,7 +103,7 @@ class TopicMachine:
     def create(self, partitions: Iterable[TopicPartition]) -> Program[None]:
         """New partitions: a leader each, and everybody is told in one request a broker."""
         new = list(partitions)
-        replicas = self._office.context.replicas_of(new)
+        replicas = self._state.context.replicas_of(new)
         self._partitions.to_new(new)
         self._replicas.to_new(replicas)
         yield from self._partitions.to_online(new, Strategy.OFFLINE)

@@ -25,7 +25,7 @@ class FetchKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class FetchedPartition:
+class CachedPartition:
     """What a client wants of one partition, and what it was last told about it."""
 
     key: FetchKey
@@ -40,7 +40,7 @@ class FetchedPartition:
     #: The partition that the key meant last time.
     tp: TopicPartition | None = None
 
-    def update(self, other: "FetchedPartition") -> None:
+    def update(self, other: "CachedPartition") -> None:
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
@@ -83,9 +83,9 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.created_s = now_s
         self.last_used_s = now_s
-        self.partitions: dict[FetchKey, FetchedPartition] = {}
+        self.partitions: dict[FetchKey, CachedPartition] = {}
 
-    def apply(self, wanted: Iterable[FetchedPartition], forgotten: Iterable[FetchKey]) -> None:
+    def apply(self, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
         for partition in wanted:
             known = self.partitions.get(partition.key)
             if known is None:
@@ -108,7 +108,7 @@ class FetchContext(NamedTuple):
 
     #: The session that the response names; None: there is none, the request stands alone.
     session: FetchSession | None
-    partitions: Iterable[FetchedPartition]
+    partitions: Iterable[CachedPartition]
     #: Only partitions with news are answered.
     incremental: bool
 
@@ -133,7 +133,7 @@ class FetchSessionCache:
         session_id: int,
         epoch: int,
         *,
-        wanted: list[FetchedPartition],
+        wanted: list[CachedPartition],
         forgotten: list[FetchKey],
         is_follower: bool,
         uses_topic_ids: bool,
@@ -163,7 +163,7 @@ class FetchSessionCache:
         return FetchContext(session, session.partitions.values(), incremental=True)
 
     def _create(
-        self, wanted: list[FetchedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
+        self, wanted: list[CachedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
     ) -> FetchSession | None:
         if len(self._sessions) >= self._slots_max and not self._evict_for(len(wanted), privileged, now_s):
             return None

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSession
+from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
 from barnabas.replication.state import IllegalTransition
 from barnabas.storage.epoch_cache import EpochEnd
 
@@ -264,7 +264,7 @@ class FetcherMachine:
         self._truncates_on_fetch = truncates_on_fetch
         self._is_throttled = is_throttled
         self._states: dict[TopicPartition, FetchState] = {}
-        self._session = FetchSession()
+        self._session = FetchSessionHandler()
         #: Partitions whose entry in the fetch session may be out of date. Bounded by the partitions.
         self._dirty: dict[TopicPartition, None] = {}
         #: Those not FETCHING: few, and looked at in every step.

@@ -51,7 +51,7 @@ class FetchPlan:
         return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
 
-class FetchSession:
+class FetchSessionHandler:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH

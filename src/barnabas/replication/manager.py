@@ -13,7 +13,7 @@ from barnabas.core.ids import NO_EPOCH, BrokerId, Offset, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from barnabas.replication.early_batches import EarlyBatches, nameless
-from barnabas.replication.fetch_session_cache import FetchedPartition
+from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import IsrSettled, ProposeIsr
@@ -362,7 +362,7 @@ class ReplicaManager:
     def fetch(
         self,
         params: FetchParams,
-        wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]],
+        wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]],
         on_done: Callable[[list[PartitionRead]], None],
     ) -> WaitingFetch | None:
         """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it."""
@@ -407,7 +407,7 @@ class ReplicaManager:
         return None if operation.completed else WaitingFetch(self.fetch_purgatory, operation)
 
     def _read_all(
-        self, params: FetchParams, wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]]
+        self, params: FetchParams, wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
     ) -> tuple[list[PartitionRead], int, bool]:
         """All reads, the bytes that count for `min.bytes`, and whether one of them must be told at once."""
         now_ms = self._clock.now_ms()
@@ -437,7 +437,7 @@ class ReplicaManager:
     def _read_again(
         self,
         params: FetchParams,
-        wanted: Sequence[tuple[FetchedPartition, TopicPartition | ErrorCode]],
+        wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]],
         positions: Sequence[tuple[Partition, int]],
         reads: list[PartitionRead],
         touched: Container[int],
@@ -460,7 +460,7 @@ class ReplicaManager:
     def _read_one(
         self,
         params: FetchParams,
-        want: FetchedPartition,
+        want: CachedPartition,
         tp: TopicPartition,
         left_bytes: int,
         min_one_batch: bool,
@@ -505,7 +505,7 @@ class ReplicaManager:
         return self._is_throttled(partition.tp) and params.replica_id not in partition.machine.isr
 
     def _note_follower(
-        self, partition: Partition, params: FetchParams, want: FetchedPartition, log_end: int, now_ms: int
+        self, partition: Partition, params: FetchParams, want: CachedPartition, log_end: int, now_ms: int
     ) -> None:
         recorded = partition.record_follower_fetch(
             params,
@@ -533,7 +533,7 @@ class ReplicaManager:
         read.preferred_read_replica = preferred
         return read
 
-    def _bytes_ready(self, partition: Partition, params: FetchParams, want: FetchedPartition) -> int | None:
+    def _bytes_ready(self, partition: Partition, params: FetchParams, want: CachedPartition) -> int | None:
         offset = want.fetch_offset
         if partition.log is None or partition.machine.check_leader_epoch(NO_EPOCH, require_leader=False):
             return None  # failed, deleted or stopped

@@ -19,7 +19,7 @@ from barnabas.core.words import (
     MAX_TIMESTAMP,
     READ_COMMITTED,
 )
-from barnabas.replication.fetch_session_cache import FetchedPartition
+from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
 from barnabas.storage.epoch_cache import EpochEnd
@@ -309,7 +309,7 @@ class Partition:
                 raise
         return result
 
-    def read_nothing(self, want: FetchedPartition) -> PartitionRead | None:
+    def read_nothing(self, want: CachedPartition) -> PartitionRead | None:
         """What a follower that has everything is told; None where there may be more to say.
 
         Most partitions of a follower's session, most of the time: the plain way to the same answer is much longer.

@@ -8,8 +8,8 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.replication.fetch_session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
+    CachedPartition,
     FetchContext,
-    FetchedPartition,
     FetchKey,
     FetchSessionCache,
 )
@@ -20,15 +20,15 @@ def cache(slots: int = 10) -> FetchSessionCache:
     return FetchSessionCache(slots_max=slots, eviction_ms=1000, random_id=lambda: next(ids))
 
 
-def partition(number: int, offset: int = 0, topic: str = "t") -> FetchedPartition:
-    return FetchedPartition(FetchKey(topic, number), offset, 1000, -1, -1, -1)
+def partition(number: int, offset: int = 0, topic: str = "t") -> CachedPartition:
+    return CachedPartition(FetchKey(topic, number), offset, 1000, -1, -1, -1)
 
 
 def begin(
     sessions: FetchSessionCache,
     session_id: int,
     epoch: int,
-    wanted: list[FetchedPartition] | None = None,
+    wanted: list[CachedPartition] | None = None,
     forgotten: list[FetchKey] | None = None,
     *,
     is_follower: bool = False,

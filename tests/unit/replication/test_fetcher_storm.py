@@ -16,7 +16,7 @@ from tests.unit.replication.fetch_fakes import find_divergence
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
-from barnabas.replication.fetch_session_cache import FetchedPartition as Wanted
+from barnabas.replication.fetch_session_cache import CachedPartition as Wanted
 from barnabas.replication.fetch_session_cache import FetchKey, FetchSessionCache
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.fetcher_machine import FetchedPartition, OffsetsAnswer

@@ -10,7 +10,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder, plain_batch
-from barnabas.replication.fetch_session_cache import FetchedPartition, FetchKey
+from barnabas.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
@@ -115,7 +115,7 @@ class World:
     def fetch(self, params: FetchParams, offset: int, *, max_bytes: int = 1 << 20) -> list[list[PartitionRead]]:
         """What has been answered: nothing yet, or once."""
         answers: list[list[PartitionRead]] = []
-        want = FetchedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
+        want = CachedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
         self.manager.fetch(params, [(want, TP)], answers.append)
         return answers
 
@@ -123,7 +123,7 @@ class World:
         self, offset: int, *, last_fetched_epoch: int = -1, leader_epoch: int = 0, max_wait_ms: int = 500
     ) -> list[list[PartitionRead]]:
         answers: list[list[PartitionRead]] = []
-        want = FetchedPartition(FetchKey("t", 0), offset, 1 << 20, leader_epoch, last_fetched_epoch, 0)
+        want = CachedPartition(FetchKey("t", 0), offset, 1 << 20, leader_epoch, last_fetched_epoch, 0)
         params = CONSUMER._replace(replica_id=FOLLOWER, max_wait_ms=max_wait_ms)
         self.manager.fetch(params, [(want, TP)], answers.append)
         return answers
@@ -210,7 +210,7 @@ def test_follower_that_waits_is_recorded_when_its_request_comes_and_not_again_wh
 def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     others = [world.add_partition(number) for number in range(1, 5)]
-    wanted = [(FetchedPartition(FetchKey("t", n), 0, 1 << 20, 0, -1, 0), TopicPartition("t", n)) for n in range(5)]
+    wanted = [(CachedPartition(FetchKey("t", n), 0, 1 << 20, 0, -1, 0), TopicPartition("t", n)) for n in range(5)]
     answers: list[list[PartitionRead]] = []
     world.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), wanted, answers.append)
     assert answers == []
@@ -272,7 +272,7 @@ def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp
     world.partition.topic_id = TopicId(b"o" * 16)
     for topic_id, error in ((b"o" * 16, ErrorCode.NONE), (b"n" * 16, ErrorCode.INCONSISTENT_TOPIC_ID)):
         answers: list[list[PartitionRead]] = []
-        want = FetchedPartition(FetchKey(topic_id, 0), 0, 1 << 20, -1, -1, 0)
+        want = CachedPartition(FetchKey(topic_id, 0), 0, 1 << 20, -1, -1, 0)
         world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
         [[read]] = answers
         assert read.error is error
@@ -302,7 +302,7 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
     world.append(100)
     for epoch, error in ((-1, ErrorCode.NONE), (0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         answers: list[list[PartitionRead]] = []
-        want = FetchedPartition(FetchKey("t", 0), 0, 1 << 20, epoch, -1, 0)
+        want = CachedPartition(FetchKey("t", 0), 0, 1 << 20, epoch, -1, 0)
         world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
         [[read]] = answers
         assert read.error is error

@@ -45,10 +45,10 @@ from barnabas.controller.events import (
     UpdateMetadataAnswered,
 )
 from barnabas.controller.isr_machine import IsrMachine
-from barnabas.controller.office import Office, Program, ask, read_leadership, write
-from barnabas.controller.partition_machine import PartitionMachine
+from barnabas.controller.partition_state_machine import PartitionStateMachine
+from barnabas.controller.program import ControllerState, Program, ask, read_leadership, write
 from barnabas.controller.reassignment_machine import ReassignmentMachine
-from barnabas.controller.replica_machine import ReplicaMachine
+from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.takeover import Takeover
 from barnabas.controller.topic_machine import TopicMachine
@@ -61,13 +61,13 @@ from barnabas.core.ids import TopicPartition
 _log = logging.getLogger(__name__)
 
 
-class Work:
+class EventHandlers:
     def __init__(
         self,
-        office: Office,
+        state: ControllerState,
         requests: RequestBatch,
-        partitions: PartitionMachine,
-        replicas: ReplicaMachine,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
         deletions: DeletionMachine,
         reassignments: ReassignmentMachine,
         topics: TopicMachine,
@@ -75,7 +75,7 @@ class Work:
         isr: IsrMachine,
         takeover: Takeover,
     ) -> None:
-        self._office = office
+        self._state = state
         self._requests = requests
         self._partitions = partitions
         self._replicas = replicas
@@ -90,9 +90,9 @@ class Work:
 
     def program(self, event: Event) -> Program[None]:
         if isinstance(event, SettingsChanged):
-            self._office.settings = event.settings
+            self._state.settings = event.settings
             return _nothing()
-        if not self._office.is_active:
+        if not self._state.is_active:
             # API events are answered NOT_CONTROLLER by the machine; the rest concerns only a controller.
             return _nothing()
         if isinstance(event, ApiEvent):
@@ -150,13 +150,13 @@ class Work:
     def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
         """After the requests that the decision led to: whoever hears the reply may rely on them being on their way."""
         self._requests.flush()
-        self._office.emit(Reply(event.token, value))
+        self._state.emit(Reply(event.token, value))
         self.has_replied = True
 
     # --- elections ----------------------------------------------------------------------------------------------------
 
     def _elect_leaders(self, event: ElectLeaders) -> Program[ElectLeadersReply]:
-        context = self._office.context
+        context = self._state.context
         wanted = tuple(context.partitions()) if event.partitions is None else event.partitions
         results: dict[TopicPartition, int | Failure] = {}
         electable: list[TopicPartition] = []
@@ -174,7 +174,7 @@ class Work:
         return ElectLeadersReply({partition: results[partition] for partition in dict.fromkeys(wanted)})
 
     def _why_not_elect(self, partition: TopicPartition, election_type: ElectionType) -> Failure | None:
-        context = self._office.context
+        context = self._state.context
         replicas = context.assignment(partition).replicas
         if not replicas:
             return Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
@@ -194,8 +194,8 @@ class Work:
 
     def _rebalance(self) -> Program[None]:
         """Leaders back to their preferred replicas, on brokers where too many are elsewhere."""
-        context = self._office.context
-        settings = self._office.settings
+        context = self._state.context
+        settings = self._state.settings
         by_preferred: dict[int, list[TopicPartition]] = {}
         for partition in context.partitions():
             replicas = context.assignment(partition).replicas
@@ -211,12 +211,12 @@ class Work:
         yield from self._partitions.to_online(misplaced, Strategy.PREFERRED)
         if settings.auto_leader_rebalance_enable:
             interval_ms = settings.leader_imbalance_check_interval_seconds * 1000
-            self._office.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, interval_ms))
+            self._state.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, interval_ms))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def _list_reassignments(self, event: ListReassignments) -> ListReassignmentsReply:
-        context = self._office.context
+        context = self._state.context
         wanted: Iterable[TopicPartition] = context.reassigning if event.partitions is None else event.partitions
         return ListReassignmentsReply(
             {each: context.assignment(each) for each in wanted if context.assignment(each).is_being_reassigned}
@@ -226,7 +226,7 @@ class Work:
         yield from self._reassignments.from_znode()
 
     def _replicas_deleted(self, event: StopReplicaAnswered) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         failed: list[Replica] = []
         done: list[Replica] = []
         for partition, error in event.partition_errors.items():
@@ -240,7 +240,7 @@ class Work:
 
     def _isr_changes(self) -> Program[None]:
         """Brokers of old releases write ISRs themselves and leave a note."""
-        context = self._office.context
+        context = self._state.context
         [listed] = yield from ask((GetChildren(paths.ISR_CHANGE_NOTIFICATION, watch=IsrChangesNotified()),))
         notes = [f"{paths.ISR_CHANGE_NOTIFICATION}/{name}" for name in listed.children]
         results = yield from ask(Get(path) for path in notes)
@@ -257,7 +257,7 @@ class Work:
         yield from write(Delete(path) for path in notes)
 
     def _allocate_producer_ids(self, event: AllocateProducerIds) -> Program[AllocateProducerIdsReply | Failure]:
-        epoch = self._office.context.broker_epochs.get(event.broker_id)
+        epoch = self._state.context.broker_epochs.get(event.broker_id)
         if epoch is None:
             return Failure(ErrorCode.BROKER_ID_NOT_REGISTERED)
         if epoch != event.broker_epoch:

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Callable
 
-from barnabas.controller import lull as module
-from barnabas.controller.lull import Lull
+from barnabas.controller import deferral as module
+from barnabas.controller.deferral import Deferral
 
 
 class Brokers:
     def __init__(self) -> None:
         self.have_answered = False
-        self.lull = Lull(lambda: self.have_answered)
+        self.deferral = Deferral(lambda: self.have_answered)
         self.done: list[str] = []
 
     def put_off(self, name: str) -> None:
-        self.lull.await_quiet(lambda: self.done.append(name))
+        self.deferral.await_quiet(lambda: self.done.append(name))
 
 
 def on_a_loop(story: Callable[[Brokers], None]) -> None:
@@ -27,12 +27,12 @@ def on_a_loop(story: Callable[[Brokers], None]) -> None:
 def test_work_waits_until_all_have_answered() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("ISRs")
-        brokers.lull.look()
+        brokers.deferral.look()
         assert brokers.done == []
         brokers.have_answered = True
-        brokers.lull.look()
+        brokers.deferral.look()
         assert brokers.done == ["ISRs"]
-        brokers.lull.look()
+        brokers.deferral.look()
         assert brokers.done == ["ISRs"]
         brokers.put_off("more")
         assert brokers.done == ["ISRs", "more"], "there is nobody to wait for"
@@ -43,13 +43,13 @@ def test_work_waits_until_all_have_answered() -> None:
 def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("first")
-        brokers.lull.hurry()
+        brokers.deferral.hurry()
         brokers.put_off("second")
         assert brokers.done == ["first", "second"]
-        brokers.lull.rest()
+        brokers.deferral.rest()
         brokers.put_off("third")
         assert brokers.done == ["first", "second"]
-        brokers.lull.drop()
+        brokers.deferral.drop()
 
     on_a_loop(story)
 
@@ -57,7 +57,7 @@ def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
 def test_broker_that_does_not_answer_is_waited_for_once() -> None:
     async def run() -> None:
         brokers, first = Brokers(), asyncio.Event()
-        brokers.lull.await_quiet(first.set)
+        brokers.deferral.await_quiet(first.set)
         async with asyncio.timeout(module.PATIENCE_S * 20):
             await first.wait()
         brokers.put_off("next")
@@ -69,10 +69,10 @@ def test_broker_that_does_not_answer_is_waited_for_once() -> None:
 def test_work_that_nobody_wants_any_more_is_not_done() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("of a session that is over")
-        brokers.lull.drop()
+        brokers.deferral.drop()
         brokers.have_answered = True
-        brokers.lull.look()
-        brokers.lull.hurry()
+        brokers.deferral.look()
+        brokers.deferral.hurry()
         assert brokers.done == []
 
     on_a_loop(story)

@@ -40,7 +40,7 @@ class ControllerMoved(BarnabasError):
 
 
 @dataclass(slots=True)
-class Office:
+class ControllerState:
     settings: ControllerSettings
     #: Ids for topics that have none.
     new_topic_id: Callable[[], TopicId]
@@ -64,7 +64,7 @@ def ask(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
 
 
 def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
-    """Answers to writes that only a controller in office may make."""
+    """Answers to writes that only the current controller may make."""
     wanted = tuple(operations)
     if not wanted:
         return ()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from barnabas.controller import elections
 from barnabas.controller.effects import Failure
 from barnabas.controller.elections import Outcome, Strategy
-from barnabas.controller.office import Office, Program, ask, read_leadership, write
+from barnabas.controller.program import ControllerState, Program, ask, read_leadership, write
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import PartitionState
 from barnabas.coordination import paths
@@ -28,18 +28,18 @@ UNCLEAN_SETTING = "unclean.leader.election.enable"
 Elected = dict[TopicPartition, LeaderAndIsr | Failure]
 
 
-class PartitionMachine:
-    def __init__(self, office: Office, requests: RequestBatch) -> None:
-        self._office = office
+class PartitionStateMachine:
+    def __init__(self, state: ControllerState, requests: RequestBatch) -> None:
+        self._state = state
         self._requests = requests
 
     @property
     def _epoch(self) -> int:
-        return self._office.context.epoch
+        return self._state.context.epoch
 
     def initialize(self) -> None:
         """The state of every partition as a new controller finds it."""
-        context = self._office.context
+        context = self._state.context
         for partition in context.partitions():
             leadership = context.leadership.get(partition)
             if leadership is None:
@@ -52,19 +52,19 @@ class PartitionMachine:
 
     def to_new(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._office.context.move_partition(partition, PartitionState.NEW)
+            self._state.context.move_partition(partition, PartitionState.NEW)
 
     def to_offline(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._office.context.move_partition(partition, PartitionState.OFFLINE)
+            self._state.context.move_partition(partition, PartitionState.OFFLINE)
 
     def to_non_existent(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._office.context.move_partition(partition, PartitionState.NON_EXISTENT)
+            self._state.context.move_partition(partition, PartitionState.NON_EXISTENT)
 
     def bring_online(self, topic: str | None = None) -> Program[Elected]:
         """A leader for every partition that has none and whose topic is to stay."""
-        context = self._office.context
+        context = self._state.context
         waiting = [
             partition
             for partition in context.partitions_in(PartitionState.NEW, PartitionState.OFFLINE, topic=topic)
@@ -74,7 +74,7 @@ class PartitionMachine:
 
     def to_online(self, partitions: Sequence[TopicPartition], strategy: Strategy) -> Program[Elected]:
         """Elects leaders. Those that cannot have one keep their state, and say why."""
-        context = self._office.context
+        context = self._state.context
         new: list[TopicPartition] = []
         others: list[TopicPartition] = []
         for partition in partitions:
@@ -92,7 +92,7 @@ class PartitionMachine:
 
     def _first_leaders(self, partitions: Sequence[TopicPartition]) -> Program[Elected]:
         """The first live replica leads, all live ones are in sync: there is nothing to be behind of."""
-        context = self._office.context
+        context = self._state.context
         results: Elected = {}
         wanted: dict[TopicPartition, LeaderAndIsr] = {}
         for partition in partitions:
@@ -130,7 +130,7 @@ class PartitionMachine:
     # --- elections ----------------------------------------------------------------------------------------------------
 
     def _elect(self, partitions: Sequence[TopicPartition], strategy: Strategy) -> Program[Elected]:
-        context = self._office.context
+        context = self._state.context
         results: Elected = {}
         known = {each: context.leadership[each] for each in partitions if each in context.leadership}
         remaining = list(partitions)
@@ -154,7 +154,7 @@ class PartitionMachine:
         strategy: Strategy,
         results: Elected,
     ) -> Program[dict[TopicPartition, Outcome]]:
-        context = self._office.context
+        context = self._state.context
         electable: list[TopicPartition] = []
         for partition in partitions:
             state = known.get(partition)
@@ -188,7 +188,7 @@ class PartitionMachine:
         self, partitions: Iterable[TopicPartition], known: dict[TopicPartition, LeaderAndIsr]
     ) -> Program[frozenset[str]]:
         """Of the topics with no live in-sync replica, those that rather lose records than wait."""
-        context = self._office.context
+        context = self._state.context
         topics = list(
             dict.fromkeys(
                 partition.topic
@@ -198,7 +198,7 @@ class PartitionMachine:
         )
         config_paths = [paths.config_entity(paths.TOPICS, topic) for topic in topics]
         results = yield from ask(Get(path) for path in config_paths)
-        default = str(self._office.settings.unclean_leader_election_enable).lower()
+        default = str(self._state.settings.unclean_leader_election_enable).lower()
         allowed = []
         for topic, path, result in zip(topics, config_paths, results, strict=True):
             settings = decode_config(path, result.data)
@@ -216,7 +216,7 @@ class PartitionMachine:
             if outcome.leadership is not None
         }
         written = yield from write_leadership(wanted)
-        context = self._office.context
+        context = self._state.context
         again = []
         for partition, leadership in written.items():
             if isinstance(leadership, LeaderAndIsr):

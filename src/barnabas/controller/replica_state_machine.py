@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from barnabas.controller.context import Replica
-from barnabas.controller.office import Office, Program, read_leadership
-from barnabas.controller.partition_machine import write_leadership
+from barnabas.controller.partition_state_machine import write_leadership
+from barnabas.controller.program import ControllerState, Program, read_leadership
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import ReplicaState
 from barnabas.coordination.operations import ZkCode
@@ -15,14 +15,14 @@ from barnabas.core.ids import TopicPartition
 _log = logging.getLogger(__name__)
 
 
-class ReplicaMachine:
-    def __init__(self, office: Office, requests: RequestBatch) -> None:
-        self._office = office
+class ReplicaStateMachine:
+    def __init__(self, state: ControllerState, requests: RequestBatch) -> None:
+        self._state = state
         self._requests = requests
 
     def initialize(self) -> None:
         """The state of every replica as a new controller finds it."""
-        context = self._office.context
+        context = self._state.context
         for replica in context.replicas_of(context.partitions()):
             # On a dead broker a deletion may have been under way: ineligible is the safe side, from where both
             # offline and online can be reached.
@@ -31,7 +31,7 @@ class ReplicaMachine:
 
     def to_new(self, replicas: Iterable[Replica]) -> None:
         """They are told whom to follow, if there is a leader."""
-        context = self._office.context
+        context = self._state.context
         for replica in replicas:
             leadership = context.leadership.get(replica.partition)
             if leadership is not None and leadership.leader == replica.broker:
@@ -42,7 +42,7 @@ class ReplicaMachine:
                 self._tell(replica, leadership, is_new=True)
 
     def to_online(self, replicas: Iterable[Replica]) -> None:
-        context = self._office.context
+        context = self._state.context
         for replica in replicas:
             before = context.replica_state(replica)
             context.move_replica(replica, ReplicaState.ONLINE)
@@ -53,7 +53,7 @@ class ReplicaMachine:
 
     def to_offline(self, replicas: Sequence[Replica]) -> Program[None]:
         """They are told to stop, and leave the ISR, which their leaders hear of."""
-        context = self._office.context
+        context = self._state.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in replicas:
             self._requests.add_stop_replica(replica.broker, replica.partition, delete=False)
@@ -68,29 +68,29 @@ class ReplicaMachine:
 
     def to_deletion_started(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
-            self._office.context.move_replica(replica, ReplicaState.DELETION_STARTED)
+            self._state.context.move_replica(replica, ReplicaState.DELETION_STARTED)
             self._requests.add_stop_replica(replica.broker, replica.partition, delete=True)
 
     def to_deletion_successful(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
-            self._office.context.move_replica(replica, ReplicaState.DELETION_SUCCESSFUL)
+            self._state.context.move_replica(replica, ReplicaState.DELETION_SUCCESSFUL)
 
     def to_deletion_ineligible(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
-            self._office.context.move_replica(replica, ReplicaState.DELETION_INELIGIBLE)
+            self._state.context.move_replica(replica, ReplicaState.DELETION_INELIGIBLE)
 
     def to_non_existent(self, replicas: Iterable[Replica]) -> None:
-        context = self._office.context
+        context = self._state.context
         for replica in replicas:
             context.move_replica(replica, ReplicaState.NON_EXISTENT)
             context.assign(replica.partition, context.assignment(replica.partition).without(replica.broker))
 
     def _tell(self, replica: Replica, leadership: LeaderAndIsr, *, is_new: bool) -> None:
-        assignment = self._office.context.assignment(replica.partition)
+        assignment = self._state.context.assignment(replica.partition)
         self._requests.add_leader_and_isr((replica.broker,), replica.partition, leadership, assignment, is_new=is_new)
 
     def _leave_isr(self, broker: int, partitions: Iterable[TopicPartition]) -> Program[None]:
-        context = self._office.context
+        context = self._state.context
         known = {each: context.leadership[each] for each in partitions if each in context.leadership}
         while known:
             wanted = {
@@ -115,7 +115,7 @@ class ReplicaMachine:
                     self._announce(partition, state, besides=broker)
 
     def _announce(self, partition: TopicPartition, state: LeaderAndIsr, *, besides: int) -> None:
-        context = self._office.context
+        context = self._state.context
         context.leadership[partition] = state
         assignment = context.assignment(partition)
         recipients = [each for each in assignment.replicas if each != besides]

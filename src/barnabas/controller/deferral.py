@@ -13,8 +13,8 @@ from collections.abc import Callable
 PATIENCE_S = 0.5
 
 
-class Lull:
-    """At most one thing waits, as the controller does one thing at a time."""
+class Deferral:
+    """What is put off. At most one thing waits, as the controller does one thing at a time."""
 
     def __init__(self, is_quiet: Callable[[], bool]) -> None:
         """`is_quiet`: everybody has answered."""
