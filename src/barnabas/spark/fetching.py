@@ -77,6 +77,15 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
             arrived.get_nowait()
 
 
+def read_ranges(
+    options: SourceOptions, wanted: Sequence[OffsetRange], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Those of several small ranges, one after the other, with one client for all."""
+    with BlockingClient(options.client()) as client:
+        for each in wanted:
+            yield from read_little(client, options, each, columns)
+
+
 def read_little(
     client: BlockingClient, options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:

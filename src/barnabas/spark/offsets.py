@@ -128,6 +128,29 @@ def _pieces(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
             yield replace(whole, from_offset=begin, until_offset=end)
 
 
+#: So many tasks keep the cores of most clusters busy; where partitions are more, small ones share a task.
+TASKS_BEFORE_SHARING: Final = 64
+#: A task with so many records is worth what a task costs.
+SHARED_RECORDS_MAX: Final = 100_000
+
+
+def in_tasks(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: a range, or several small ones where there are very many. In order, and none is divided."""
+    if len(ranges) <= TASKS_BEFORE_SHARING:
+        return [(each,) for each in ranges]
+    enough = min(SHARED_RECORDS_MAX, sum(each.size for each in ranges) // TASKS_BEFORE_SHARING)
+    tasks: list[tuple[OffsetRange, ...]] = []
+    shared: list[OffsetRange] = []
+    records = 0
+    for each in ranges:
+        if shared and records + each.size > enough:
+            tasks.append(tuple(shared))
+            shared, records = [], 0
+        shared.append(each)
+        records += each.size
+    return [*tasks, tuple(shared)]
+
+
 def rate_limited(start: Offsets, latest: Offsets, *, new_from: Offsets, limit: int) -> dict[TopicPartition, int]:
     """How far `maxOffsetsPerTrigger` lets a trigger go: partitions get their share by what waits in each."""
     begins = {partition: start.get(partition, new_from.get(partition, 0)) for partition in latest}

@@ -32,6 +32,7 @@ from barnabas.spark.offsets import (
     OffsetRange,
     TriggerDelay,
     from_json,
+    in_tasks,
     plan_ranges,
     rate_limited,
     report_data_loss,
@@ -54,11 +55,13 @@ class RangePartition(InputPartition):
 
 def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, RangePartition):  # a query without partitions gets an empty one of Spark's own
-        from barnabas.spark.fetching import read_range
+        from barnabas.spark.fetching import read_range, read_ranges
 
         keep_imports()
-        for each in partition.ranges:
-            yield from read_range(options, each, columns)
+        if len(partition.ranges) == 1:
+            yield from read_range(options, partition.ranges[0], columns)
+        else:
+            yield from read_ranges(options, partition.ranges, columns)
 
 
 class BarnabasReader(DataSourceReader):
@@ -82,7 +85,8 @@ class BarnabasReader(DataSourceReader):
             min_partitions=self._options.min_partitions,
             max_records=self._options.records_per_task,
         )
-        return [RangePartition((each,)) for each in split]
+        tasks = [(each,) for each in split] if self._options.is_divided else in_tasks(split)
+        return [RangePartition(each) for each in tasks]
 
     def _ranges(self, lookup: OffsetLookup) -> list[OffsetRange]:
         bounds, options = self._bounds, self._options
@@ -244,7 +248,8 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
         rows = self._driver_reads.read(split)
         if rows is None:
-            return [RangePartition((each,)) for each in split]
+            tasks = [(each,) for each in split] if self._options.is_divided else in_tasks(split)
+            return [RangePartition(each) for each in tasks]
         HasRows.hold(self, rows)
         # One task for all. Spark gives it the rows; a task that does not find them reads the ranges, all of them.
         return [RangePartition(tuple(split))]

@@ -15,7 +15,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import fetching
-from barnabas.spark.fetching import read_range
+from barnabas.spark.fetching import read_range, read_ranges
 from barnabas.spark.offsets import DataLoss, OffsetRange
 from barnabas.spark.options import source_options
 
@@ -165,6 +165,16 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytes
     with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
         read(b"2" * 16, fail=True)
     assert read(b"2" * 16, fail=False) == 0
+
+
+def test_several_ranges_of_a_task_are_read_with_one_client(monkeypatch: pytest.MonkeyPatch):
+    script = Script([answer(batch(0, 10)), answer(batch(20, 5))])
+    opened: list[Script] = []
+    monkeypatch.setattr(fetching, "BlockingClient", lambda config: opened.append(script) or script)
+    wanted = [OffsetRange(PARTITION, 2, 10), OffsetRange(PARTITION, 20, 25)]
+    rows = read_ranges(OPTIONS, wanted, ("offset",))
+    assert [row for part in rows for row in part.column("offset").to_pylist()] == [*range(2, 10), *range(20, 25)]
+    assert (opened, script.closed) == ([script], True)
 
 
 def test_a_batch_larger_than_a_fetch_is_asked_for_again_with_more_room(read: Read):

@@ -24,10 +24,13 @@ from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.lookup import check_covers
 from barnabas.spark.offsets import (
+    SHARED_RECORDS_MAX,
+    TASKS_BEFORE_SHARING,
     DataLoss,
     OffsetRange,
     TriggerDelay,
     from_json,
+    in_tasks,
     plan_ranges,
     rate_limited,
     split_ranges,
@@ -83,6 +86,23 @@ def test_a_batch_is_divided_by_size_where_no_option_says_how():
     assert tasks(10_000_000, minPartitions="1") == 1  # for those who need the order
     assert tasks(10_000_000, minPartitions="5") == 4
     assert tasks(10_000_000, maxRecordsPerPartition="500000") == 20
+
+
+@given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=400))
+def test_small_ranges_share_a_task_where_there_are_very_many(sizes: list[int]):
+    ranges = [OffsetRange(TopicPartition("t", index), 0, size) for index, size in enumerate(sizes)]
+    tasks = in_tasks(ranges)
+    assert [each for task in tasks for each in task] == ranges, "each once, in order"
+    if len(ranges) <= TASKS_BEFORE_SHARING:
+        assert all(len(task) == 1 for task in tasks)
+    else:
+        assert len(tasks) >= TASKS_BEFORE_SHARING
+    assert all(sum(each.size for each in task) <= SHARED_RECORDS_MAX for task in tasks if len(task) > 1)
+
+
+def test_a_thousand_small_partitions_are_some_tasks():
+    ranges = [OffsetRange(TopicPartition("t", index), 0, 50) for index in range(1000)]
+    assert len(in_tasks(ranges)) == 67
 
 
 def test_split_follows_size():
