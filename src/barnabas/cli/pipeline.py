@@ -48,6 +48,12 @@ def command(
         list[str] | None, typer.Option(metavar="NAME", help="Reset this dataset, and compute it again.")
     ] = None,
     full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Reset and compute everything.")] = False,
+    sinks_again: Annotated[
+        bool,
+        typer.Option(
+            "--sinks-again", help="With --full-refresh-all: write all rows again into sinks, which you have emptied."
+        ),
+    ] = False,
     trigger_interval_ms: Annotated[
         int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")
     ] = 500,
@@ -109,6 +115,7 @@ def command(
             refresh=tuple(refresh or ()),
             full_refresh=tuple(full_refresh or ()),
             full_refresh_all=full_refresh_all,
+            sinks_again=sinks_again,
             trigger_ms=trigger_interval_ms,
             views_s=refresh_views_s,
             failures_max=failures_max,

@@ -126,8 +126,9 @@ def _task() -> TaskContext:
 def _micro_batch(options: SinkOptions) -> BatchOf:
     context = _task()
     query = context.getLocalProperty(QUERY_ID)
-    batch = context.getLocalProperty(BATCH_ID)
-    if batch is None:
+    # A Spark Connect server runs what `foreachBatch` starts elsewhere than its batch: there it has to be told.
+    batch = context.getLocalProperty(BATCH_ID) or options.batch_id
+    if not batch:
         raise ConfigError(
             "the sink finds no batch id: queries in micro-batches have one, and writes within foreachBatch"
         )
@@ -136,7 +137,7 @@ def _micro_batch(options: SinkOptions) -> BatchOf:
             raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
         known_by = f"{options.checkpoint_location}\0{options.query_name}"
         query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
-    run = (context.getLocalProperty(RUN_ID) or "0")[:8]
+    run = (options.run_id or context.getLocalProperty(RUN_ID) or "0")[:8]
     return BatchOf(query, run, int(batch), STREAM)
 
 

@@ -47,6 +47,8 @@ OPTIONS: Final = (
     "transactionalIdPrefix",
     "onLostTransactions",
 )
+#: Not for users: `sinks.topic` with output mode update sets them.
+BATCH_ID, RUN_ID = "__batchId", "__runId"
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
     "key.serializer": "keys are written as they are: cast the column",
@@ -74,6 +76,9 @@ class SinkOptions:
     #: Identity of a query that Spark gives no id: where its checkpoint is, and its name.
     checkpoint_location: str = ""
     query_name: str = ""
+    #: Of a micro-batch that is written within `foreachBatch`, where Spark itself does not tell tasks.
+    batch_id: str = ""
+    run_id: str = ""
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -119,6 +124,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         on_lost=_one_of(given, "onLostTransactions", FAIL, (FAIL, REWRITE, SKIP)),
         checkpoint_location=given.get("checkpointlocation", ""),
         query_name=given.get("queryname", ""),
+        batch_id=given.get(BATCH_ID.lower(), ""),
+        run_id=given.get(RUN_ID.lower(), ""),
     )
 
 

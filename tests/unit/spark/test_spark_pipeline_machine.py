@@ -13,8 +13,9 @@ from rich.console import Console
 
 from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
 from barnabas.spark.pipelines.database import Database, DatabaseError
+from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
-from barnabas.spark.pipelines.runner import innermost, plain_message
+from barnabas.spark.pipelines.runner import innermost, once_each, plain_message
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
 from barnabas.spark.pipelines.sources.sql_query import SqlQuery, bounds
@@ -239,3 +240,13 @@ def test_synthetic_rows_come_by_the_clock_and_stop_where_they_should() -> None:
     for wrong in ("dice", "uniform:6", "choices:a"):
         with pytest.raises(ValueError, match=r"uniform|one of"):
             Plan.parse({"columns": json.dumps({"a": wrong})})
+
+
+def test_a_failure_that_spark_tells_again_and_again_is_told_once() -> None:
+    reason = "column n is int in the table and string in the rows"
+    told = [f"Flow a has FAILED: {reason}", f"Flow a has FAILED: {reason}", reason, "", "Run has FAILED"]
+    assert once_each(told) == [f"Flow a has FAILED: {reason}", "Run has FAILED"]
+
+
+def test_columns_of_the_live_view_have_names_of_their_own() -> None:
+    assert len(set(HEADERS)) == len(HEADERS)

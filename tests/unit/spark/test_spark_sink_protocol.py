@@ -404,6 +404,33 @@ def test_the_next_batch_write_finishes_one_whose_driver_died_after_deciding(quer
     assert decisions(query) == {}
 
 
+def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_says(query: Query) -> None:
+    """Over Spark Connect, a write within foreachBatch has no properties of its query."""
+
+    def write(batch: int, run: str) -> None:
+        known_by = {
+            "queryName": "q",
+            "checkpointLocation": f"/state/{query.name}",
+            "__batchId": str(batch),
+            "__runId": run,
+        }
+        writer = sink.batch_writer(query.options | known_by, SCHEMA, False)
+        query.monkeypatch.setattr(sink, "_task", lambda: Untold())
+        rows = pa.record_batch([pa.array(rows_of(batch, 0), pa.string())], names=["value"])
+        writer.commit([writer.write(iter([rows]))])
+
+    class Untold(Task):
+        def __init__(self) -> None:
+            super().__init__("", "", 0, 0, 0)
+            self._properties = {}
+
+    write(0, "first")
+    write(1, "first")
+    write(1, "second")
+    write(2, "second")
+    assert query.seen() == all_of(0, 1, 2, tasks=1)
+
+
 def decisions(query: Query) -> dict[str, object]:
     """Unfinished batch writes."""
     found = Link(sink.parse(query.options).client)

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, StructType
 
 _CONTEXT: Final = "PipelineAnalysisContext"
 _KNOWN: Final = "_barnabas_known"
+_READS: Final = "_barnabas_reads"
 
 
 class UnknownSchema(ValueError):
@@ -65,18 +66,49 @@ def remember_flows(registry: Any) -> None:
     if hasattr(registry, _KNOWN):
         return
     known: dict[str, DataFrame] = {}
+    reads: dict[str, set[str]] = {}
     setattr(registry, _KNOWN, known)
+    setattr(registry, _READS, reads)
     register: Callable[[Any], None] = registry.register_flow
 
     def register_flow(flow: Any) -> None:
         def remembered() -> DataFrame:
             df: DataFrame = flow.func()
             known.setdefault(_short(flow.target), df)
+            client = getattr(df.sparkSession, "client", None) if _is_remote(df) else None
+            if client is not None:
+                remote: Any = df
+                reads.setdefault(_short(flow.name), set()).update(_tables_in(remote._plan.to_proto(client)))
             return df
 
-        register(dataclasses.replace(flow, func=remembered))
+        try:
+            register(dataclasses.replace(flow, func=remembered))
+        except AnalysisException as error:
+            raise UnknownSchema(f"{_place_of(flow)}{_advice(error)}{error}") from error
 
     registry.register_flow = register_flow
+
+
+def _place_of(flow: Any) -> str:
+    place = getattr(flow, "source_code_location", None)
+    where = f" ({place.filename}:{place.line_number})" if place is not None else ""
+    return f"flow {_short(flow.name)}{where}: "
+
+
+def _advice(error: AnalysisException) -> str:
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return ""
+    return (
+        "Spark looks for a table at once, which another flow of this pipeline is yet to make: withWatermark, na.fill and a few "
+        "others make it look. Put withWatermark right behind the source, in the flow that reads it (for example "
+        "sources.topic(…).stream().withWatermark(…)), and write the others with select: "
+    )
+
+
+def tables_read(registry: Any) -> dict[str, set[str]]:
+    """What each flow names as a table, by the flow's name."""
+    found: dict[str, set[str]] = getattr(registry, _READS, {})
+    return found
 
 
 def remember_active_flows() -> None:
@@ -127,6 +159,21 @@ def _known_datasets() -> dict[str, DataFrame]:
 
 def _short(name: str) -> str:
     return name.rpartition(".")[2].strip("`")
+
+
+def _tables_in(message: Any) -> Iterator[str]:
+    """The names of tables in a plan."""
+    import pyspark.sql.connect.proto as pb2
+
+    if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":
+        if message.read.WhichOneof("read_type") == "named_table":
+            yield _short(message.read.named_table.unparsed_identifier)
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for one in [value] if hasattr(value, "ListFields") else value:
+            yield from _tables_in(one)
 
 
 def _put_in_place(message: Any, known: dict[str, DataFrame], client: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 
@@ -51,9 +51,11 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool) -
         raise PipelineFailed(f"{chosen.name} is running already, as process {known.pid}")
     mode = "continuous" if options.continuous else "once"
     began = live.now()
-    report = Report(
-        Status(chosen.name, mode, master, _own_pid(), began, began), chosen.progress_file, as_json_lines=as_json_lines
-    )
+    first = Status(chosen.name, mode, master, _own_pid(), began, began)
+    if known is not None:
+        # What is known of flows stays until there is something newer: they may have nothing to do.
+        first.flows = {name: replace(each, state="QUEUED", message="") for name, each in known.flows.items()}
+    report = Report(first, chosen.progress_file, as_json_lines=as_json_lines)
     with report.shown(), _signals() as on_signal:
         try:
             with session.start(chosen, master) as spark:

@@ -6,6 +6,7 @@ sinks.delta("/lake/orders").writer(orders, checkpoint="/state/o").start()   # wi
 """
 
 import importlib
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ _registered: "WeakKeyDictionary[SparkSession, set[str]]" = WeakKeyDictionary()
 _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
 _groups: list[tuple[str, str]] = []
+#: Sinks of the pipeline that is being defined, by name.
+_sinks: list[str] = []
 _pipeline: str | None = None
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
@@ -46,6 +49,7 @@ def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) ->
     global _pipeline
     _before_run.clear()
     _groups.clear()
+    _sinks.clear()
     _client_settings.update(client_settings or {})
     _pipeline = pipeline
     try:
@@ -77,6 +81,10 @@ def note_group(bootstrap: str, group: str) -> None:
 
 def groups() -> list[tuple[str, str]]:
     return list(_groups)
+
+
+def sinks() -> list[str]:
+    return list(_sinks)
 
 
 def prepare() -> None:
@@ -132,6 +140,8 @@ class Sink:
             self.register(active_session())
         if self.prepare is not None:
             before_run(self.prepare)
+        if pipeline_name() is not None:
+            _sinks.append(name)
         dp.create_sink(name, self.format, dict(self.options))
 
     def writer(
@@ -151,10 +161,13 @@ class Sink:
 
     def _updating(self, frame: "DataFrame", checkpoint: str, query_name: str) -> "DataStreamWriter":
         """Spark refuses output mode update to sinks in Python; each micro-batch as a batch write of its own, it takes."""
-        options = {**self.options, "queryName": query_name}
+        from barnabas.spark.sink_options import BATCH_ID, RUN_ID
 
-        def append(rows: "DataFrame", _: int) -> None:
-            rows.write.format("barnabas").options(**options).mode("append").save()
+        known_by = {"queryName": query_name, "checkpointLocation": checkpoint, RUN_ID: uuid.uuid4().hex}
+        options = {**self.options, **known_by}
+
+        def append(rows: "DataFrame", batch: int) -> None:
+            rows.write.format("barnabas").options(**options, **{BATCH_ID: str(batch)}).mode("append").save()
 
         writer = frame.writeStream.foreachBatch(append).outputMode("update").queryName(query_name)
         return writer.option("checkpointLocation", checkpoint)

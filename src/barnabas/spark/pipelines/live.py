@@ -11,7 +11,7 @@ from rich.text import Text
 
 from barnabas.spark.pipelines.events import FlowStatus, Status
 
-HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "state", "watermark")
+HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "kept", "watermark")
 EXPECTATION_HEADERS: Final = ("flow", "expectation", "action", "passed", "failed")
 _COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow"}
 

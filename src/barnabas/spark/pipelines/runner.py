@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class RunOptions:
     refresh: Sequence[str] = ()
     full_refresh: Sequence[str] = ()
     full_refresh_all: bool = False
+    #: A full refresh of everything writes all rows again, also into sinks, which keep what they have.
+    sinks_again: bool = False
     #: Continuous: the least time between two batches of a flow.
     trigger_ms: int = 500
     #: Continuous: how often materialized views are made anew.
@@ -71,6 +73,8 @@ class Runner:
         self._told = told
         self._stopping = threading.Event()
         self._batches: dict[str, int] = {}
+        #: Tables that the code of each flow names.
+        self._reads: dict[str, set[str]] = {}
 
     def stop(self) -> None:
         self._stopping.set()
@@ -81,10 +85,13 @@ class Runner:
         end = self._session.on_progress(self._take_progress)
         try:
             graph_id = self._define()
+            _check_sinks(options)
             if not options.dry:
                 connector.prepare()
             try:
                 self._once(graph_id, options)
+                if not options.dry and not options.continuous:
+                    self._catch_up(graph_id, options)
             except PipelineFailed:
                 # A flow that failed while it caught up is tried again below; a graph that makes no sense is not.
                 if not options.continuous or not self._session.has_started(graph_id):
@@ -103,7 +110,7 @@ class Runner:
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
         from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
-        from barnabas.spark.pipelines._schema import remember_flows
+        from barnabas.spark.pipelines._schema import remember_flows, tables_read
 
         spark = self._session.spark
         defining = connector.defining(self._project.name, self._project.client_settings())
@@ -115,6 +122,7 @@ class Runner:
             registry = SparkConnectGraphElementRegistry(spark, graph_id)
             remember_flows(registry)
             _read_definitions(self._project, registry, spark, graph_id)
+            self._reads = tables_read(registry)
         return graph_id
 
     def _changeable(self) -> dict[str, str]:
@@ -139,7 +147,37 @@ class Runner:
                     if event is not None and not over and not quiet:
                         self._told(event)
         except PipelineFailed as failed:
-            raise PipelineFailed("\n".join([*reasons, str(failed)])) from failed
+            raise PipelineFailed("\n".join(once_each([*reasons, str(failed)]))) from failed
+
+    def _catch_up(self, graph_id: str, options: RunOptions) -> None:
+        """Run again while a flow may have started before its input had been read.
+
+        Where a table is there from an earlier run, Spark may resolve what a flow reads (`withColumn` and others do that) before
+        it knows that the table is a dataset of this pipeline: the flow does not wait for it.
+        """
+        again = replace(options, full_refresh=(), full_refresh_all=False)
+        early = self._early(graph_id)
+        # A chain of such flows gets one further with each run.
+        for number in range(len(early)):
+            what = f"{', '.join(sorted(early))} may have started before what they read: run {number + 2} of this start"
+            self._told(RunState(now(), "RUNNING", what))
+            self._once(self._define(), again)
+
+    def _early(self, graph_id: str) -> set[str]:
+        """Streaming flows that read a dataset of the pipeline which Spark does not count as their input."""
+        self._session.activate()
+        graph = self._session.execution(graph_id).pipelineExecution().graphExecution().get().graphForExecution()
+        flows = graph.resolvedFlows()  # those of views as well: what reads a view waits for what the view reads
+        each = [flows.apply(number) for number in range(flows.size())]
+        datasets = {short_name(flow.destinationIdentifier().toString()) for flow in each}
+        found = set()
+        for flow in each:
+            name = short_name(flow.identifier().toString())
+            inputs = flow.inputs().toList()
+            known = {short_name(inputs.apply(number).toString()) for number in range(inputs.size())}
+            if (self._reads.get(name, set()) & datasets) - known:
+                found.add(name)
+        return found
 
     def _messages(self, graph_id: str, options: RunOptions) -> Iterator[str]:
         """Start a run, and yield what Spark says of it until it is over.
@@ -285,6 +323,15 @@ def _check(options: RunOptions) -> None:
         raise PipelineFailed("a full refresh of everything leaves nothing for --refresh and --full-refresh to choose")
 
 
+def _check_sinks(options: RunOptions) -> None:
+    if options.full_refresh_all and not options.sinks_again and (sinks := connector.sinks()):
+        raise PipelineFailed(
+            f"a full refresh of everything would write all rows again into {', '.join(sinks)}, which keep what they have: "
+            "every row would be there twice. Empty them first, and give --sinks-again; or reset tables alone, with "
+            "--full-refresh NAME"
+        )
+
+
 @contextmanager
 def _failing_well() -> Iterator[None]:
     """Spark's errors as one of ours, without the stack of the JVM."""
@@ -317,6 +364,12 @@ def plain_message(text: str) -> str:
             break
         kept.append(line)
     return "\n".join(kept).strip()
+
+
+def once_each(reasons: Sequence[str]) -> list[str]:
+    """Spark tells of a failure at each attempt, and again at the end: each once, and none that another one tells as a part."""
+    found = list(dict.fromkeys(reason.strip() for reason in reasons if reason.strip()))
+    return [one for one in found if not any(one != other and one in other for other in found)]
 
 
 def _reason(execution: Any) -> str:

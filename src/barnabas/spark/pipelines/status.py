@@ -46,7 +46,7 @@ def is_running(status: Status) -> bool:
 class GroupLag:
     group: str
     bootstrap: str
-    #: Records behind the end, over all partitions; None if the cluster does not answer.
+    #: Records behind the end, over all partitions; None if the cluster does not answer, or knows of no such group.
     lag: int | None
     error: str = ""
 
@@ -57,6 +57,8 @@ async def group_lag(bootstrap: str, group: str, settings: Mapping[str, str]) -> 
     try:
         async with Cluster(config) as cluster:
             committed = await committed_offsets(cluster, group)
+            if not committed:
+                return GroupLag(group, bootstrap, None, "nothing is committed yet")
             ends = await list_offsets(cluster, dict.fromkeys(committed, LATEST))
     except ClientError as error:
         return GroupLag(group, bootstrap, None, str(error))
