@@ -229,6 +229,23 @@ def test_rows_that_a_table_cannot_take_are_refused_before_they_are_written(uri: 
     assert ask(uri, "SELECT id, n, price::text, more FROM strict") == [(1, None, "1.25", "x")]
 
 
+def test_numbers_of_any_size_are_decimals(uri: str) -> None:
+    ask(
+        uri,
+        "CREATE TABLE numbers (a NUMERIC(8,2), b NUMERIC, c NUMERIC(60,2))",
+        "INSERT INTO numbers VALUES (1.25, 0.000000001, 7), (-3, 12345678901234567890, NULL)",
+    )
+    source = SqlSource(CaseInsensitiveDict({"uri": uri, "table": "numbers"}))
+    schema = source.schema()
+    assert [field.dataType.simpleString() for field in schema] == ["decimal(8,2)", "decimal(38,18)", "decimal(38,18)"]
+    reader = source.reader(schema)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows == [
+        {"a": Decimal("1.25"), "b": Decimal("0.000000001"), "c": Decimal(7)},
+        {"a": Decimal(-3), "b": Decimal(12345678901234567890), "c": None},
+    ]
+
+
 def test_missing_table_and_server_that_is_away_are_named(spark: SparkSession, uri: str) -> None:
     with pytest.raises(Exception, match='relation "nowhere" does not exist'):
         sources.table(uri, "nowhere").batch(spark)

@@ -322,6 +322,7 @@ def test_what_is_wrong_with_a_path_is_said(tmp_path: Path, folder: Folder):
         ({}, "option 'path' must name a log directory"),
         ({"path": tmp_path / "nowhere"}, "is not a directory"),
         ({"path": tmp_path}, "no partition's folder"),
+        ({"path": folder({0: []}, high_watermark=None, name="new")}, "t-0 in .* have no high watermark in repl"),
         ({"path": GOLDEN, "topic": "orders"}, "no folder of topic orders"),
         ({"path": folder({0: []}, high_watermark=None) / "t-0"}, "set beyondHighWatermark=true"),
         ({"path": GOLDEN, "maxBytesPerPartition": 0}, "must be positive"),

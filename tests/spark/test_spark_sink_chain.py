@@ -22,8 +22,10 @@ def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Path) -> None:
-    """Executors in JVMs of their own: every kind of fault happens at least once."""
-    with LocalCluster(brokers=3, config=CLUSTER_CONFIG, zookeeper_options=("--tick-time", "500")) as cluster:
+    """Executors in JVMs of their own, brokers of which one has no two-phase commit: every fault happens at least once."""
+    without = {2: {"transaction.two.phase.commit.enable": "false"}}
+    options = ("--tick-time", "500")
+    with LocalCluster(brokers=3, config=CLUSTER_CONFIG, broker_config=without, zookeeper_options=options) as cluster:
         chain = Chain(cluster, tmp_path, seed=2, rate=200, say=print)
         assert chain.run(seconds=0) > 100
     assert set(chain.happened) == set(FAULTS)

@@ -92,6 +92,13 @@ def find_logs(paths: Sequence[str], *, beyond_high_watermark: bool) -> dict[Topi
             if there is None or there.high_watermark < log.high_watermark:
                 found[log.partition] = log
     if not found:
+        uncommitted = [folder.name for path in paths for folder in Path(path).iterdir() if _partition_of(folder)]
+        if uncommitted:
+            raise ConfigError(
+                f"{', '.join(sorted(uncommitted)[:3])} in {', '.join(paths)} have no high watermark in "
+                f"{names.REPLICATION_OFFSET_CHECKPOINT}: a broker writes it every few seconds, and when it stops. Wait for it, "
+                "or set beyondHighWatermark=true to read all that is on disk"
+            )
         raise ConfigError(f"no partition's folder (topic-partition) in {', '.join(paths)}")
     return dict(sorted(found.items()))
 

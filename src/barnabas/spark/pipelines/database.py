@@ -79,9 +79,13 @@ class Database:
         return f"pg_typeof({expression})::text" if self.dialect is Dialect.POSTGRESQL else f"typeof({expression})"
 
     def columns_of(self, connection: Any, query: str) -> list[Column]:
-        """Columns of a query in SQLite, which knows their types only by declaration."""
-        assert self.dialect is Dialect.SQLITE
+        """Columns of a query, with the types that they are declared with."""
         execute(connection, f"CREATE TEMP VIEW barnabas_shape AS {query}")
+        if self.dialect is Dialect.POSTGRESQL:
+            try:
+                return self.table_columns(connection, "barnabas_shape")
+            finally:
+                execute(connection, "DROP VIEW pg_temp.barnabas_shape")
         try:
             rows = fetch(connection, "PRAGMA temp.table_info('barnabas_shape')")
         finally:
@@ -105,7 +109,7 @@ class Database:
             "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS declared, a.attnotnull AS needed, "
             "(a.atthasdef OR a.attidentity <> '') AS has_default "
             "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
-            f"WHERE c.relname = {self.parameter(1, 'TEXT')} AND c.relkind IN ('r', 'p') AND {place} "
+            f"WHERE c.relname = {self.parameter(1, 'TEXT')} AND c.relkind IN ('r', 'p', 'v') AND {place} "
             "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
             [name, schema] if schema else [name],
         )

@@ -58,6 +58,13 @@ class Json:
         if isinstance(shape, StructType):
             asked = StructType([*shape.fields, StructField(_CORRUPT, StringType())])
         parsed = F.from_json(text, asked.json(), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+        # What a function is given is computed once. Otherwise Spark parses again for every field of the result.
+        return F.get(
+            F.transform(F.array(parsed), lambda once: self._checked(once, raw, framed, schema, shape)), F.lit(0)
+        )
+
+    def _checked(self, parsed: Column, raw: Column, framed: Column, schema: DataType, shape: DataType) -> Column:
+        text = raw.cast("string")
         data = parsed.getField("payload") if self.envelope else parsed
         if isinstance(shape, StructType) and not self.envelope:
             whole = F.struct(*[parsed.getField(name).alias(name) for name in shape.names])

@@ -83,7 +83,8 @@ def delta(
 def iceberg(table: str, *, catalog: Mapping[str, str], merge_schema: bool = False) -> Sink:
     """An Iceberg table `namespace.name`; `catalog` is what pyiceberg's `load_catalog` takes (`type`, `uri`, `warehouse`, …).
 
-    Rows that the table cannot take are refused before any is written. With `merge_schema` columns are added, and widened.
+    The catalog's `name`, which some kinds write down with the table, is "barnabas" unless `catalog` has another. Rows that the
+    table cannot take are refused before any is written. With `merge_schema` columns are added, and widened.
     """
     options = {"table": table} | text_options(mergeSchema=merge_schema or None)
     options |= {f"catalog.{key}": value for key, value in catalog.items()}

@@ -6,6 +6,7 @@ behind a cursor that has been read: a transaction that takes a number and commit
 with `delayMs` where writers overlap.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
     LongType,
     StringType,
@@ -34,6 +36,8 @@ from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 if TYPE_CHECKING:
     import pyarrow
 
+#: The most that a decimal of Spark's has.
+_DECIMAL_DIGITS = 38
 _OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
 
 
@@ -74,7 +78,15 @@ class SqlQuery:
                 return StructType([StructField(each.name, sqlite_type(each.declared)) for each in columns])
             with connection.cursor() as cursor:
                 cursor.execute(f"SELECT * FROM ({self.query}) AS q LIMIT 0")
-                return from_arrow_schema(plain(cursor.fetch_arrow_table().schema))
+                found = from_arrow_schema(plain(cursor.fetch_arrow_table().schema))
+            declared = {each.name: each.declared for each in self.database.columns_of(connection, self.query)}
+            # Arrow's driver hands numbers of any size over as text.
+            return StructType(
+                [
+                    StructField(each.name, decimal_type(declared[each.name]) or each.dataType, each.nullable)
+                    for each in found.fields
+                ]
+            )
 
 
 class SqlSource(DataSource):
@@ -236,6 +248,16 @@ def plain(schema: "pyarrow.Schema") -> "pyarrow.Schema":
         kind = each.type.storage_type if isinstance(each.type, pyarrow.BaseExtensionType) else each.type
         fields.append(pyarrow.field(each.name, kind, each.nullable))
     return pyarrow.schema(fields)
+
+
+def decimal_type(declared: str) -> DecimalType | None:
+    """Of PostgreSQL's numeric, as declared; without a size the largest that Spark has, half of it behind the point."""
+    if not declared.startswith("numeric") or declared.endswith("[]"):
+        return None
+    sizes = re.fullmatch(r"numeric\((\d+),(\d+)\)", declared)
+    if sizes is None or int(sizes[1]) > _DECIMAL_DIGITS:
+        return DecimalType(_DECIMAL_DIGITS, _DECIMAL_DIGITS // 2 - 1)
+    return DecimalType(int(sizes[1]), int(sizes[2]))
 
 
 def sqlite_type(declared: str) -> DataType:
