@@ -32,7 +32,7 @@ def drive(settings: dict[str, str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_HOME"] = str(_home_of_its_own(Path(settings["folder"], "home")))
+    os.environ["SPARK_HOME"] = str(home_of_its_own(Path(settings["folder"], "home")))
     spark = _session(settings)
     barnabas.spark.register(spark)
     spark.dataSource.register(_mortal_sink())
@@ -63,7 +63,7 @@ def _supervise(starts: Sequence[Callable[[], Any]], started: Callable[[], object
                 raise error
 
 
-def _home_of_its_own(home: Path) -> Path:
+def home_of_its_own(home: Path) -> Path:
     """Spark as it is installed, but in a folder where executors may leave their logs."""
     import pyspark
 
@@ -145,8 +145,8 @@ def _mortal_sink() -> type:
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             writer = Writer(sink.stream_writer(self.options, schema, overwrite)._options)
-            writer.plan, writer.driver = self.options["plan"], int(self.options["driver"])
-            writer.dawdle = self.options["dawdle"] == "yes"
+            writer.plan, writer.driver = self.options["__plan"], int(self.options["__driver"])
+            writer.dawdle = self.options["__dawdle"] == "yes"
             return writer
 
     return MortalSink
@@ -214,9 +214,9 @@ def _into_topic(spark: Any, settings: dict[str, str]) -> Any:
         _read(spark, settings, FIRST, by_tasks=True)
         .selectExpr("key", "concat('n', cast(value as string)) value")
         .writeStream.format(MORTAL)
-        .option("plan", f"{settings['folder']}/plan")
-        .option("driver", str(os.getpid()))
-        .option("dawdle", settings["speculation"])
+        .option("__plan", f"{settings['folder']}/plan")
+        .option("__driver", str(os.getpid()))
+        .option("__dawdle", settings["speculation"])
         .option("kafka.bootstrap.servers", settings["bootstrap"])
         .option("topic", SECOND)
         .option("checkpointLocation", f"{settings['folder']}/checkpoint-topic")

@@ -12,6 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from tests.soak.spark_chain_driver import home_of_its_own
 
 import barnabas.spark
 
@@ -23,6 +24,8 @@ class Bench:
         self.bootstrap, self.folder = bootstrap, folder
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["SPARK_HOME"] = str(home_of_its_own(folder / "home"))
         self.spark = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .config("spark.ui.enabled", "false")

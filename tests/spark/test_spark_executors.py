@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.testing.cluster import Cluster
 
-DRIVER = Path(__file__).parent / "executors_driver.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.soak
@@ -17,6 +17,10 @@ def test_what_is_planned_and_read_holds_over_several_executors(tmp_path: Path) -
     settings = {number: {"transaction.two.phase.commit.enable": str(number == 1).lower()} for number in (1, 2)}
     with Cluster(brokers=2, broker_config=settings) as cluster:
         told = subprocess.run(
-            [sys.executable, str(DRIVER), cluster.bootstrap, str(tmp_path)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "tests.spark.executors_driver", cluster.bootstrap, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
         )
     assert told.stdout.endswith("all done\n"), told.stdout + told.stderr[-5000:]

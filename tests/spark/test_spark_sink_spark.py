@@ -59,7 +59,7 @@ class SinkUnderTest(DataSource):
         return sink.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> sink.StreamWriter:
-        return DyingStreamWriter(sink.stream_writer(self.options, schema, overwrite), self.options.get("plan", ""))
+        return DyingStreamWriter(sink.stream_writer(self.options, schema, overwrite), self.options.get("__plan", ""))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def start(session: SparkSession, kafka: Kafka, folder: Path, topic: str, **optio
         "kafka.bootstrap.servers": kafka.bootstrap,
         "topic": topic,
         "checkpointLocation": str(folder / "checkpoint"),
-        "plan": str(folder / "plan"),
+        "__plan": str(folder / "plan"),
         "decisionsTopic": kafka.name("decisions"),
     }
     return writer.options(**(settings | options)).start()
