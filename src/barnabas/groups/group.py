@@ -1,12 +1,12 @@
 """What classic groups and consumer groups have in common, as the rest of the machine sees it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.groups.settings import GroupSettings
-from barnabas.runtime.machine import CancelTimer, Effect, KeyValue, Result, SetTimer
+from barnabas.runtime.machine import CancelTimer, KeyValue, Result, SetTimer
 
 R = TypeVar("R")
 
@@ -34,15 +34,10 @@ class Requester(NamedTuple):
     api_version: int
 
 
-@dataclass(slots=True)
-class Outcome:
-    """Records and effects, gathered while an operation runs."""
+class Outcome(Result[Any]):
+    """A result that grows while an operation runs."""
 
-    records: list[KeyValue] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    #: See `Result`.
-    then: Callable[[], Result[Any]] | None = None
-    if_refused: Callable[[], Result[None]] | None = None
+    __slots__ = ()
 
     def set_timer(self, key: tuple[object, ...], delay_ms: int) -> None:
         self.effects.append(SetTimer(key, delay_ms))
@@ -52,7 +47,8 @@ class Outcome:
 
     def result(self, response: R | None = None) -> Result[R]:
         """None: the answer comes later."""
-        return Result(self.records, response, self.effects, then=self.then, if_refused=self.if_refused)
+        self.response = response
+        return self
 
 
 class Topics(Protocol):
