@@ -76,7 +76,7 @@ def _parse(rules: str) -> list[tuple[re.Pattern[str] | None, str, str]]:
             try:
                 parsed.append((re.compile(match[2]), match[3], match[4]))
             except re.error as error:
-                raise ConfigError(f"ssl.principal.mapping.rules: {match[2]!r} is no pattern: {error}") from error
+                raise ConfigError(f"ssl.principal.mapping.rules: {match[2]!r} is not a pattern: {error}") from error
         at = match.end()
         while at < len(text) and text[at] in ", \t":
             at += 1

@@ -47,7 +47,7 @@ def parse_jaas(text: str) -> JaasEntry:
         raise ConfigError('sasl.jaas.config must be: MODULE required name="value" …; with the semicolon')
     (module, _), (flag, _), *rest = tokens[:-1]
     if flag.lower() not in _FLAGS:
-        raise ConfigError(f"sasl.jaas.config: after the module comes one of {', '.join(_FLAGS)}")
+        raise ConfigError(f"sasl.jaas.config: the flag after the module must be one of {', '.join(_FLAGS)}")
     if any(token == (";", True) for token in rest):
         raise ConfigError("sasl.jaas.config must hold one login module")
     options: dict[str, str] = {}

@@ -96,7 +96,7 @@ class KeySet:
             if not isinstance(keys, list):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise ConfigError('the key set is no JSON object with a list "keys"') from None
+            raise ConfigError('the key set is not a JSON object with a list "keys"') from None
         #: By algorithm, for each key of the document.
         self._keys = [usable for each in keys[:_KEYS_MAX] if (usable := _usable(each))]
         if not self._keys:

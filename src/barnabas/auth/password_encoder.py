@@ -96,7 +96,7 @@ class PasswordEncoder:
                 _unb64(fields["encryptedPassword"]),
             )
             if len(password.encode("utf-16-le")) // 2 != int(fields["passwordLength"]):
-                raise ValueError("the length is another")
+                raise ValueError("the length does not match")
         except (KeyError, ValueError):
             # Not chained: the cause may quote what it could not read.
             raise ConfigError(

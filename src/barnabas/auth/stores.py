@@ -89,7 +89,7 @@ def _pem_text(prefix: str, location: str, data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{prefix}.location={location} is no PEM file; for PKCS12 set {prefix}.type=PKCS12"
+            f"{prefix}.location={location} is not a PEM file; for PKCS12 set {prefix}.type=PKCS12"
         ) from error
 
 
@@ -107,7 +107,7 @@ def _open_pkcs12(
     except ValueError:
         # Not chained: what the library says of a wrong password is of no use, and nobody can tell what it repeats.
         raise ConfigError(
-            f"{prefix}.location={location} is no PKCS12 store, or {prefix}.password is not its password"
+            f"{prefix}.location={location} is not a PKCS12 store, or {prefix}.password is not its password"
         ) from None
     key = None
     if store.key is not None:

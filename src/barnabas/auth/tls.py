@@ -304,5 +304,5 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject
             break
     # With TLS 1.3 a server's refusal of the client's certificate comes only after the client is done.
     if not all(done):
-        raise ssl.SSLError("the handshake does not end")
+        raise ssl.SSLError("the handshake does not finish")
     return sides[0]

@@ -89,7 +89,9 @@ def command(
     if action == "list" and (producer or consumer or allow_host or allow_principal or deny_host or deny_principal):
         raise UsageError('Option "[list]" can\'t be used with roles, principals or hosts to allow or deny')
     if (producer or consumer) and (operation or deny_principal or deny_host):
-        raise UsageError("With --producer or --consumer operations are inferred, and nobody can be denied")
+        raise UsageError(
+            "With --producer or --consumer operations are inferred, and no principal or host can be denied"
+        )
     if principal and action != "list":
         raise UsageError("The --principal option is only available if --list is set")
     if producer and not topic:
@@ -195,7 +197,7 @@ def parse_operation(text: str) -> AclOperation:
         if operation.name.replace("_", "").lower() == squeezed and operation > AclOperation.ANY:
             return operation
     names = ", ".join(_operation_name(operation) for operation in AclOperation if operation > AclOperation.ANY)
-    raise UsageError(f"--operation {text}: it is none of {names}")
+    raise UsageError(f"--operation {text}: it must be one of {names}")
 
 
 def _operation_name(operation: AclOperation) -> str:

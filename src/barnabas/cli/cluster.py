@@ -34,7 +34,7 @@ def command(
             raise UsageError("unregister needs --id, the broker to unregister")
         run(client, lambda cluster: _unregister(cluster, broker_id))
     else:
-        raise UsageError(f"{action!r} is none of cluster-id, unregister")
+        raise UsageError(f"{action!r} is not an action; use cluster-id or unregister")
 
 
 async def _cluster_id(cluster: Cluster) -> str | None:

@@ -54,7 +54,7 @@ def command(
         raise UsageError(f"--{action} needs --{' and --'.join(missing)}")
     for principal in (*(owner_principal or ()), *(renewer_principal or ())):
         if not all(principal.partition(":")):
-            raise UsageError(f"{principal} is no principal: write User:name")
+            raise UsageError(f"{principal} is not a principal: write User:name")
     config = options(bootstrap_server, command_config)
 
     async def carry_out(cluster: Cluster) -> None:

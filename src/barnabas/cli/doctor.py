@@ -26,7 +26,7 @@ def command(
     findings: list[Finding] = []
     brokers: int | None = None
     if not files and bootstrap_server is None and command_config is None:
-        raise UsageError("what shall be checked? Name a properties file, or a cluster with --bootstrap-server")
+        raise UsageError("nothing to check: name a properties file, or a cluster with --bootstrap-server")
     if bootstrap_server is not None or command_config is not None:
         from barnabas.cli._doctor_cluster import check_cluster
 

@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Print what log segments, indexes, transaction indexes and producer snapshots hold, and check them."""
     if cluster_metadata_decoder or remote_log_metadata_decoder:
-        raise UsageError("there are no metadata logs of KRaft or tiered storage here: coordination is ZooKeeper's")
+        raise UsageError("metadata logs of KRaft and tiered storage are not supported")
     decoder: RecordDecoder | None = None
     if offsets_decoder:
         decoder = OffsetsDecoder()

@@ -439,5 +439,5 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0, *, what: 
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come true within {timeout_s} s")
+            raise TimeoutError(f"{what} did not happen within {timeout_s} s")
         time.sleep(0.02)

@@ -90,7 +90,7 @@ def check_broker_settings(about: str, entries: Sequence[ConfigEntry]) -> list[Fi
     for entry in own:
         setting = broker_setting(entry.name)
         if setting is None:
-            found.append(Finding("note", about, f"{entry.name} is not known here, and would be left aside"))
+            found.append(Finding("note", about, f"{entry.name} is unknown and would be ignored"))
         elif setting.no_effect:
             found.append(Finding("note", about, f"{entry.name} has no effect here: {setting.no_effect}"))
     values = {entry.name: entry.value for entry in own if entry.value is not None}
@@ -98,7 +98,7 @@ def check_broker_settings(about: str, entries: Sequence[ConfigEntry]) -> list[Fi
     try:
         BrokerConfig.parse({name: value for name, value in values.items() if broker_setting(name) is not None})
     except BarnabasError as error:
-        found.append(Finding("blocks", about, f"its settings are refused here: {error}"))
+        found.append(Finding("blocks", about, f"our broker refuses its settings: {error}"))
     return found
 
 
@@ -111,13 +111,13 @@ def _check_special(about: str, values: Mapping[str, str]) -> list[Finding]:
     authorizer = values.get("authorizer.class.name", "")
     if authorizer and authorizer != ACL_AUTHORIZER:
         found.append(
-            Finding("blocks", about, f"authorizer.class.name={authorizer} is not built here; {ACL_AUTHORIZER} is")
+            Finding("blocks", about, f"authorizer.class.name={authorizer} is not supported; use {ACL_AUTHORIZER}")
         )
     if values.get("remote.log.storage.system.enable") == "true":
-        found.append(Finding("blocks", about, "tiered storage is on, and is not built here"))
+        found.append(Finding("blocks", about, "tiered storage is on, and is not supported"))
     for name, value in values.items():
         if name.endswith("sasl.enabled.mechanisms") and "GSSAPI" in value.split(","):
-            found.append(Finding("blocks", about, f"{name}={value}: GSSAPI (Kerberos) is not built here"))
+            found.append(Finding("blocks", about, f"{name}={value}: GSSAPI (Kerberos) is not supported"))
     return found
 
 
@@ -126,13 +126,15 @@ def check_topic(info: TopicInfo, entries: Sequence[ConfigEntry], *, broker_count
     found = []
     for entry in entries:
         if entry.name == "remote.storage.enable" and entry.value == "true":
-            found.append(Finding("blocks", about, "is in tiered storage, which is not built here"))
+            found.append(Finding("blocks", about, "is in tiered storage, which is not supported"))
         elif entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.name not in TOPIC_SETTINGS:
-            found.append(Finding("note", about, f"{entry.name} is not known here, and would be left aside"))
+            found.append(Finding("note", about, f"{entry.name} is unknown and would be ignored"))
     if any(part.leader < 0 for part in info.partitions):
         found.append(Finding("blocks", about, "has partitions without a leader"))
     if any(set(part.isr) != set(part.replicas) for part in info.partitions):
         found.append(Finding("blocks", about, "has replicas that are not in sync: wait until they are"))
     if broker_count > 1 and any(len(part.replicas) == 1 for part in info.partitions):
-        found.append(Finding("note", about, "has partitions with one replica: they are away while its broker changes"))
+        found.append(
+            Finding("note", about, "has partitions with one replica: they are not available while their broker changes")
+        )
     return found

@@ -57,7 +57,7 @@ class ClusterFeatures:
                     if await self._look():
                         return
                 except SessionExpired as error:
-                    log.info("the brokers' features wait for another ZooKeeper session: %s", error)
+                    log.info("cannot read the brokers' features until there is another ZooKeeper session: %s", error)
                     await renewed.wait()
         finally:
             unsubscribe()
@@ -88,7 +88,7 @@ def _announced(broker_id: int, data: bytes | None) -> Mapping[str, tuple[int, in
     try:
         return BrokerRegistration.decode(broker_id, data or b"").features
     except Malformed as error:
-        log.warning("broker %d counts as one without features: %s", broker_id, error)
+        log.warning("broker %d is treated as having no features: %s", broker_id, error)
         return {}
 
 

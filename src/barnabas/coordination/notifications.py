@@ -67,7 +67,7 @@ class ChangeNotifications:
                 try:
                     await self._read_new()
                 except (ConnectionLost, SessionExpired) as error:
-                    log.info("notifications under %s wait for ZooKeeper: %s", self._root, error)
+                    log.info("cannot read notifications under %s, trying again: %s", self._root, error)
         finally:
             self._unsubscribe()
 

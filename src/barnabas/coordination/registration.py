@@ -132,7 +132,10 @@ class BrokerRegistrar:
             # We hold those addresses now, so whoever registered them is dead: its session only has not expired yet.
             remaining_s = deadline_s - self._clock.monotonic_s()
             if remaining_s > 0:
-                _log.info("waiting for the session of the former broker %d to expire", self._registration.id)
+                _log.info(
+                    "waiting until the ZooKeeper session of the previous process of broker %d expires",
+                    self._registration.id,
+                )
                 try:
                     async with asyncio.timeout(remaining_s):
                         await gone.wait()
@@ -157,4 +160,4 @@ class BrokerRegistrar:
         try:
             await self._session.delete(path, version)
         except NoNode:
-            _log.debug("%s was gone already", path)
+            _log.debug("%s was already deleted", path)

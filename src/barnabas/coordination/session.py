@@ -390,7 +390,7 @@ class ZooKeeperSession:
         first = size = 0
         for index, operation in enumerate(batch.operations):
             if not isinstance(operation, Write):
-                raise TypeError(f"only writes can be guarded, {operation} is none")
+                raise TypeError(f"only a write can be guarded, not {operation}")
             if len(pack) >= _PACKED_MAX or size >= _PACKED_BYTES_MAX:
                 self._push_guarded(batch, check, pack, first)
                 pack, first, size = [], index, 0

@@ -118,7 +118,7 @@ class BrokerRegistration:
                 endpoints = tuple(Endpoint.parse(each, protocols) for each in value["endpoints"])
             for each in endpoints:
                 if each.security_protocol not in SECURITY_PROTOCOLS:
-                    raise ValueError(f"{each.security_protocol!r} is no security protocol")
+                    raise ValueError(f"{each.security_protocol!r} is not a security protocol")
             features = {
                 name: (int32(versions["min_version"]), int32(versions["max_version"]))
                 for name, versions in (value.get("features") or {}).items()
@@ -396,7 +396,7 @@ def decode_config_change(data: bytes) -> str:
         return str(value["entity_path"])
     if version == 1 and "entity_type" in value and "entity_name" in value:
         return f"{value['entity_type']}/{value['entity_name']}"
-    raise Malformed(f"{paths.CONFIG_CHANGES}: a notification that nobody knows: {data[:200]!r}")
+    raise Malformed(f"{paths.CONFIG_CHANGES}: unknown notification: {data[:200]!r}")
 
 
 # --- notifications and requests by znode ------------------------------------------------------------------------------

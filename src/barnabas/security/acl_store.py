@@ -72,7 +72,7 @@ def from_stored(path: str, stored: AclEntry) -> Entry:
     operation = _OPERATIONS.get(stored.operation)
     permission = Permission.__members__.get(stored.permission_type.upper())
     if operation is None or permission not in ACL_PERMISSIONS:
-        raise Malformed(f"{path}: {stored.permission_type} {stored.operation} is no entry of an access control list")
+        raise Malformed(f"{path}: {stored.permission_type} {stored.operation} is not a valid ACL entry")
     return Entry(stored.principal, stored.host, operation, permission)
 
 

@@ -60,7 +60,7 @@ class KeySetSource:
                 document = await asyncio.to_thread(load, self._settings.url)
                 self._keys = KeySet(document)
             except (WebFailed, ConfigError) as error:
-                kept = "tokens are refused meanwhile" if self._keys is None else "the former one is kept"
+                kept = "until then tokens are refused" if self._keys is None else "the previous one stays in use"
                 log.error("the key set for OAUTHBEARER could not be loaded, %s: %s", kept, error)
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, self._settings.backoff_max_ms)

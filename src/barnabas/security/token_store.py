@@ -61,7 +61,7 @@ class TokenStore:
                     log.info("delegation token %s of %s has expired", info.token_id, info.owner)
                     await self.remove(info.token_id)
             except (ConnectionLost, SessionExpired) as error:
-                log.info("expired delegation tokens wait for ZooKeeper: %s", error)
+                log.info("cannot remove expired delegation tokens, trying again: %s", error)
 
     async def _load(self) -> None:
         async with self._lock:

@@ -143,7 +143,9 @@ class SocketServer:
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._told_of_descriptors_s = float("-inf")
-        self._rejected = registry.counter("kafka_server_connections_rejected", "Connections closed at the door.")
+        self._rejected = registry.counter(
+            "kafka_server_connections_rejected", "Connections that were refused because of a limit."
+        )
         registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
         registry.gauge(
             "kafka_server_throttled_channels",

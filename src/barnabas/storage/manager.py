@@ -369,7 +369,7 @@ class LogManager:
             if error is None:
                 logger.info("deleted %s", path)
             elif isinstance(error, FileNotFoundError):
-                logger.info("%s was gone already", path)
+                logger.info("%s was already deleted", path)
             elif isinstance(error, OSError):
                 self.handle_fault(LogDirFault(log_dir, error))
             else:

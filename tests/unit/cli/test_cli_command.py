@@ -161,7 +161,7 @@ def test_bug_is_not_hidden() -> None:
             ["producer-perf-test", "--topic", "t", "--num-records", "1", "--throughput", "-1"],
             "exactly one of --record-size",
         ),
-        (["cluster", "id", "--bootstrap-server", "h:1"], "none of cluster-id, unregister"),
+        (["cluster", "id", "--bootstrap-server", "h:1"], "use cluster-id or unregister"),
         (["up", "--brokers", "0"], "--brokers must be at least 1"),
     ],
 )

@@ -227,9 +227,11 @@ def check_extensions(extensions: Mapping[str, str]) -> None:
     """:raises ConfigError: for what cannot travel."""
     for name, value in extensions.items():
         if name == "auth" or not _EXTENSION_KEY.fullmatch(name):
-            raise ConfigError(f"sasl.jaas.config: {name} cannot be the name of a SASL extension: letters, and not auth")
+            raise ConfigError(
+                f"sasl.jaas.config: {name} is not a valid name of a SASL extension: use letters, and not auth"
+            )
         if not _EXTENSION_VALUE.fullmatch(value):
-            raise ConfigError(f"sasl.jaas.config: the SASL extension {name} has a character that cannot travel")
+            raise ConfigError(f"sasl.jaas.config: the SASL extension {name} has a character that is not allowed")
 
 
 # -- registration: the client side is in `client.oauth_login`, which loads tokens from the web ------------------------

@@ -248,7 +248,7 @@ class ScramClient:
         if match["error"]:
             raise SaslFailed(f"the server refused the SCRAM exchange: {match['error']}")
         if not hmac.compare_digest(base64.b64decode(match["verifier"]), self._verifier):
-            raise SaslFailed("the server does not know the password that it asks for: it may be another server")
+            raise SaslFailed("the server did not prove that it knows the password: it may be another server")
         self.is_complete = True
         return None
 
@@ -260,7 +260,7 @@ class ScramClient:
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise SaslFailed("the server's SCRAM nonce does not continue the client's")
         if iterations < ITERATIONS_MIN:
-            raise SaslFailed(f"the server asks for {iterations} SCRAM iterations, {ITERATIONS_MIN} is the least")
+            raise SaslFailed(f"the server asks for {iterations} SCRAM iterations; the minimum is {ITERATIONS_MIN}")
         mechanism = self._mechanism
         salted = mechanism.salted_password(self._password, base64.b64decode(match["salt"]), iterations)
         final = f"c=biws,r={nonce}"  # biws: "n,,", that is, no channel binding
