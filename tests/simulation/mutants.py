@@ -428,7 +428,7 @@ _ALL = [
     Mutant(
         "a follower appends whatever comes",
         "storage",
-        "            if header[0] < next_offset:",
+        "            if header.base_offset < next_offset:",
         "            if False:",
     ),
     # -- transactions

@@ -92,52 +92,52 @@ class BatchHeader(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The whole batch on disk and on the wire."""
-        return self[1] + LOG_OVERHEAD
+        return self.batch_length + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> Offset:
-        return Offset(self[0] + self[6])
+        return Offset(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> Offset:
         """The first offset after this batch."""
-        return Offset(self[0] + self[6] + 1)
+        return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def codec(self) -> int:
-        return self[5] & CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
         """`CREATE_TIME` or `LOG_APPEND_TIME`."""
-        return (self[5] & TIMESTAMP_TYPE_FLAG) >> 3
+        return (self.attributes & TIMESTAMP_TYPE_FLAG) >> 3
 
     @property
     def is_transactional(self) -> bool:
-        return self[5] & TRANSACTIONAL_FLAG != 0
+        return self.attributes & TRANSACTIONAL_FLAG != 0
 
     @property
     def is_control(self) -> bool:
-        return self[5] & CONTROL_FLAG != 0
+        return self.attributes & CONTROL_FLAG != 0
 
     @property
     def has_delete_horizon(self) -> bool:
-        return self[5] & DELETE_HORIZON_FLAG != 0
+        return self.attributes & DELETE_HORIZON_FLAG != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
         """When tombstones and markers of this batch may go (KIP-534); None until the cleaner has set it."""
-        return self[7] if self[5] & DELETE_HORIZON_FLAG else None
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def has_producer_id(self) -> bool:
-        return self[9] > -1
+        return self.producer_id > -1
 
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record; sequences wrap from 2^31-1 to 0."""
-        base = self[11]
-        return increment_sequence(base, self[6]) if base != NO_SEQUENCE else NO_SEQUENCE
+        base = self.base_sequence
+        return increment_sequence(base, self.last_offset_delta) if base != NO_SEQUENCE else NO_SEQUENCE
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
@@ -158,8 +158,8 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         header = _new(BatchHeader, _unpack_header(buf, pos))
     except struct.error:
         raise _short_header(buf, pos) from None
-    if header[3] != MAGIC_V2:
-        raise _wrong_magic(header[3], pos)
+    if header.magic != MAGIC_V2:
+        raise _wrong_magic(header.magic, pos)
     return header
 
 
@@ -184,15 +184,16 @@ def _wrong_magic(magic: int, pos: int) -> Malformed:
 
 def check_length(header: BatchHeader, pos: int, end: int) -> int:
     """The position after the batch, once its length is known to be possible and inside `end`."""
-    length = header[1]
+    length = header.batch_length
     if length < MIN_BATCH_LENGTH:
         raise Malformed(f"batch at position {pos} claims a length of {length}, less than its own header")
     after = pos + LOG_OVERHEAD + length
     if after > end:
         raise Malformed(f"batch at position {pos} is torn: it ends at {after}, the data at {end}")
-    if header[6] < 0 or header[12] < 0:
+    if header.last_offset_delta < 0 or header.record_count < 0:
         raise Malformed(
-            f"batch at position {pos} has a negative last offset delta ({header[6]}) or record count ({header[12]})"
+            f"batch at position {pos} has a negative last offset delta ({header.last_offset_delta}) "
+            f"or record count ({header.record_count})"
         )
     return after
 
@@ -221,8 +222,8 @@ def compute_crc(buf: Buffer, pos: int, batch_length: int) -> int:
 
 def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     """Whether the batch's bytes are those that were summed. The length must have been checked."""
-    with memoryview(buf) as whole, whole[pos + ATTRIBUTES_AT : pos + LOG_OVERHEAD + header[1]] as covered:
-        return crc32c(covered) == header[4]
+    with memoryview(buf) as whole, whole[pos + ATTRIBUTES_AT : pos + LOG_OVERHEAD + header.batch_length] as covered:
+        return crc32c(covered) == header.crc
 
 
 def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:

@@ -66,7 +66,7 @@ def records_body(
     """The bytes of a batch's records, decompressed."""
     end = check_length(header, pos, len(buf))
     with memoryview(buf) as whole, whole[pos + HEADER_SIZE : end] as body:
-        codec = header[5] & CODEC_MASK
+        codec = header.attributes & CODEC_MASK
         if codec == 0:
             return bytes(body)
         if header.record_count == 0 and not body:

@@ -76,9 +76,9 @@ class Log(LogUpkeep):
             )
         self._check_fits_segment(size)
         first = self._end
-        last = first + header[6]
+        last = first + header.last_offset_delta
         plan: AppendPlan | None = None
-        if header[9] >= 0:
+        if header.producer_id >= 0:
             placed = _new_header(BatchHeader, (first, *header[1:]))
             marker = read_marker(data, placed) if placed.is_control else None
             plan = self.producers.analyze(((placed, marker),), origin, verification_guard)
@@ -88,7 +88,9 @@ class Log(LogUpkeep):
             self._start_epoch(leader_epoch, first)
             _patch_offset(data, 0, first)
             _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)
-            self._write(data, first=first, last=last, max_timestamp=header[8], offset_of_max=last, now_ms=now_ms)
+            self._write(
+                data, first=first, last=last, max_timestamp=header.max_timestamp, offset_of_max=last, now_ms=now_ms
+            )
             if plan is not None:
                 self._apply(plan)
         except OSError as error:
@@ -101,7 +103,7 @@ class Log(LogUpkeep):
             Offset(last),
             now_ms if config.stamps_append_time else NO_LOG_APPEND_TIME,
             Offset(self._log_start),
-            header[12],
+            header.record_count,
             size,
             False,
             self._end - self._recovery_point >= config.flush_messages,
@@ -137,9 +139,9 @@ class Log(LogUpkeep):
         for after, header in follower_batches(records, log_end_offset=self._end, partition=self.partition):
             marker = read_marker(memoryview(records)[size:after], header) if header.is_control else None
             batches.append((header, marker))
-            if header[8] > max_timestamp:
-                max_timestamp, offset_of_max = header[8], header[0] + header[6]
-            count += header[12]
+            if header.max_timestamp > max_timestamp:
+                max_timestamp, offset_of_max = header.max_timestamp, header.base_offset + header.last_offset_delta
+            count += header.record_count
             size = after
         if not batches:
             return None
@@ -151,7 +153,7 @@ class Log(LogUpkeep):
         data = records if size == len(records) else memoryview(records)[:size]
         try:
             for header, _ in batches:
-                self._start_epoch(header[2], header[0])
+                self._start_epoch(header.leader_epoch, header.base_offset)
             self._write(
                 data, first=first, last=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max, now_ms=now_ms
             )

@@ -224,20 +224,22 @@ def follower_batches(
     with memoryview(records) as whole:
         while end - position >= HEADER_SIZE:
             header: BatchHeader = _new_header(BatchHeader, _unpack(whole, position))
-            length = header[1]
-            if header[3] != MAGIC_V2:
-                raise _wrong_magic(header[3], partition)
-            if length < MIN_BATCH_LENGTH or header[6] < 0:
-                raise _corrupt(f"the batch at offset {header[0]} claims a length of {length}", partition)
+            length = header.batch_length
+            if header.magic != MAGIC_V2:
+                raise _wrong_magic(header.magic, partition)
+            if length < MIN_BATCH_LENGTH or header.last_offset_delta < 0:
+                raise _corrupt(f"the batch at offset {header.base_offset} claims a length of {length}", partition)
             after = position + LOG_OVERHEAD + length
             if after > end:
                 return
             with whole[position + ATTRIBUTES_AT : after] as covered:
-                if crc32c(covered) != header[4]:
-                    raise _corrupt(f"Record is corrupt (stored crc = {header[4]}) at offset {header[0]}", partition)
-            if header[0] < next_offset:
+                if crc32c(covered) != header.crc:
+                    raise _corrupt(
+                        f"Record is corrupt (stored crc = {header.crc}) at offset {header.base_offset}", partition
+                    )
+            if header.base_offset < next_offset:
                 raise UnexpectedAppendOffset(header, log_end_offset, next_offset, partition)
-            next_offset = header[0] + header[6] + 1
+            next_offset = header.base_offset + header.last_offset_delta + 1
             yield after, header
             position = after
         if position == 0 and end >= _MAGIC_END and whole[_MAGIC_END - 1] < MAGIC_V2:
