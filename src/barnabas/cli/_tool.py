@@ -7,7 +7,9 @@ tables get a frame. `--json` prints one JSON document.
 import asyncio
 import json
 import re
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
@@ -65,7 +67,20 @@ def options(
 def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: bool = False) -> T:
     """Carry out `body` on a cluster, and leave nothing behind. `fast`: on uvloop, for tools that move data."""
 
+    was_told_to_end = False
+
     async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal was_told_to_end
+            was_told_to_end = True
+            task.cancel()
+
+        # As Ctrl-C: a member leaves its group, what was typed is sent.
+        if threading.current_thread() is threading.main_thread():  # signals come nowhere else
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         async with Cluster(config) as cluster:
             return await body(cluster)
 
@@ -75,6 +90,10 @@ def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: 
 
             return uvloop.run(main())
         return asyncio.run(main())
+    except asyncio.CancelledError:
+        if was_told_to_end:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
     finally:
         sys.stdout.flush()
 

@@ -13,14 +13,14 @@ import typer
 
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._tool import UsageError, matches, options, pairs, run
-from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.consumer import Consumer
-from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.settings import consumer_config, group_config
+from barnabas.client.subscription import Subscription
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST
@@ -150,16 +150,66 @@ def _start(offset: str | None, from_beginning: bool) -> int:
 
 
 class _Alone:
-    """A consumer without a group: nothing is committed."""
+    """A consumer without a group: nothing is committed. Partitions and topics that are added are read from their start."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(
+        self, consumer: Consumer, subscription: Subscription, partition: TopicPartition | None, start: int | None
+    ) -> None:
         self._consumer = consumer
+        self._subscription = subscription
+        self._partition = partition
+        self._start = start
+        self._starting: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def poll(self, timeout_ms: int) -> list[Fetched]:
-        return await self._consumer.poll(timeout_ms)
+        """In time, also while a partition has no leader and its offsets cannot be looked up."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._begin(), name="find offsets")
+        await asyncio.wait([self._starting], timeout=timeout_ms / 1000)
+        if not self._starting.done():
+            return []
+        self._starting.result()
+        while True:
+            if self._looking is not None and self._looking.done():
+                looking, self._looking = self._looking, None
+                looking.result()
+            look_at_s = self._subscription.look_at_s if self._partition is None else float("inf")
+            if self._looking is None and loop.time() >= look_at_s:
+                self._looking = asyncio.create_task(self._look(), name="look for new partitions")
+                self._looking.add_done_callback(lambda _: self._consumer.wake())
+                look_at_s = float("inf")  # its end ends the wait
+            left_s = min(deadline_s, look_at_s) - loop.time()
+            fetched = await self._consumer.poll(max(0, int(left_s * 1000)))
+            if fetched or loop.time() >= deadline_s:
+                return fetched
+
+    async def _begin(self) -> None:
+        found = await self._subscription.look()
+        if self._partition is not None:
+            if self._partition not in found:
+                topic, index = self._partition
+                raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {index}")
+            found = [self._partition]
+        if self._start is not None and self._start >= 0:
+            self._consumer.assign(dict.fromkeys(found, self._start))
+        else:
+            self._consumer.assign(await self._consumer.offsets_by_reset(found, self._start))
+
+    async def _look(self) -> None:
+        for partition in await self._subscription.look():
+            self._consumer.seek(partition, 0)
 
     def consumed(self, partition: TopicPartition, next_offset: int) -> None:
         return
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._starting, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -173,49 +223,20 @@ async def _source(
     start: int | None,
     group_id: str | None,
 ) -> AsyncIterator[Source]:
+    topics = [topic] if topic else []
+    matching = (lambda name: matches(include, name)) if include else None
     if group_id is not None:
-        async with GroupConsumer(
-            cluster,
-            group_config(group_id, properties),
-            topics=[topic] if topic else [],
-            matching=(lambda name: matches(include, name)) if include else None,
-            config=config,
-        ) as member:
+        group = group_config(group_id, properties)
+        async with GroupConsumer(cluster, group, topics=topics, matching=matching, config=config) as member:
             yield member
         return
-    partitions = await _partitions(cluster, topic, include)
+    only = TopicPartition(topic, partition) if topic is not None and partition is not None else None
     async with Consumer(cluster, config) as consumer:
-        if partition is not None:
-            assert topic is not None
-            only = TopicPartition(topic, partition)
-            if only not in partitions:
-                raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
-            partitions = [only]
-        if start is not None and start >= 0:
-            consumer.assign(dict.fromkeys(partitions, start))
-        elif start is not None:
-            listed = await list_offsets(
-                cluster, dict.fromkeys(partitions, start), isolation_level=config.isolation_level
-            )
-            consumer.assign({where: found.offset for where, found in listed.items()})
-        else:
-            consumer.assign(await consumer.offsets_by_reset(partitions))
-        yield _Alone(consumer)
-
-
-async def _partitions(cluster: Cluster, topic: str | None, include: str | None) -> list[TopicPartition]:
-    if include is not None:
-        found = {name: info for name, info in (await cluster.all_topics()).items() if matches(include, name)}
-    else:
-        assert topic is not None
-
-        async def once() -> None:
-            info = (await cluster.topics([topic], auto_create=True)).get(topic)
-            check(info.error if info else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
-
-        await cluster.retrying(f"metadata of {topic}", once)
-        found = {topic: cluster.image.topics[topic]}
-    return [TopicPartition(name, part.index) for name, info in found.items() for part in info.partitions]
+        alone = _Alone(consumer, Subscription(cluster, topics, matching), only, start)
+        try:
+            yield alone
+        finally:
+            await alone.stop()
 
 
 async def _print_all(

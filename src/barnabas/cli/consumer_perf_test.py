@@ -1,5 +1,6 @@
 """`barnabas consumer-perf-test`: kafka-consumer-perf-test.sh."""
 
+import asyncio
 import random
 import sys
 import time
@@ -135,11 +136,11 @@ async def _consume(
     async with GroupConsumer(cluster, group, topics=[topic], config=config) as consumer:
         while report.messages < messages:
             joined_before = consumer.joins
-            began_s = time.time()
+            began_at_s = asyncio.get_running_loop().time()
             arrived = await consumer.poll(_POLL_MS)
             now_s = time.time()
             if consumer.joins > joined_before:
-                joined_ms = int((consumer.joined_s - began_s) * 1000)
+                joined_ms = int((consumer.joined_at_s - began_at_s) * 1000)
                 report.join_ms += joined_ms
                 report.join_in_interval_ms += joined_ms
             if arrived:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
@@ -35,7 +35,11 @@ class Consumer:
     _positions: dict[TopicPartition, _Position] = field(default_factory=dict)
     #: By leader: the fetch that is under way there.
     _fetches: "dict[int, asyncio.Task[list[Fetched]]]" = field(default_factory=dict)
+    #: Leaders that are not known are being looked for.
+    _look_up: "asyncio.Task[None] | None" = None
     _generation: int = 0
+    #: Set while `poll` waits: ends the wait.
+    _waker: "asyncio.Future[None] | None" = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,9 +67,11 @@ class Consumer:
     def assignment(self) -> list[TopicPartition]:
         return list(self._positions)
 
-    async def offsets_by_reset(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where `auto.offset.reset` says to begin."""
-        time = OFFSET_RESETS.get(self.config.auto_offset_reset)
+    async def offsets_by_reset(
+        self, partitions: Iterable[TopicPartition], time: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Where `auto.offset.reset` says to begin, or at this time (`EARLIEST`, `LATEST`)."""
+        time = OFFSET_RESETS.get(self.config.auto_offset_reset) if time is None else time
         wanted = list(partitions)
         if time is None:
             raise BrokerRefused(
@@ -85,43 +91,53 @@ class Consumer:
         """What has arrived; empty when the time is up. Positions move past what is returned."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        while self._positions:
-            await self._start_fetches()
-            left_s = deadline_s - loop.time()
-            if not self._fetches:
-                # No leader at the moment, or a back-off: look again soon.
-                pause_s = min(self.config.retry_backoff_ms / 1000, max(left_s, 0))
-                await asyncio.sleep(pause_s)
-            else:
-                await asyncio.wait(self._fetches.values(), timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+        waker = self._waker = loop.create_future()
+        while not waker.done():
+            self._start_fetches()
+            waits: list[asyncio.Future[Any]] = [waker, *self._fetches.values()]
+            if self._look_up is not None:
+                waits.append(self._look_up)
+            await asyncio.wait(waits, timeout=max(deadline_s - loop.time(), 0), return_when=asyncio.FIRST_COMPLETED)
             fetched = self._collect()
             if fetched or loop.time() >= deadline_s:
                 return fetched
-        await asyncio.sleep(max(deadline_s - loop.time(), 0))
         return []
 
-    async def _start_fetches(self) -> None:
-        idle = [partition for partition in self._positions if self._leader_is_idle(partition)]
-        if not idle:
-            return
+    def wake(self) -> None:
+        """End a `poll` that waits: whoever owns the consumer has something to do."""
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+    def _start_fetches(self) -> None:
+        """From each leader that is known and idle; leaders that are not known are looked for beside it."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        unknown: dict[str, None] = {}
+        for partition in self._positions:
+            leader = self.cluster.image.leader_of(partition)
+            if leader < 0:
+                unknown[partition.topic] = None
+            elif leader not in self._fetches:
+                by_leader.setdefault(leader, []).append(partition)
+        for leader, partitions in by_leader.items():
+            self._fetches[leader] = asyncio.create_task(self._fetch(leader, partitions), name=f"fetch-{leader}")
+        if unknown and self._look_up is None:
+            self._look_up = asyncio.create_task(self._find_leaders(list(unknown)), name="find leaders")
+
+    async def _find_leaders(self, topics: list[str]) -> None:
         try:
-            by_leader = await self.cluster.leaders(idle)
+            await self.cluster.refresh(topics)
         except ClientError as error:
             if not error.retriable:
                 raise
+        if any(self.cluster.image.leader_of(p) < 0 for p in self._positions if p.topic in topics):
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
-            return
-        for leader, partitions in by_leader.items():
-            if leader not in self._fetches:
-                self._fetches[leader] = asyncio.create_task(self._fetch(leader, partitions), name=f"fetch-{leader}")
-
-    def _leader_is_idle(self, partition: TopicPartition) -> bool:
-        leader = self.cluster.image.leader_of(partition)
-        return leader < 0 or leader not in self._fetches
 
     def _collect(self) -> list[Fetched]:
         """The results of fetches that have ended, without those of partitions that were moved meanwhile."""
         results: list[Fetched] = []
+        if self._look_up is not None and self._look_up.done():
+            look_up, self._look_up = self._look_up, None
+            look_up.result()
         for leader, task in list(self._fetches.items()):
             if not task.done():
                 continue
@@ -175,8 +191,9 @@ class Consumer:
             self.seek(partition, offsets[partition])
 
     async def _stop_fetches(self) -> None:
-        tasks = list(self._fetches.values())
+        tasks: list[asyncio.Task[Any]] = [*self._fetches.values(), *([self._look_up] if self._look_up else [])]
         self._fetches.clear()
+        self._look_up = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,11 +5,11 @@ what was committed, and commits as it goes. Owner: the event loop.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
 from barnabas.client.admin.groups import (
     CommittedOffset,
@@ -19,8 +19,9 @@ from barnabas.client.admin.groups import (
 )
 from barnabas.client.cluster import Cluster
 from barnabas.client.consumer import Consumer
-from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded, check, error_code
 from barnabas.client.fetching import ConsumerConfig, Fetched
+from barnabas.client.subscription import Subscription
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec
@@ -37,9 +38,16 @@ from barnabas.protocol.messages.join_group import (
 from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
+log = logging.getLogger(__name__)
+
 #: The newest versions that every reader of either record knows.
 _SUBSCRIPTION_VERSION = 1
 _ASSIGNMENT_VERSION = 1
+
+#: How long a member that leaves waits for its coordinator.
+_LEAVE_S: Final = 5.0
+#: A look at the metadata that is under way is waited for beside the fetches.
+_LOOK_AGAIN_S: Final = 0.5
 
 #: The coordinator has forgotten this member, or its generation: join again.
 _REJOIN = frozenset(
@@ -83,9 +91,13 @@ class GroupConfig:
 class GroupMember:
     """`join` as often as `rejoin_needed` says so; between, heartbeats run by themselves."""
 
-    def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
+    def __init__(self, cluster: Cluster, config: GroupConfig, *, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called when the coordinator has said that the member must join again."""
         self._cluster = cluster
         self._config = config
+        self._changed = changed
+        #: It gives the partitions out.
+        self.is_leader = False
         self.member_id = ""
         self.generation = -1
         self.rejoin_needed = True
@@ -137,6 +149,7 @@ class GroupMember:
             else:
                 check(code)
                 self.member_id, self.generation = response.member_id, response.generation_id
+                self.is_leader = response.leader == response.member_id
                 return response
 
     async def _sync(self, joined: JoinGroupResponse) -> tuple[TopicPartition, ...]:
@@ -197,6 +210,7 @@ class GroupMember:
             except ClientError:
                 # The coordinator is out of reach for longer than a session lasts: whatever it knew of us is gone.
                 self.rejoin_needed = True
+                self._changed()
                 return
             if response.error_code:
                 self._forget(error_code(response.error_code))
@@ -208,6 +222,7 @@ class GroupMember:
             self.generation = -1  # the group has moved on: nothing can be committed in the name of what was
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
+        self._changed()
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raises where the group has moved on without this member."""
@@ -262,7 +277,11 @@ def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 class GroupConsumer:
-    """A consumer whose partitions are the group's to give. `async with`, then `poll`; leaving it commits and leaves."""
+    """A consumer whose partitions are the group's to give. `async with`, then `poll`; leaving it commits and leaves.
+
+    While `poll` waits, the member beats, rejoins when the group rebalances, commits what was consumed, and looks for
+    partitions and topics that were added. `poll` returns in time whatever the coordinator does.
+    """
 
     def __init__(
         self,
@@ -275,17 +294,20 @@ class GroupConsumer:
     ) -> None:
         self._cluster = cluster
         self._group = group
-        self._topics = set(topics)
-        self._matching = matching
+        self._subscription = Subscription(cluster, topics, matching)
         self.consumer = Consumer(cluster, config or ConsumerConfig())
-        self.member = GroupMember(cluster, group)
+        self.member = GroupMember(cluster, group, changed=self.consumer.wake)
         self._committed: dict[TopicPartition, int] = {}
         #: The next offset of each partition whose records were handed out.
         self._consumed: dict[TopicPartition, int] = {}
-        self._next_commit_s = 0.0
-        #: How often this member has taken part in a rebalance, and when the last one ended (wall clock).
+        #: What is under way beside `poll`, by name: each at most once.
+        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._next_commit_s = float("inf")
+        #: Partitions that came after this member had looked: nothing of them is skipped.
+        self._added: set[TopicPartition] = set()
+        #: How often this member has taken part in a rebalance, and when the last one ended (the loop's time).
         self.joins = 0
-        self.joined_s = 0.0
+        self.joined_at_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -293,19 +315,61 @@ class GroupConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        async with self.consumer:
-            if self._group.enable_auto_commit and self.member.generation >= 0:
-                await self._commit_quietly()
-        await self.member.leave()
+        for task in self._beside.values():
+            task.cancel()
+        await asyncio.gather(*self._beside.values(), return_exceptions=True)
+        try:
+            async with self.consumer, asyncio.timeout(_LEAVE_S):
+                try:
+                    if self._group.enable_auto_commit and self.member.generation >= 0:
+                        await self._commit_quietly()
+                finally:
+                    await self.member.leave()
+        except TimeoutError:
+            return  # the coordinator is out of reach: it misses the member soon enough
 
     async def poll(self, timeout_ms: int) -> list[Fetched]:
-        if self.member.rejoin_needed:
-            await self._rejoin()
         loop = asyncio.get_running_loop()
-        if self._group.enable_auto_commit and loop.time() >= self._next_commit_s:
-            await self._commit_quietly()
-            self._next_commit_s = loop.time() + self._group.auto_commit_interval_ms / 1000
-        return await self.consumer.poll(timeout_ms)
+        deadline_s = loop.time() + timeout_ms / 1000
+        while True:
+            if self.member.rejoin_needed:
+                self._start("join", self._rejoin)
+            if "join" in self._beside:
+                if not await self._ended("join", deadline_s):
+                    return []
+                continue
+            wait_until_s = min(deadline_s, self._look_after(loop.time()))
+            fetched = await self.consumer.poll(max(0, int((wait_until_s - loop.time()) * 1000)))
+            for name in list(self._beside):
+                await self._ended(name, loop.time())
+            if self.member.generation < 0:
+                continue  # thrown out meanwhile: these records are another's
+            if fetched or loop.time() >= deadline_s:
+                return fetched
+
+    def _look_after(self, now_s: float) -> float:
+        """Start what is due beside the fetches; when to look again."""
+        if now_s >= self._next_commit_s:
+            self._next_commit_s = now_s + self._group.auto_commit_interval_ms / 1000
+            self._start("commit", self._commit_quietly)
+        if now_s >= self._subscription.look_at_s:
+            self._start("look", self._look)
+        return min(self._next_commit_s, max(self._subscription.look_at_s, now_s + _LOOK_AGAIN_S))
+
+    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if name not in self._beside:
+            task = self._beside[name] = asyncio.create_task(work(), name=f"{name} of {self._group.group_id}")
+            task.add_done_callback(lambda _: self.consumer.wake())
+
+    async def _ended(self, name: str, deadline_s: float) -> bool:
+        """Wait for it until then; raises what it raised."""
+        task = self._beside[name]
+        await asyncio.wait([task], timeout=max(0, deadline_s - asyncio.get_running_loop().time()))
+        if not task.done():
+            return False
+        del self._beside[name]
+        task.result()
+        return True
 
     def consumed(self, partition: TopicPartition, next_offset: int) -> None:
         """Records below `next_offset` have been dealt with; the next commit says so."""
@@ -324,17 +388,40 @@ class GroupConsumer:
         except BrokerRefused as refused:
             if refused.code not in _REJOIN:
                 raise
+        except DeadlineExceeded:
+            return  # the coordinator is out of reach; the next commit says it all
+
+    async def _look(self) -> None:
+        """Partitions that were added are given out when the member that leads the group joins again."""
+        before = dict(self._subscription.counts)
+        self._added.update(await self._subscription.look())
+        if before != self._subscription.counts and (
+            self.member.is_leader or before.keys() != self._subscription.counts.keys()
+        ):
+            self.member.rejoin_needed = True
+
+    async def _join(self) -> tuple[TopicPartition, ...]:
+        """However long it takes, as the Java client: who waits for records says for how long."""
+        while True:
+            try:
+                return await self.member.join(self._subscription.topics)
+            except DeadlineExceeded as error:
+                log.warning("group %s cannot be joined yet: %s", self._group.group_id, error)
 
     async def _rejoin(self) -> None:
         if self.member.generation >= 0 and self._group.enable_auto_commit:
             await self._commit_quietly()
-        if self._matching is not None:
-            self._topics = {name for name in await self._cluster.all_topics() if self._matching(name)}
-        assignment = await self.member.join(self._topics)
+        known = bool(self._subscription.counts)
+        added = await self._subscription.look()
+        if known:
+            self._added.update(added)
+        assignment = await self._join()
         self.joins += 1
-        self.joined_s = time.time()
+        self.joined_at_s = asyncio.get_running_loop().time()
         committed = await committed_offsets(self._cluster, self._group.group_id, assignment, require_stable=True)
         positions = {partition: entry.offset for partition, entry in committed.items()}
+        added = [partition for partition in assignment if partition not in positions and partition in self._added]
+        positions |= dict.fromkeys(added, 0)  # out of range, should its first records be gone: then it is reset
         fresh = [partition for partition in assignment if partition not in positions]
         if fresh:
             positions |= await self.consumer.offsets_by_reset(fresh)
@@ -342,4 +429,5 @@ class GroupConsumer:
         self._consumed = dict(positions)
         self._committed = {partition: entry.offset for partition, entry in committed.items()}
         self.consumer.assign(positions)
-        self._next_commit_s = asyncio.get_running_loop().time() + self._group.auto_commit_interval_ms / 1000
+        if self._group.enable_auto_commit:
+            self._next_commit_s = self.joined_at_s + self._group.auto_commit_interval_ms / 1000

@@ -241,3 +241,22 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     assert producer.returncode == 130
     assert errors == b""
     assert tool("get-offsets", "--topic", topic).out == f"{topic}:0:1\n"
+
+
+def test_consumer_that_is_told_to_end_leaves_its_group(
+    tool: Tool, new_topic: Callable[..., str], bootstrap: str
+) -> None:
+    """U1: whoever takes over would wait for the session to end."""
+    topic = new_topic()
+    group = f"g-{topic}"
+    command = [sys.executable, "-m", "barnabas", "console-consumer", "--bootstrap-server", bootstrap]
+    consumer = subprocess.Popen(
+        [*command, "--topic", topic, "--group", group], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    state = ("consumer-groups", "--describe", "--group", group, "--json")
+    until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
+    consumer.terminate()
+    _, errors = consumer.communicate(timeout=20)
+    assert consumer.returncode == 128 + signal.SIGTERM
+    assert errors.decode() == "Processed a total of 0 messages\n"
+    assert tool(*state).json[0]["state"] == "Empty"

@@ -1,5 +1,7 @@
 """A consumer returns what an application may see, and where it is."""
 
+import asyncio
+
 import pytest
 from client_fake_cluster import FakeCluster
 
@@ -127,7 +129,8 @@ def test_answers_for_partitions_that_were_taken_away_are_dropped() -> None:
     async def scenario(cluster: Cluster) -> None:
         async with Consumer(cluster) as consumer:
             consumer.assign({T0: 0})
-            await consumer._start_fetches()
+            await cluster.leaders([T0])
+            consumer._start_fetches()
             consumer.assign({TopicPartition("t", 1): 0})
             assert await read_all(consumer) == [b"y"]
 
@@ -159,3 +162,18 @@ def test_next_position_is_past_batches_that_hold_nothing_to_see() -> None:
     fetched = Fetched(T0, marker, 9, 10, 10, 0)
     assert list(fetched.records()) == []
     assert fetched.next_position == 10
+
+
+def test_partition_without_a_leader_holds_nobody_back_and_the_time_limit_holds() -> None:
+    """U3, and its sibling: one partition without a leader stopped the fetches of all."""
+    fake = FakeCluster(topics={"t": 1, "gone": 0})
+    fake.append("t", batch(b"a"))
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Consumer(cluster) as consumer:
+            consumer.assign({TopicPartition("gone", 0): 0, T0: 0})
+            assert [fetched.partition for fetched in await consumer.poll(5_000)] == [T0]
+            async with asyncio.timeout(2):
+                assert await consumer.poll(100) == []
+
+    fake.run(scenario)

@@ -1,6 +1,7 @@
 """Members of a group: who gets what, and what a member does when the coordinator has other ideas."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from client_fake_broker import Call
@@ -269,8 +270,102 @@ def test_static_member_does_not_leave() -> None:
     async def scenario(cluster: Cluster) -> None:
         config = GroupConfig(group_id="g", group_instance_id="one")
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
-            await consumer.poll(1)
+            await consumer.poll(500)
 
     fake.run(scenario)
     assert not group.left
     assert group.joins[-1].group_instance_id == "one"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_idle_member_joins_again_when_the_group_rebalances() -> None:
+    """U1: a poll without an end did not notice that the group had moved on."""
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            waiting = asyncio.create_task(consumer.poll(3_600_000))
+            await until(lambda: consumer.joins == 2)
+            fake.append("t", records(b"a"))
+            assert [fetched.position for fetched in await waiting] == [0]
+
+    fake.run(scenario)
+
+
+def test_idle_member_commits_what_was_consumed() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a", b"b"))
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", auto_commit_interval_ms=20)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            (fetched,) = await consumer.poll(5_000)
+            consumer.consumed(fetched.partition, fetched.next_position)
+            waiting = asyncio.create_task(consumer.poll(3_600_000))
+            await until(lambda: group.committed == {0: 2})
+            waiting.cancel()
+
+    fake.run(scenario)
+
+
+def test_member_that_was_thrown_out_hands_out_nothing_before_it_has_joined_again() -> None:
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+
+    async def scenario(cluster: Cluster) -> None:
+        config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            await consumer.poll(100)
+            group.heartbeats = [ErrorCode.ILLEGAL_GENERATION]
+            await until(lambda: consumer.member.generation < 0)
+            fake.append("t", records(b"a"))
+            assert await consumer.poll(5_000)
+            assert consumer.joins == 2
+
+    fake.run(scenario)
+
+
+@pytest.mark.parametrize("matching", [None, lambda name: name.startswith("t")])
+def test_partitions_and_topics_that_are_added_are_read_from_their_start(
+    matching: Callable[[str], bool] | None,
+) -> None:
+    """U2. With auto.offset.reset=latest, too: what was written before the member noticed would be skipped."""
+    fake = FakeCluster()
+    OneMemberGroup(fake)
+
+    async def scenario(cluster: Cluster) -> None:
+        topics = ["t"] if matching is None else []
+        group = GroupConfig(group_id="g")
+        async with GroupConsumer(cluster, group, topics=topics, matching=matching) as consumer:
+            await consumer.poll(100)
+            new = "t" if matching is None else "t2"
+            fake.topics[new] = 2
+            fake.append(new, records(b"a"), 1)
+            (fetched,) = await consumer.poll(5_000)
+            assert fetched.partition == TopicPartition(new, 1)
+
+    fake.run(scenario, metadata_max_age_ms=50)
+
+
+def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
+    """U3."""
+    fake = FakeCluster()
+    OneMemberGroup(fake)
+    none = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    found = FindCoordinatorResponse(coordinators=[none])
+    fake.broker.handlers[FIND_COORDINATOR] = canned([found])
+
+    async def scenario(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            async with asyncio.timeout(2):
+                assert await consumer.poll(100) == []
+
+    fake.run(scenario)
