@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak bench simulate demo lock clean
+.PHONY: help setup check test interop soak bench simulate fuzz demo lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 SEEDS ?= 2000
 CHAOS_SEEDS ?= 5
 TESTS ?=
+SECONDS ?= 3600
+SEED ?= 1
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +38,9 @@ soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain 
 
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0
+
+fuzz: $(READY) ## Hostile inputs at a real broker and ZooKeeper, with a bystander: make fuzz SECONDS=3600 SEED=7
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results in bench/results/
 	$(BIN)/python -m bench

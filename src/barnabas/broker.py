@@ -78,6 +78,7 @@ from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.setup import make_authorizer
+from barnabas.server.audit import AuditLog
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
@@ -331,6 +332,7 @@ class Broker:
         self._assemble_replication(config)
         self.controller = self._make_controller(config)
         self.context = self._make_context(config)
+        self._open_audit_log(config)
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._broker_settings_changed)
@@ -433,6 +435,18 @@ class Broker:
             authorizer=self.authorizer,
             quotas=self.quotas.clients,
             leader_throttle=self.throttles.leader,
+        )
+
+    def _open_audit_log(self, config: BrokerConfig) -> None:
+        if config.barnabas_audit_log is None:
+            return
+        self.pipeline.audit = self.context.audit = AuditLog(
+            config.barnabas_audit_log,
+            disk=self._platform.disk,
+            clock=self._clock,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+            file_bytes_max=config.barnabas_audit_log_max_bytes,
         )
 
     def _register_handlers(self) -> None:

@@ -38,7 +38,7 @@ class ConsumerGroupsApi:
                 raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
         def may_describe(topic: str) -> bool:
-            return self._context.allows_topic(call, AclOperation.DESCRIBE, topic)
+            return self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
         future = self._groups.consumer_heartbeat(request, requester_of(call), may_describe)
         return answer_later(call, request, future)

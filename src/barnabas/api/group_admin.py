@@ -47,11 +47,11 @@ class GroupAdminApi:
 
     async def list_groups(self, call: Call, request: ListGroupsRequest) -> ApiMessage:
         groups = await self._groups.list_groups(request)
-        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             groups = [
                 group
                 for group in groups
-                if self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group.group_id)
+                if self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group.group_id)
             ]
         return ListGroupsResponse(groups=groups)
 

@@ -191,7 +191,7 @@ class GroupOffsetsApi:
             response.topics = [
                 topic
                 for topic in response.topics
-                if self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
+                if self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)
             ]
             for answers in response.topics:
                 answers.topic_id = self._context.metadata.topic_id(answers.name)

@@ -77,13 +77,13 @@ class MetadataApi:
             if topic.name is not None
             and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
-            and self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
+            and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)
         ]
 
     async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:
         errors: dict[str, ErrorCode] = {}
         valid: list[str] = []
-        may_create_any = self._context.allows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        may_create_any = self._context.shows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
         for name in missing:
             if not (may_create_any or self._context.allows_topic(call, AclOperation.CREATE, name)):
                 errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -126,7 +126,7 @@ class MetadataApi:
 
     def _cluster_operations(self, call: Call) -> int:
         """Nothing for those who may not describe the cluster, whatever else they may do with it."""
-        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return 0
         return self._context.authorized_operations(call, AclResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -148,7 +148,7 @@ class MetadataApi:
             response.topics = [
                 self._topic(call, image, with_operations)
                 for image in context.metadata.topics.values()
-                if context.allows_topic(call, AclOperation.DESCRIBE, image.name)
+                if context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, image.name)
             ]
             return response
         # Each once, as in Kafka: a topic of many partitions has an answer thousands of times as long as its name.

@@ -147,7 +147,7 @@ class OffsetsApi:
 
     def offset_for_leader_epoch(self, call: Call, request: OffsetForLeaderEpochRequest) -> HandlerResult:
         response = OffsetForLeaderEpochResponse()
-        is_broker = self._context.allows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
+        is_broker = self._context.shows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
         for topic in request.topics:
             answers = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answers)

@@ -62,11 +62,11 @@ class TopicsApi:
             for topic in request.topics
         }
         counts = Counter(topic.name for topic in request.topics)
-        may_create_any = context.allows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        may_create_any = context.shows(call, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
         wanted: list[NewTopic] = []
         for topic in request.topics:
             result = results[topic.name]
-            if not context.allows_topic(call, AclOperation.DESCRIBE_CONFIGS, topic.name):
+            if not context.shows(call, AclOperation.DESCRIBE_CONFIGS, AclResourceType.TOPIC, topic.name):
                 result.topic_config_error_code = _CONFIG_HIDDEN
             if counts[topic.name] > 1:
                 result.error_code, result.error_message = (

@@ -99,7 +99,7 @@ class TransactionsApi:
     def _require_idempotent_write(self, call: Call) -> None:
         """KIP-679: whoever may write to any topic may also be idempotent."""
         context = self._context
-        if context.allows(call, AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, CLUSTER_NAME):
+        if context.shows(call, AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return
         channel = call.channel
         if not context.authorizer.allows_on_any(
@@ -253,7 +253,9 @@ class TransactionsApi:
         for topic, partition in txn.partitions:
             topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
         described.topics = [
-            data for topic, data in topics.items() if self._context.allows_topic(call, AclOperation.DESCRIBE, topic)
+            data
+            for topic, data in topics.items()
+            if self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
         ]
         return described
 
@@ -274,7 +276,7 @@ class TransactionsApi:
         )
         for txn in await self._context.transactions.select(wanted):
             transactional_id = txn.transactional_id
-            if self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, transactional_id):
+            if self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, transactional_id):
                 response.transaction_states.append(
                     ListedTransaction(
                         transactional_id=transactional_id,

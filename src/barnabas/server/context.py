@@ -27,6 +27,7 @@ from barnabas.storage.manager import LogManager
 if TYPE_CHECKING:
     from barnabas.controller.driver import Controller
     from barnabas.groups.coordinator import GroupCoordinator
+    from barnabas.server.audit import AuditLog
     from barnabas.transactions.coordinator import TransactionCoordinator
 
 
@@ -53,6 +54,8 @@ class BrokerContext:
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
     #: Of this broker as leader: what it sends to replicas that are being moved.
     leader_throttle: ReplicationThrottle | None = None
+    #: Told of what is denied; None where nobody wants to know.
+    audit: "AuditLog | None" = None
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)
@@ -63,12 +66,21 @@ class BrokerContext:
         return self.dynamic.broker
 
     def allows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+        """Whether the caller may do what it asks for. A no is told to the audit log."""
         channel = call.channel
-        return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
+        if self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name):
+            return True
+        if self.audit is not None:
+            self.audit.denied(call, operation, resource, name)
+        return False
 
     def allows_topic(self, call: Call, operation: AclOperation, topic: str) -> bool:
+        return self.allows(call, operation, AclResourceType.TOPIC, topic)
+
+    def shows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+        """The same where nobody asked for this very thing, or another right does as well: a no is no denial."""
         channel = call.channel
-        return self.authorizer.allows(channel.principal, channel.peer_host, operation, AclResourceType.TOPIC, topic)
+        return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
 
     def require_cluster(self, call: Call, operation: AclOperation) -> None:
         if not self.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):
@@ -94,6 +106,6 @@ class BrokerContext:
         """The bit field that tells a client what it may do."""
         bits = 0
         for operation in SUPPORTED_OPERATIONS[resource]:
-            if self.allows(call, operation, resource, name):
+            if self.shows(call, operation, resource, name):
                 bits |= 1 << operation
         return bits

@@ -22,6 +22,7 @@ from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.runtime.bugs import BugLog
 from barnabas.server import large
+from barnabas.server.audit import CHANGES, AuditLog
 from barnabas.server.call import Call, OnThread
 from barnabas.server.connection import Connection
 from barnabas.server.large import LARGE_FRAME_BYTES, SLICE_ELEMENTS
@@ -124,6 +125,8 @@ class Pipeline:
         """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
         self.handlers = handlers
         self._request_quota = request_quota
+        #: Told of changes; None where nobody wants to know.
+        self.audit: AuditLog | None = None
         #: `barnabas.request.max.elements`
         self.elements_max = elements_max
         self._on_thread = on_thread
@@ -268,6 +271,7 @@ class Pipeline:
         if result is None:
             return
         if isinstance(result, ApiMessage):
+            self._tell_audit(call, request, result)
             call.reply(result)
             return
         self._running += 1
@@ -284,12 +288,17 @@ class Pipeline:
         except Exception as error:
             self._refuse(call, request, error)
         else:
+            self._tell_audit(call, request, response)
             if is_large:
                 await call.reply_by_thread(response, self._on_thread)
             else:
                 call.reply(response)
         finally:
             self._leave()
+
+    def _tell_audit(self, call: Call, request: ApiMessage | None, response: ApiMessage) -> None:
+        if self.audit is not None and call.api.api_key in CHANGES:
+            self.audit.changed(call, request, response)
 
     def _leave(self) -> None:
         self._running -= 1

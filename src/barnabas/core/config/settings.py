@@ -192,6 +192,8 @@ class BrokerSettings:
     barnabas_zookeeper_digest: Password | None
     barnabas_request_max_elements: int
     barnabas_record_framing_check: bool
+    barnabas_audit_log: str | None
+    barnabas_audit_log_max_bytes: int
     barnabas_metrics_host: str
     barnabas_metrics_port: int
 

@@ -7,6 +7,7 @@ from barnabas.core.config.definitions.shorthand import (
     BOOLEAN,
     CLUSTER_WIDE,
     INT,
+    LONG,
     LOW,
     MEDIUM,
     PASSWORD,
@@ -35,6 +36,10 @@ SETTINGS: Final = (
     Setting("barnabas.record.framing.check", BOOLEAN, False, LOW, None, CLUSTER_WIDE,
             "Whether a leader decompresses and walks the records of every batch that a client sends, as Kafka does, and "
             "refuses one that is not what its header says. Costs about a microsecond a record."),
+    Setting("barnabas.audit.log", STRING, None, LOW, None, READ_ONLY,
+            "File to which changes and denials are written, one JSON object a line; none where it is not set."),
+    Setting("barnabas.audit.log.max.bytes", LONG, 100 * 1024 * 1024, LOW, at_least(1_024), READ_ONLY,
+            "Size at which a new file is begun; ten older ones are kept."),
     Setting("barnabas.metrics.host", STRING, "127.0.0.1", LOW, None, READ_ONLY,
             "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
     Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,

@@ -1,0 +1,9 @@
+"""A short run of the standing attack with a fixed seed; `make fuzz` runs it for an hour, or with other seeds."""
+
+from tests.fuzz.attack import attack
+
+
+def test_two_thousand_inputs_find_nothing_and_the_bystander_does_not_notice():
+    report = attack(seed=1, count=2_000)
+    assert report.findings == [], str(report)
+    assert sum(report.inputs.values()) >= 2_000
