@@ -1,4 +1,4 @@
-"""What every SASL mechanism is to those who carry its tokens."""
+"""The interface of SASL mechanisms, on both sides."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from barnabas.core.errors import BarnabasError
 
 
 class SaslFailed(BarnabasError):
-    """The exchange is over without success. The message goes to the peer: it must not tell what the peer may not know."""
+    """The exchange failed. The message goes to the peer, so it must not reveal anything."""
 
 
 class ServerExchange(Protocol):
@@ -24,7 +24,7 @@ class ServerExchange(Protocol):
 
     @property
     def by_delegation_token(self) -> bool:
-        """Whether it was proved with a delegation token: whoever has one gets no other with it."""
+        """Whether a delegation token was used. Such a session cannot create other tokens."""
         ...
 
     def evaluate(self, token: bytes) -> bytes:

@@ -37,7 +37,7 @@ _ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
 
 
 class InvalidToken(BarnabasError):
-    """Why, in words for the broker's own log; the peer is told that it is invalid and no more."""
+    """The reason is for the broker's log. The peer only learns that the token is invalid."""
 
 
 class UnknownKey(InvalidToken):
@@ -56,7 +56,7 @@ def _pyjwt() -> ModuleType:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Jwt:
-    """A bearer's secret, so it does not show itself."""
+    """A secret: its `repr` does not contain the token."""
 
     header: Mapping[str, Json]
     claims: Mapping[str, Json]
@@ -65,7 +65,7 @@ class Jwt:
 
 
 def parse_jwt(text: str) -> Jwt:
-    """Takes it apart; nothing is checked but the form."""
+    """Reads a token. Only its form is checked."""
     if len(text) > TOKEN_CHARACTERS_MAX:
         raise InvalidToken(f"the token is longer than {TOKEN_CHARACTERS_MAX} characters")
     if _FORM.fullmatch(text) is None:
@@ -87,10 +87,10 @@ def encode_unsecured(claims: Mapping[str, Json]) -> str:
 
 
 class KeySet:
-    """The keys of a JWKS document that can check signatures; others are passed over."""
+    """The keys of a JWKS document that can check signatures; others are ignored."""
 
     def __init__(self, document: str | bytes) -> None:
-        """:raises ConfigError: where it is no key set, or has no usable key."""
+        """:raises ConfigError: if it is not a key set, or has no usable key."""
         try:
             keys = json.loads(document)["keys"]
             if not isinstance(keys, list):
@@ -138,7 +138,7 @@ def _usable(document: Json) -> "dict[str, PyJWK]":
     kind, curve, only = document.get("kty"), document.get("crv"), document.get("alg")
     if not isinstance(kind, str) or not isinstance(curve, str | None):
         return {}
-    # A private key has no place in a set that anybody may read: only what is public of it is taken.
+    # Key sets are public, so only the public part of a key is used.
     public = {name: value for name, value in document.items() if name in ("kty", "crv", "kid", "n", "e", "x", "y")}
     jwt = _pyjwt()
     found: dict[str, PyJWK] = {}

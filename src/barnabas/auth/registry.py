@@ -100,7 +100,7 @@ def client_side(*names: str, settings: tuple[str, ...] = ()) -> Callable[[Client
 
 
 def _load() -> None:
-    """When somebody first asks: the mechanisms import this module."""
+    """Imported at the first use, because the mechanisms import this module."""
     import barnabas.auth.mechanisms  # noqa: F401  # each registers itself
 
 
@@ -116,7 +116,7 @@ def mechanism_names() -> tuple[str, ...]:
 
 
 def server_of(name: str, sasl: ListenerSasl) -> Callable[[], ServerExchange]:
-    """:raises ConfigError: for a mechanism that nobody registered, or that lacks its settings."""
+    """:raises ConfigError: for an unknown mechanism, or one whose settings are missing."""
     _load()
     side = _servers.get(name)
     if side is not None:

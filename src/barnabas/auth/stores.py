@@ -105,7 +105,7 @@ def _open_pkcs12(
     try:
         store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
     except ValueError:
-        # Not chained: what the library says of a wrong password is of no use, and nobody can tell what it repeats.
+        # Not chained: the library's error does not help, and might contain a secret.
         raise ConfigError(
             f"{prefix}.location={location} is not a PKCS12 store, or {prefix}.password is not its password"
         ) from None

@@ -222,8 +222,8 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair, setting: str) -> None:
 
 @contextmanager
 def _secret_file(text: str) -> Iterator[str]:
-    """OpenSSL takes keys from files only: one in memory where the system has that, else one that nobody else can read and
-    that is gone at once."""
+    """OpenSSL reads keys from files only. This is a file in memory if the system has them, else a private file that is deleted
+    at once."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("barnabas-key"), "w") as file:
             file.write(text)

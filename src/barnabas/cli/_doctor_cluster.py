@@ -22,7 +22,7 @@ from barnabas.core.words import MAX_TIMESTAMP, ConfigResourceType
 
 #: A doctor does not wait as long as a client would.
 TIMEOUT_MS: Final = 5_000
-#: Newer than our own clock by more than this: somebody's clock is wrong.
+#: Newer than our own clock by more than this: a clock is wrong.
 SKEW_MS_MAX: Final = 2_000
 #: Topics asked about in one request.
 TOPICS_AT_ONCE: Final = 200
@@ -62,7 +62,7 @@ class ClusterView:
 
 
 async def check_cluster(config: ClientConfig) -> tuple[list[Finding], int | None]:
-    """The findings, and how many brokers there are, if anybody answered."""
+    """The findings, and the number of brokers, if a broker answered."""
     patient = dataclasses.replace(
         config,
         connect_timeout_ms=min(config.connect_timeout_ms, TIMEOUT_MS),
@@ -187,7 +187,7 @@ def _brokers(view: ClusterView) -> list[Finding]:
     for address, several in by_address.items():
         if len(several) > 1:
             subject = f"brokers {some(broker.id for broker in several)}"
-            advice = "give each its own in advertised.listeners: clients would take one for the other"
+            advice = "give each its own in advertised.listeners: clients would confuse them"
             findings.append(
                 Finding(Severity.ERROR, "advertised-listener-twice", subject, f"all advertise {address}", advice)
             )
@@ -198,7 +198,7 @@ def _brokers(view: ClusterView) -> list[Finding]:
         message = f"some brokers advertise a loopback address and others do not: {names}"
         findings.append(Finding(Severity.WARNING, "advertised-listener-loopback", "cluster", message, advice))
     if view.image.controller_id not in view.image.brokers:
-        message = "there is no controller: no leader is elected, no topic is made"
+        message = "there is no controller: leaders are not elected, and topics are not created"
         advice = "see `get /controller` in zookeeper-shell and the brokers' logs; is ZooKeeper up?"
         findings.append(Finding(Severity.ERROR, "no-controller", "cluster", message, advice))
     return findings

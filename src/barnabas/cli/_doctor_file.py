@@ -51,7 +51,7 @@ class HostFacts:
 
     log_dirs: tuple[LogDirFacts, ...] = ()
     open_files_max: int = 1 << 20
-    #: Why an address cannot be used, by `host:port`. Absent: it can, or nobody could tell.
+    #: Why an address cannot be used, by `host:port`. Absent if it can be used, or if that is unknown.
     unreachable: Mapping[str, str] = field(default_factory=dict)
 
 

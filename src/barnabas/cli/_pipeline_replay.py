@@ -45,7 +45,7 @@ def replay_letters(
     """Send dead letters back, each once."""
     if from_topic is None:
         raise UsageError("replay needs the dead-letter topic: --from TOPIC")
-    # The layers beside this one are imported when they are asked for: without the extra there is no Spark.
+    # Imported when it is needed: without the extra there is no Spark.
     work: Any = importlib.import_module("barnabas.spark.pipelines.replay")
     config = options(bootstrap_server, command_config)
     plan = work.ReplayPlan(

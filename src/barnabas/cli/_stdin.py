@@ -28,7 +28,7 @@ async def stdin_lines(prompt: str = "") -> AsyncIterator[bytes]:
             try:
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
             except RuntimeError:
-                return  # the loop has closed: nobody reads any more
+                return  # the loop has closed
             if not chunk:
                 return
 

@@ -1,6 +1,6 @@
 """`barnabas console-consumer`: kafka-console-consumer.sh.
 
-Without `--group` it reads all partitions by itself: no group is made that nobody will use again.
+Without `--group` it reads all partitions by itself: it creates no group that would never be used again.
 """
 
 import asyncio

@@ -258,7 +258,7 @@ async def _describe(
 
 
 def _announce(description: GroupDescription) -> bool:
-    """What is to be said before a table; False if there is none to print."""
+    """Prints the lines before a table. False if there is no table to print."""
     name, state = description.group_id, description.state
     if description.missing:
         say(f"\nError: Consumer group '{name}' does not exist.")

@@ -50,7 +50,7 @@ def command(
     if reporting_interval <= 0:
         raise UsageError("Reporting interval must be greater than 0.")
     if print_metrics:
-        raise UsageError("--print-metrics: this consumer keeps no metrics of its own; look at the brokers'")
+        raise UsageError("--print-metrics: this consumer has no metrics; use the brokers' metrics")
     properties = load_properties(consumer_config_file) if consumer_config_file else {}
     properties["max.partition.fetch.bytes"] = str(fetch_size)
     properties["auto.offset.reset"] = "latest" if from_latest else "earliest"

@@ -1,6 +1,6 @@
 """Starts ZooKeeper and brokers as children, by forking: modules are imported once, a child is up in milliseconds.
 
-A process of its own (`python -m barnabas.cli.launcher`), so that who uses it (`barnabas up`, a test with threads) never forks
+A process of its own (`python -m barnabas.cli.launcher`), so that its users (`barnabas up`, a test with threads) never fork
 itself. It reads one JSON command a line and writes one JSON event a line:
 
     {"start": "broker-1", "kind": "broker", "arguments": [...], "log": "/path"}     a child to start
@@ -133,7 +133,7 @@ class Launcher:
         try:
             os.write(self._events_fd, data)
         except BrokenPipeError:
-            return  # nobody listens any more; the end of the commands is about to be seen
+            return  # the other side has closed; the commands end soon
 
 
 def _become(command: dict[str, Any], output: int) -> NoReturn:

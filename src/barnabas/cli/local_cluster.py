@@ -186,7 +186,7 @@ class LocalCluster:
         if self.secure:
             from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
 
-            self.folder.chmod(0o700)  # records, logs and ZooKeeper's data are nobody else's business
+            self.folder.chmod(0o700)  # other users must not read records, logs and ZooKeeper's data
             self._security = LocalSecurity.prepare(self.folder / "security", self.host)
         if self.zookeeper is None:
             self._start_zookeeper()
@@ -388,7 +388,7 @@ class LocalCluster:
             "group.initial.rebalance.delay.ms": "0",
             # KIP-939: what the Spark sink has decided to write does not expire while its driver is away.
             "transaction.two.phase.commit.enable": "true",
-            # When all stop at once there is nobody to hand over to: ask again soon, not after Kafka's five seconds.
+            # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
             **self._security_properties(port),
             **self.config,
@@ -435,7 +435,7 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0, *, what: str = "the condition") -> None:
-    """Poll for something outside this process that no event tells of."""
+    """Polls for a condition outside of this process, for which there is no event."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -89,7 +89,7 @@ class LocalSecurity:
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------
 
     def zookeeper_client_settings(self) -> dict[str, str]:
-        """With these a broker, or an operator with `zookeeper-shell`, is let in."""
+        """The settings with which a broker, or an operator with `zookeeper-shell`, can connect."""
         return {
             "barnabas.zookeeper.digest": f"{_BROKER}:{self.zookeeper_password}",
             "zookeeper.ssl.client.enable": "true",

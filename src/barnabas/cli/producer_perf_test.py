@@ -60,7 +60,7 @@ def command(
     if more_props and not producer_props:
         raise UsageError(f"{more_props[0]!r} is not understood")
     if print_metrics:
-        raise UsageError("--print-metrics: this producer keeps no metrics of its own; look at the brokers'")
+        raise UsageError("--print-metrics: this producer has no metrics; use the brokers' metrics")
     properties = load_properties(producer_config_file) if producer_config_file else {}
     properties |= pairs([*(producer_props or ()), *(more_props or ())], option="--producer-props")
     properties.setdefault("client.id", "perf-producer-client")

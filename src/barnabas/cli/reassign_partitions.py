@@ -383,7 +383,7 @@ def _move_text(replica: Replica, move: _MoveState) -> str:
 
 
 async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool = False) -> None:
-    """All of them: nobody knows any more which brokers were involved."""
+    """All brokers: it is not known any more which ones took part."""
     alive = await cluster.brokers()
     brokers = sorted(alive.keys() | {broker for replicas in target.partitions.values() for broker in replicas})
     topics = sorted({where.topic for where in target.partitions})

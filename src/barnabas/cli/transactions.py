@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """List, describe and abort transactions; find those that hang."""
     if action not in _ACTIONS:
-        raise UsageError(f"{action!r} is none of {', '.join(_ACTIONS)}")
+        raise UsageError(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}")
     config = options(bootstrap_server, command_config)
     if action == "list":
         run(config, lambda cluster: _list(cluster, duration_filter, json))

@@ -13,7 +13,7 @@ import typer
 from barnabas.cli._command import UsageError
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 
-#: How often the processes are looked at: one that has died is told of, no more.
+#: How often the processes are checked. One that has died is only reported.
 _WATCH_S = 0.5
 
 
@@ -97,7 +97,7 @@ def _stop_on_signals() -> None:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Until there is no broker left; tells of each one that ends."""
+    """Waits until no broker is left, and reports each one that ends."""
     gone: set[int] = set()
     while len(gone) < cluster.brokers:
         time.sleep(_WATCH_S)

@@ -40,7 +40,7 @@ class ConfigStore:
         )
 
     async def read(self, entity_type: str, name: str) -> dict[str, str]:
-        """Nothing where the entity has no settings of its own."""
+        """Empty if the entity has no settings."""
         path = paths.config_entity(entity_type, name)
         try:
             data, _ = await self._session.get(path)
@@ -49,7 +49,7 @@ class ConfigStore:
         return _decode(path, data)
 
     async def read_many(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Settings by name; nothing for an entity that has none of its own."""
+        """Settings by name; empty for an entity without settings."""
         reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
         results = (await self._session.batch(reads)).results
         return {
@@ -102,7 +102,7 @@ class ConfigStore:
         return True
 
     async def _remove_user_if_empty(self, user: str) -> None:
-        """Its last client has gone; it goes as well, unless it has settings of its own."""
+        """Deletes a user's znode after its last client, unless the user has settings."""
         path = paths.config_entity(paths.USERS, user)
         try:
             await self._session.delete(paths.config_entity(paths.USERS, f"{user}/{paths.CLIENTS}"))
@@ -110,10 +110,10 @@ class ConfigStore:
             if not _decode(path, data):
                 await self._session.delete(path, stat.version)
         except (NotEmpty, NoNode, BadVersion):
-            return  # there is another client, or somebody writes at this moment
+            return  # another client has written, or is writing
 
     async def start(self, listener: ConfigListener) -> None:
-        """Tells the listener all settings of topics, brokers, users, clients and addresses; `run` tells of changes."""
+        """Passes all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes."""
         self._listener = listener
         await self._notifications.start()
         everything = await asyncio.gather(*(self.read_all(each) for each in paths.CONFIG_ENTITY_TYPES))

@@ -64,7 +64,7 @@ def int32(value: Any) -> int:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 

@@ -1,7 +1,7 @@
 """The only module of a broker that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
 
-Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Everything that happens
-is told through callbacks on that thread, in the order in which it happened; the session brings them to the loop.
+Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Events
+are callbacks on that thread, in their order; the session passes them to the loop.
 
 Requests go straight into kazoo's queue with a small object for the answer, as kazoo's own transactions do, instead of
 through its futures: those cost a condition variable and two more threads per answer and lose the order of answers and watches.
@@ -188,7 +188,7 @@ class _Watcher:
         return hash(self._key)
 
     def __call__(self, event: WatchedEvent) -> None:
-        # Also when a connection breaks, which takes its watches along: whoever watches has to look again.
+        # Also when a connection breaks, because its watches are lost: the owner of the watch has to read again.
         self._fired(self._key[1], self._key[2])
 
 
@@ -211,7 +211,7 @@ class KazooConnection:
         #: Set by the session once it exists.
         self.chroot = ""
         self._acls: dict[Any, list[ACL]] = {}
-        # kazoo tells of every attempt and every state: what matters of it the session says itself.
+        # kazoo logs every attempt and every state. The session logs what matters.
         quiet = logging.getLogger(f"{__name__}.kazoo")
         quiet.setLevel(logging.CRITICAL)
         self._client = make_client(

@@ -97,7 +97,7 @@ class MemoryZooKeeper:
         assert session in self._live, f"session {session} is over"
         results = []
         for operation in operations:
-            assert guard is None or isinstance(operation, Write), f"only writes can be guarded, {operation} is none"
+            assert guard is None or isinstance(operation, Write), f"only a write can be guarded, not {operation}"
             if guard is not None and not self._holds(guard):
                 return Executed((), True, self._take_fired())
             results.append(self._apply(session, operation))

@@ -21,7 +21,7 @@ EXPIRATION_MS = 15 * 60 * 1000
 class ChangeNotifications:
     """Calls `handle` with the data of every notification under `root`, in order, each once.
 
-    Anybody may write there: what nobody understands is logged and passed over, as Kafka does.
+    Any client may write there. An unknown notification is logged and ignored, as in Kafka.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ChangeNotifications:
         self._changed.set()
 
     def _number(self, name: str) -> int | None:
-        """None where it is no notification: not a number of ZooKeeper's after our prefix."""
+        """None if it is not a notification: our prefix and a sequence number of ZooKeeper."""
         digits = name.removeprefix(self._prefix)
         return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 

@@ -30,7 +30,7 @@ class ZkCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The part of a znode's status that somebody uses."""
+    """The parts of a znode's stat that are used."""
 
     version: int
     #: The transaction that created it: a broker's epoch.
@@ -38,7 +38,7 @@ class Stat:
     #: The session that owns an ephemeral znode, or 0.
     ephemeral_owner: int = 0
     mtime_ms: int = 0
-    #: The transaction that changed it last; 0 where nobody knows.
+    #: The transaction that changed it last; 0 if unknown.
     mzxid: int = 0
     #: The transaction that last made or deleted a child of it: the same for all who see the same children.
     pzxid: int = 0

@@ -52,7 +52,7 @@ BROKERS_ENTITY = "brokers"
 IPS = "ips"
 CONFIG_ENTITY_TYPES = (TOPICS, CLIENTS, USERS, BROKERS_ENTITY, IPS)
 
-#: The entity name that stands for "every client, user, address or broker that has no entry of its own".
+#: The entity name for all clients, users, addresses or brokers without their own entry.
 DEFAULT_ENTITY = "<default>"
 
 #: Resource types of ACLs, as their znodes are called.

@@ -99,7 +99,7 @@ class BrokerRegistrar:
                     return self._registered(czxid)
 
     async def update(self, registration: BrokerRegistration) -> None:
-        """New endpoints or features under the same id and epoch: the controller tells everybody."""
+        """New endpoints or features under the same id and epoch. The controller sends them to all brokers."""
         self._registration = replace(
             registration, timestamp_ms=self._clock.now_ms(), incarnation=self._registration.incarnation
         )
@@ -129,7 +129,7 @@ class BrokerRegistrar:
             return None
         owner = self._decode(data)
         if owner is not None and owner.endpoints == self._registration.endpoints:
-            # We hold those addresses now, so whoever registered them is dead: its session only has not expired yet.
+            # This process has bound those addresses, so the process that registered them is dead, and its session will expire.
             remaining_s = deadline_s - self._clock.monotonic_s()
             if remaining_s > 0:
                 _log.info(

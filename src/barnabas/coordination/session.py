@@ -205,7 +205,7 @@ class ZooKeeperSession:
         self._loop = asyncio.get_running_loop()
         self._first = self._loop.create_future()
         if self._connection_type is None:
-            # kazoo takes a while to import: off the loop, and not before somebody needs it.
+            # kazoo takes a while to import, so it is imported on a thread, when it is first needed.
             loaded: type[KazooConnection] = await asyncio.to_thread(_load_connection_type)
             self._connection_type = loaded
         self._connection = self._connection_type(
@@ -304,7 +304,7 @@ class ZooKeeperSession:
         await self._one(Delete(path, version))
 
     async def delete_recursive(self, path: str) -> None:
-        """Deletes a znode and all below it; nothing happens if there is none."""
+        """Deletes a znode and all below it, if it exists."""
         level = [path]
         levels = []
         while level:
@@ -334,7 +334,7 @@ class ZooKeeperSession:
         return await self.begin_batch(operations, guard)
 
     def begin_batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> "asyncio.Future[BatchAnswer]":
-        """Like `batch`, for callers that are no coroutine."""
+        """Like `batch`, for callers that are not coroutines."""
         done: asyncio.Future[BatchAnswer] = asyncio.get_running_loop().create_future()
         if self._stopped or self._loop is None:
             done.set_exception(SessionExpired("the session was closed"))

@@ -1,4 +1,4 @@
-"""Ids that nobody else has."""
+"""Random ids."""
 
 import os
 
@@ -6,7 +6,7 @@ from barnabas.core.ids import format_uuid
 
 
 def random_uuid() -> bytes:
-    """A version-4 UUID whose text form never starts with a dash, so that no tool takes it for a flag."""
+    """A version-4 UUID whose text form never starts with a dash, so that tools do not read it as an option."""
     while True:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40

@@ -1,7 +1,7 @@
 """Counters, gauges and histograms that cost next to nothing on the hot path.
 
 A metric is a plain object with plain numbers; owner: the event loop. Names and labels are looked up once, when a metric
-is made, never when it is counted. Exposition (`barnabas.metrics.exposition`) reads the numbers when somebody scrapes.
+is made, never when it is counted. Exposition (`barnabas.metrics.exposition`) reads the numbers at each scrape.
 """
 
 from bisect import bisect_left
@@ -50,7 +50,7 @@ class Histogram:
 
 
 class Gauge:
-    """A number that is asked for, not kept: `read` is called when somebody scrapes."""
+    """A number that is computed at each scrape, by `read`."""
 
     __slots__ = ("read",)
 

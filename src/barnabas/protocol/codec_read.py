@@ -58,7 +58,7 @@ def compile_reader(
 
 
 class TooManyElements(Malformed):
-    """More elements than the reader's budget: the message may be right, but nobody wants to have read it whole."""
+    """More elements than the reader's limit: the message may be valid, but decoding it would take too long."""
 
 
 def short(what: str, needed: int, pos: int, end: int) -> Malformed:

@@ -24,7 +24,7 @@ from barnabas.protocol.varint import append_uvarint
 
 
 class Unwritable(BarnabasError):
-    """A message that its version cannot express: a bug in whoever filled it in."""
+    """A message that its version cannot express: a bug of the caller."""
 
 
 class PartsBuffer(bytearray):

@@ -35,7 +35,7 @@ class RequestHeader(NamedTuple):
 def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> RequestHeader:
     """The header of the request at `pos`, past the frame's size. Whether we serve it is not looked at here.
 
-    An API key that nobody knows is `Malformed`; a version that nobody knows is not: ApiVersions has to answer that.
+    An unknown API key is `Malformed`. An unknown version is not: ApiVersions has to answer it.
     """
     if end is None:
         end = len(buf)

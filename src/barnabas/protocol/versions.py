@@ -88,7 +88,7 @@ _BY_NAME: dict[str, Api] = {api.name: api for api in API.values()}
 
 
 def api_of(key: int) -> Api:
-    """Kafka closes the connection of a peer that names an API nobody knows: so `Malformed`."""
+    """Raises `Malformed` for an unknown API: Kafka closes the connection, too."""
     api = API.get(key)
     if api is None:
         raise Malformed(f"unknown API key {key}")

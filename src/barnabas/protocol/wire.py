@@ -1,6 +1,6 @@
 """The protocol's primitives: strings, bytes and tagged fields, over any flat buffer of bytes.
 
-Shared by the codec compiler and by everybody who reads or writes a piece of the protocol by hand. A reader takes
+Shared by the codec compiler and by code that reads or writes parts of the protocol by hand. A reader takes
 `(buf, pos, end)`, never looks at or past `end`, and returns `(value, next position)`; what is not well formed raises
 `Malformed`. A writer appends to a bytearray. "Compact" lengths are varints and stored plus one, so that zero means null.
 """
@@ -100,7 +100,7 @@ def read_tag(buf: Buffer, pos: int, end: int, previous: int, what: str) -> tuple
 
 
 def skip_tagged_fields(buf: Buffer, pos: int, end: int, what: str = "tagged fields") -> int:
-    """Past a section of tagged fields that nobody here knows."""
+    """Skips a section of unknown tagged fields."""
     if pos < end and buf[pos] == 0:
         return pos + 1
     count, pos = read_uvarint(buf, pos, end, what)

@@ -23,7 +23,7 @@ ALL: Final = AclOperation.ALL
 MATCH: Final = PatternType.MATCH
 #: Decisions that are remembered; past it they are all forgotten, which costs a moment and no memory.
 DECISIONS_MAX: Final = 100_000
-#: A topic's name is no longer. Decisions about longer names are not remembered: whoever asks chooses the name.
+#: A topic's name is no longer. Decisions about longer names are not cached: a client could choose any number of them.
 NAME_CHARACTERS_MAX: Final = 249
 
 #: What else, if allowed, allows an operation.
@@ -44,7 +44,7 @@ class ResourcePattern:
 class Entry:
     """Who may, or may not, do what, from where."""
 
-    #: `User:alice`, or `User:*` for everybody.
+    #: `User:alice`, or `User:*` for all users.
     principal: str
     #: An address, or `*`.
     host: str
@@ -98,7 +98,7 @@ def check_creation(pattern: ResourcePattern) -> None:
 
 
 class AclAuthorizer:
-    """Decides from the entries that it is told of. Owner: the event loop.
+    """Decides by the entries that it is given. Owner: the event loop.
 
     A decision is made once and remembered until any entry changes, so that asking again costs one look into a dict.
     """

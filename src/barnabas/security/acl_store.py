@@ -137,7 +137,7 @@ class AclStore:
                 except Malformed as error:
                     log.error("an access control list cannot be read: %s", error)
                     if pattern not in known:
-                        # Kafka takes it for empty, which may mean that everybody is let in.
+                        # Kafka treats it as empty, which may allow everything.
                         self._authorizer.set_entries(pattern, (NOBODY,))
 
     async def _on_literal_change(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class AclStore:
         try:
             await self._changed(AclChange.decode(data, prefixed=prefixed))
         except Malformed as error:
-            # Somebody wrote what nobody can read: what was known of the resource stays in force.
+            # It cannot be read: the known entries of the resource stay in force.
             log.error("a change of ACLs cannot be read: %s", error)
 
     async def _changed(self, change: AclChange) -> None:
@@ -165,7 +165,7 @@ class AclStore:
         log.info("ACLs of %s %s changed: %d entries", change.resource_type, change.name, len(entries))
 
     async def _read(self, pattern: ResourcePattern) -> tuple[frozenset[Entry], int | None]:
-        """Entries and the znode's version; None where there is no znode."""
+        """Entries and the znode's version; None if there is no znode."""
         try:
             data, stat = await self._session.get(path_of(pattern))
         except NoNode:
@@ -179,7 +179,7 @@ class AclStore:
         await self._update(pattern, lambda held: held | added)
 
     async def remove(self, filters: Sequence[Filter]) -> list[list[tuple[ResourcePattern, Entry]]]:
-        """What each filter took away; an entry that two of them cover is told to both."""
+        """The entries that each filter removed. An entry that matches two filters is in both."""
         removed: list[list[tuple[ResourcePattern, Entry]]] = [[] for _ in filters]
         concerned = [p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters)]
         for pattern in concerned:
@@ -231,7 +231,7 @@ class AclStore:
                 else:
                     await self._session.delete(path, version)
             except (BadVersion, NodeExists, NoNode):
-                continue  # somebody else changed it meanwhile: look again
+                continue  # another broker changed it: read it again
             return before, after
         raise AclUpdateFailed(f"ACLs of {pattern.name} were changed by others {UPDATE_ATTEMPTS_MAX} times in a row")
 

@@ -44,7 +44,7 @@ class ConnectionRates:
         return Rate(windows=self._windows, window_ms=self._window_ms)
 
     def address_changed(self, name: str, settings: Mapping[str, str]) -> None:
-        """All settings of an address, or of `DEFAULT_ENTITY`, as they are now. A value that is no number is no limit."""
+        """All settings of an address, or of `DEFAULT_ENTITY`, as they are now. A value that is not a number is ignored."""
         self._address_limits.pop(name, None)
         try:
             self._address_limits[name] = float(settings[SETTING])

@@ -65,11 +65,11 @@ class ClientQuotas:
         self._buckets: dict[Entity, TokenBucket] = {}
         #: What was found for (quota, user, client id): whose rate it is, and the limit; None for no limit.
         self._found: dict[tuple[Quota, str, str], tuple[Entity, float] | None] = {}
-        #: Whether anybody's time is limited: asked before every request.
+        #: Whether any request quota is set; checked before every request.
         self.limits_requests = False
 
     def entity_changed(self, entity: Entity, settings: Mapping[str, str]) -> None:
-        """All settings of a user, a client id or both, as they are now. A value that is no number is no limit."""
+        """All settings of a user, a client id or both, as they are now. A value that is not a number is ignored."""
         for quota in Quota:
             limits = self._limits[quota]
             limits.pop(entity, None)
@@ -110,7 +110,7 @@ class ClientQuotas:
         return throttle_ms
 
     def add(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> None:
-        """Counts without asking anybody to wait. A negative amount takes back what was counted and not sent after all."""
+        """Counts without a throttle. A negative amount undoes a count for bytes that were not sent."""
         if not self._limits[quota]:
             return
         found = self._find(quota, user, client_id)
@@ -122,7 +122,7 @@ class ClientQuotas:
         if rate is None:
             if len(self._rates) >= METERS_MAX:
                 heard = [key for key, held in self._rates.items() if not held.is_silent(now_ms)]
-                # The oldest go where everybody is heard of: looking through all for each new one would cost more than it keeps.
+                # The oldest entries are dropped: a search through all entries for each new one would cost too much.
                 self._rates = {key: self._rates[key] for key in heard[-METERS_KEPT:]}
                 self._found.clear()
             rate = self._rates[quota, entity] = Rate(windows=self._windows, window_ms=self._window_ms)
@@ -158,7 +158,7 @@ class ClientQuotas:
 
     def _find(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
         if len(client_id) > CLIENT_ID_MAX:
-            # A name that nobody has set a limit for, as long as its sender likes: it is not kept.
+            # A long name without a limit of its own is not kept: clients choose their names.
             client_id = f"long-{hashlib.sha256(client_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
         key = (quota, user, client_id)
         if key not in self._found:
@@ -168,7 +168,7 @@ class ClientQuotas:
         return self._found[key]
 
     def _look_up(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Kafka's order: the most particular limit counts. Each user and client has a rate of its own under a default."""
+        """Kafka's order: the most specific limit applies. Under a default, each user and client has its own rate."""
         limits = self._limits[quota]
         for entity, whose in (
             ((user, client_id), (user, client_id)),

@@ -82,7 +82,7 @@ class TokenBucket:
     def __init__(self, *, windows: int, window_ms: int) -> None:
         #: A full bucket holds what so many seconds bring.
         self._seconds = windows * window_ms / 1000
-        self._tokens: float | None = None  #: full, until somebody has taken something
+        self._tokens: float | None = None  #: None while it is full
         self._updated_ms = 0
 
     def take(self, amount: float, limit: float, now_ms: int) -> None:

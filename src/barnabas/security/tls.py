@@ -107,7 +107,7 @@ class Certificates:
             _check_agreement(held, new)
 
     def reload(self, config: BrokerConfig) -> None:
-        """Take what the settings and the files say now. What cannot be used is told, and the old stays."""
+        """Reads the settings and files again. If they cannot be used, it logs that and keeps the old certificate."""
         for listener in _tls_listeners(config):
             try:
                 new = _material(config, listener)

@@ -89,7 +89,7 @@ class TokenStore:
         try:
             self._tokens.changed(DelegationTokenInfo.decode(data))
         except Malformed as error:
-            # Somebody wrote what nobody can read: nobody gets in with it.
+            # It cannot be read, so it does not count as a token.
             log.error("the delegation token %s cannot be read: %s", token_id, error)
             self._tokens.removed(token_id)
 

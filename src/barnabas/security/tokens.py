@@ -144,7 +144,7 @@ class DelegationTokens:
 
 
 def concerns(info: DelegationTokenInfo, principal: Principal) -> bool:
-    """Whether it is somebody's own: made for, made by, or to be renewed by him. Such a token anybody may see."""
+    """Whether the token is the principal's own: owned, requested or renewable by it. Its owner may always see it."""
     return str(principal) in (info.owner, info.requester, *info.renewers)
 
 

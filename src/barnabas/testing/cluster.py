@@ -77,7 +77,7 @@ class Cluster(LocalCluster):
         return self.partitions(topic)[partition].leader
 
     def controller(self) -> int:
-        """The broker that is controller, as a live broker knows it; -1 while there is none."""
+        """The controller's id, as a live broker knows it; -1 if there is no controller."""
 
         async def look(client: Client) -> int:
             await client.topics([])
@@ -94,7 +94,7 @@ class Cluster(LocalCluster):
         )
 
     def _ask(self, question: Callable[[Client], Awaitable[T]], address: str | None = None) -> T:
-        """On a loop of its own: a test may call this from a thread that has none, or from one beside its own loop."""
+        """Runs on its own event loop, so that a test may call it from any thread, with or without a loop."""
 
         async def ask() -> T:
             settings = self.client_settings("admin")

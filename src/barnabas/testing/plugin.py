@@ -24,7 +24,7 @@ from barnabas.testing.cluster import Cluster
 
 
 class Kafka:
-    """What a test sees of the shared cluster: topics of its own, which go when the test ends."""
+    """The shared cluster for one test. Its topics are deleted when the test ends."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

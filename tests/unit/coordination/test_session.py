@@ -220,7 +220,7 @@ def test_guard_that_fails_stops_the_whole_batch() -> None:
             assert answer.moved
             assert [each for each in await zk.children("/") if each.startswith("x")] == []
             assert not (await zk.batch([Create("/x")], Guard(1))).moved
-            with pytest.raises(TypeError, match="only writes"):
+            with pytest.raises(TypeError, match="only a write can be guarded"):
                 await zk.batch([Get("/x")], Guard(1))
 
     run(story())

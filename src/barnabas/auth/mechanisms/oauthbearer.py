@@ -35,7 +35,7 @@ _EXTENSION_VALUE: Final = re.compile(_VALUE)
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """What a token says about its bearer, once it is believed."""
+    """The claims of a valid token."""
 
     principal: str
     expires_at_ms: int
@@ -83,7 +83,7 @@ class TokenRules:
         self._check_parties(claims)
         principal = claims.get(self.principal_claim)
         if not isinstance(principal, str) or not principal.strip():
-            raise InvalidToken(f"the token names nobody (claim {self.principal_claim})")
+            raise InvalidToken(f"the token names no user (claim {self.principal_claim})")
         return BearerToken(principal.strip(), expires_ms, self._scope(claims))
 
     def _check_parties(self, claims: Mapping[str, Json]) -> None:
@@ -110,11 +110,11 @@ def _time_ms(claims: Mapping[str, Json], name: str) -> int | None:
         return None
     # Not so far off that it cannot be counted in milliseconds: 1e308 is a number, too.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _TIME_S_MAX:
-        raise InvalidToken(f"the token's claim {name} is no time")
+        raise InvalidToken(f"the token's claim {name} is not a time")
     return int(value * 1000)
 
 
-#: Believes a token, or raises `InvalidToken`.
+#: Validates a token, or raises `InvalidToken`.
 Validator = Callable[[str], BearerToken]
 
 
@@ -130,7 +130,7 @@ def signed_validator(verify: Callable[[Jwt], None], rules: TokenRules, now_ms: C
 
 
 def unsecured_validator(options: Mapping[str, str], now_ms: Callable[[], int]) -> Validator:
-    """By the JAAS options `unsecuredValidator…`, as Kafka's: nothing is signed, so anybody may be anybody."""
+    """By the JAAS options `unsecuredValidator…`, as in Kafka. Tokens are not signed, so a client can claim to be any user."""
     skew = options.get("unsecuredValidatorAllowableClockSkewMs", "").strip() or "0"
     if not skew.isdigit():
         raise ConfigError("sasl.jaas.config: unsecuredValidatorAllowableClockSkewMs is a number of milliseconds")
@@ -217,7 +217,7 @@ class OAuthClient:
 
     def respond(self, challenge: bytes) -> bytes | None:
         if challenge:
-            # A refusal. The server ends it in words of its own when it hears that this was read.
+            # A refusal. The server ends the exchange with its own error when it gets this.
             return _SEPARATOR.encode()
         self.is_complete = True
         return None

@@ -1,4 +1,4 @@
-"""SASL PLAIN (RFC 4616): name and password in the clear. Only for listeners with TLS, or for a trusted network."""
+"""SASL PLAIN (RFC 4616): name and password in plain text. Only for listeners with TLS, or for a trusted network."""
 
 import hmac
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ MECHANISM: Final = "PLAIN"
 
 
 class PlainServer:
-    """Checks against passwords that the settings hold. The words are Kafka's."""
+    """Compares with the passwords of the settings. The error messages are Kafka's."""
 
     expires_at_ms: int | None = None
     by_delegation_token = False
@@ -30,7 +30,7 @@ class PlainServer:
         if not password:
             raise SaslFailed("Authentication failed: password not specified")
         expected = self._passwords.get(user)
-        # Compared even for a user that nobody knows, so that both take the same time.
+        # Compared even for an unknown user, so that both take the same time.
         matches = hmac.compare_digest((expected or "").encode(), password.encode())
         if expected is None or not matches:
             raise SaslFailed("Authentication failed: Invalid username or password")

@@ -73,7 +73,7 @@ BY_NAME: Final = {each.sasl_name: each for each in ScramMechanism}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScramCredential:
-    """What a server knows of a password."""
+    """What a server stores of a password."""
 
     salt: bytes
     stored_key: bytes
@@ -160,7 +160,7 @@ class ScramServer:
         return self._first(token) if self._credential is None else self._final(self._credential, token)
 
     def _fail(self) -> SaslFailed:
-        """One answer for everything: what exactly was wrong is nobody's business. The words are Kafka's."""
+        """The same error for every cause, so that it reveals nothing. The message is Kafka's."""
         return SaslFailed(
             "Authentication failed during authentication due to invalid credentials with SASL mechanism "
             f"{self._mechanism.sasl_name}"

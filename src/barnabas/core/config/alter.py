@@ -56,7 +56,7 @@ def apply_changes(
 
 
 def invalid_value(resource_type: str, resource_name: str, error: ConfigError) -> Refused:
-    """What a client is told of a value that cannot be used. `resource_type` is TOPIC or BROKER."""
+    """The error that a client gets for a value that is not valid. `resource_type` is TOPIC or BROKER."""
     resource = f"ConfigResource(type={resource_type}, name='{resource_name}')"
     return Refused(ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {resource}: {error}")
 

@@ -1,4 +1,4 @@
-"""A broker's settings, typed and validated once: what every component is given.
+"""A broker's settings, parsed and validated once, for all components.
 
 `BrokerConfig.parse({"broker.id": "1", "zookeeper.connect": "localhost:2181"})` parses every known name, refuses what Kafka
 refuses, and answers with a value that never changes. A dynamic change makes a new one: see `dynamic`.
@@ -52,7 +52,7 @@ class BrokerConfig(BrokerSettings):
     def parse(cls, properties: Mapping[str, str], dynamic_only: Mapping[str, str] | None = None) -> "BrokerConfig":
         """The configuration that `properties` give. `dynamic_only` are limits that a file cannot hold.
 
-        :raises ConfigError: naming the setting, the bad value, and what would do.
+        :raises ConfigError: that names the setting, the value, and what is valid.
         """
         refuse_kraft(properties)
         originals = _with_id_synonyms(properties)
@@ -84,20 +84,20 @@ class BrokerConfig(BrokerSettings):
         return f"BrokerConfig({shown})"
 
     def loggable(self, name: str) -> str:
-        """What a log may show of a setting that was set: nothing of a secret, or of what may be one."""
+        """The text of a setting for a log: hidden if it is a secret, or unknown and possibly one."""
         setting = broker_setting(name)
         return Password.HIDDEN if setting is None or setting.is_sensitive else self.originals[name]
 
     @property
     def inter_broker_listener(self) -> Listener:
-        """Where the other brokers are told to connect."""
+        """Where other brokers connect."""
         return next(each for each in self.advertised_listeners if each.name == self.inter_broker_listener_name)
 
     def listener(self, name: str) -> Listener | None:
         return next((each for each in self.listeners if each.name == name), None)
 
     def for_listener(self, listener: str, setting_name: str, mechanism: str | None = None) -> Value:
-        """A setting's value for one listener: its own if it has one, for the mechanism first, else the plain value."""
+        """A setting's value for one listener: that of the mechanism there, else of the listener, else of the broker."""
         prefix = f"listener.name.{listener.lower()}."
         names = [f"{prefix}{setting_name}"]
         if mechanism is not None:
@@ -136,7 +136,7 @@ def _parse_values(originals: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[str, object]:
-    """Attributes that come out of several settings, or of structured text."""
+    """Attributes that are derived from several settings, or parsed from structured text."""
     protocols = parse_protocol_map(_text(values, "listener.security.protocol.map"))
     listeners = parse_listeners(_text(values, "listeners"), protocols, distinct_ports=True)
     advertised_text = values["advertised.listeners"]

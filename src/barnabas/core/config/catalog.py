@@ -1,4 +1,4 @@
-"""Every setting by its name, and what names have to do with each other: synonyms, listener prefixes, units."""
+"""Every setting by its name, and how names relate: synonyms, listener prefixes, units."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -94,7 +94,7 @@ class UnitSynonym(NamedTuple):
     factor: int
 
 
-#: Broker settings that stand for one topic setting, the one that wins first.
+#: Broker settings that give the default of one topic setting. The first one that is set wins.
 UNIT_SYNONYMS: Final[Mapping[str, tuple[UnitSynonym, ...]]] = {
     "segment.ms": (UnitSynonym("log.roll.ms", 1), UnitSynonym("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (UnitSynonym("log.roll.jitter.ms", 1), UnitSynonym("log.roll.jitter.hours", HOUR_MS)),

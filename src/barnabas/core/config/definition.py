@@ -1,4 +1,4 @@
-"""What is known of a setting: its type, default, valid values, meaning; and how its text becomes a value.
+"""The definition of a setting: its type, default, valid values and meaning; and how its text becomes a value.
 
 The rules of parsing, and the words of the errors, are those of Kafka's ConfigDef: they reach clients through AlterConfigs.
 """
@@ -23,7 +23,7 @@ _COMMA: Final = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
 
 
 class Password:
-    """A secret: it compares by value and never shows itself."""
+    """A secret. It compares by value, and its text never contains the value."""
 
     __slots__ = ("value",)
     HIDDEN: Final = "[hidden]"
@@ -59,7 +59,7 @@ class ValueType(IntEnum):
     PASSWORD = 9
 
 
-#: In DescribeConfigs, the type of a name that nobody knows.
+#: In DescribeConfigs, the type of an unknown name.
 UNKNOWN_TYPE_CODE: Final = 0
 
 _INTEGER_MAX: Final = {ValueType.SHORT: SHORT_MAX, ValueType.INT: INT_MAX, ValueType.LONG: LONG_MAX}
@@ -82,7 +82,7 @@ class UpdateMode(Enum):
 
 
 class Validator(Protocol):
-    """Refuses a typed value, or lets it pass; `str()` of it says what is valid, for people."""
+    """Raises for a typed value that is not valid. Its `str()` describes the valid values."""
 
     def check(self, name: str, value: Value) -> None: ...
 
@@ -125,7 +125,7 @@ class Setting:
     def parse(self, raw: str) -> Value:
         """The typed value of `raw`, validated.
 
-        :raises ConfigError: naming the setting, the bad value and what would do.
+        :raises ConfigError: that names the setting, the value and what is valid.
         """
         value = parse_type(self.name, raw, self.type)
         if self.validator is not None:
@@ -133,7 +133,7 @@ class Setting:
         return value
 
     def format(self, value: Value) -> str | None:
-        """Kafka's text of a value; a password's own text is for the places that must have it: use `.value`."""
+        """Kafka's text of a value. For the text of a password use its `.value`."""
         return None if value is None else format_value(value)
 
 

@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers: every setting of a topic or broker, where its value comes from, and what it hides."""
+"""The response of DescribeConfigs: every setting of a topic or broker, the source of its value, without secrets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -80,7 +80,7 @@ def describe_broker(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """Settings of this broker: all that are known, and what else was set."""
+    """Settings of this broker: all known ones, and unknown ones that are set."""
     config = dynamic.broker
     texts: dict[str, str | None] = dict(config.originals)
     for name, setting in BROKER_SETTINGS.items():
@@ -124,7 +124,7 @@ def _broker_entry(
     dynamic: DynamicConfig, name: str, text: str | None, *, cluster: bool, synonyms: bool, documentation: bool
 ) -> ConfigEntry:
     setting = broker_setting(name)
-    # A name that nobody knows may be a plug-in's secret.
+    # An unknown name may be a plug-in's secret.
     is_sensitive = setting is None or setting.is_sensitive
     found = _synonyms(dynamic, name, is_sensitive=is_sensitive)
     if cluster:

@@ -1,7 +1,7 @@
-"""Settings that change while the broker runs: layers, what wins, who may change what, and who is told.
+"""Settings that change while the broker runs: their layers, which value wins, which may change, and who is notified.
 
 A broker's value is its own dynamic one, else the cluster's dynamic default, else the file's, else Kafka's default. A
-topic's value is its own, else the broker's. Nothing here does I/O: whoever watches /config in ZooKeeper calls
+topic's value is its own, else the broker's. Nothing here does I/O: the owner of the watches on /config in ZooKeeper calls
 `set_broker`, `set_cluster_default` and `set_topic`, with passwords already decrypted.
 
 Owner: the event loop.
@@ -28,7 +28,7 @@ from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
 BrokerListener = Callable[[BrokerConfig, BrokerConfig], None]
 TopicListener = Callable[[str, LogConfig], None]
-#: Whether settings may follow those of now: raises `ConfigError` where they may not.
+#: Checks whether these settings may replace the current ones. Raises `ConfigError` if not.
 TransitionCheck = Callable[[BrokerConfig], None]
 
 #: Pool sizes, which Kafka lets change by a factor of two at most.
@@ -38,7 +38,7 @@ _POOLS: Final = ("num.io.threads", "num.replica.fetchers", "num.recovery.threads
 class DynamicConfig:
     """The layers of one broker's settings, and of all topics'.
 
-    Invariant: `broker` and every `log_config` are what the layers give; nobody sees one of them half changed.
+    Invariant: `broker` and every `log_config` follow from the layers. Readers never see a change in part.
     """
 
     def __init__(self, static: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ class DynamicConfig:
 
     @property
     def static(self) -> Mapping[str, str]:
-        """What the file and the command line say."""
+        """The settings of the file and the command line."""
         return self._static
 
     @property
@@ -79,7 +79,7 @@ class DynamicConfig:
         return lambda: self._broker_listeners.remove(listener)
 
     def add_check(self, check: TransitionCheck) -> None:
-        """`check` is asked before a change is accepted: for what only its owner can tell, such as a certificate."""
+        """`check` runs before a change is accepted, for checks that only its owner can make, such as of a certificate."""
         self._checks.append(check)
 
     def subscribe_topics(self, listener: TopicListener) -> Callable[[], None]:
@@ -97,7 +97,7 @@ class DynamicConfig:
         return self._logs.get(topic, self._plain_log)
 
     def set_topic(self, topic: str, overrides: Mapping[str, str]) -> tuple[str, ...]:
-        """A topic's settings are now `overrides`; empty for none. The answer says what was ignored, and why."""
+        """Replaces a topic's settings by `overrides`. Returns what was ignored, and why."""
         usable, ignored = _usable(overrides, self._check_topic_entry)
         before = self.log_config(topic)
         if usable:
@@ -111,8 +111,8 @@ class DynamicConfig:
         return ignored
 
     def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
-        """This broker's dynamic settings are now these. The answer says what was ignored, and why: what lies in the
-        store cannot be refused, and one bad entry must not keep the others from taking effect."""
+        """Replaces this broker's dynamic settings. Returns what was ignored, and why: settings that are already in the store
+        cannot be refused, and one bad entry must not keep the others from taking effect."""
         usable, ignored = _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=True))
         return ignored + self._apply(self._cluster_default, usable)
 
@@ -183,7 +183,7 @@ class DynamicConfig:
         setting.parse(raw)
 
     def _check_transition(self, config: BrokerConfig) -> None:
-        """What Kafka's components refuse to change while they run."""
+        """Refuses changes that Kafka's components refuse while they run."""
         try:
             _check_pools(self._broker, config)
             _check_listeners(self._broker, config)
@@ -240,7 +240,7 @@ def _is_per_broker(name: str) -> bool:
 
 
 def _check_type(name: str, raw: str) -> None:
-    """Names that nobody knows pass: they may belong to a plug-in."""
+    """Unknown names pass: they may belong to a plug-in."""
     plain = listener_base_name(name) or name
     setting = DYNAMIC_ONLY_SETTINGS.get(plain) or BROKER_SETTINGS.get(plain)
     if setting is not None:
@@ -270,7 +270,7 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
-    """A listener that stays keeps its security protocol, and its own settings but for those made to change."""
+    """An existing listener keeps its security protocol, and its settings except the dynamic ones."""
     kept = {listener.name for listener in before.listeners} & {listener.name for listener in after.listeners}
     for name in sorted(kept):
         if _fixed_listener_settings(before, name) != _fixed_listener_settings(after, name):

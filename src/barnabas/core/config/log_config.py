@@ -131,11 +131,11 @@ class LogConfig:
 
     #: -1: no limit.
     retention_bytes: int = topic_setting(LONG, -1, None,
-        "Size per partition beyond which the oldest segments go under the delete policy; -1 for no limit.",
+        "Size per partition beyond which the oldest segments are deleted under the delete policy; -1 for no limit.",
         inherits=default_of("log.retention.bytes", HIGH))
     #: -1: no limit.
     retention_ms: int = topic_setting(LONG, 7 * DAY_MS, at_least(-1),
-        "Age beyond which segments go under the delete policy; -1 for no limit.",
+        "Age beyond which segments are deleted under the delete policy; -1 for no limit.",
         inherits="log.retention.ms")
     file_delete_delay_ms: int = topic_setting(LONG, MINUTE_MS, at_least(0),
         "Time between renaming a file for deletion and removing it, for readers that still have it open.",
@@ -157,8 +157,8 @@ class LogConfig:
         "Age at which a record of a compacted topic becomes due for compaction, whatever the dirty ratio is.",
         inherits=default_of("log.cleaner.max.compaction.lag.ms"))
     delete_retention_ms: int = topic_setting(LONG, DAY_MS, at_least(0),
-        "How long a tombstone, or a transaction marker, stays in a compacted log, which is the time a reader has"
-        " to come through from the start.",
+        "How long a tombstone, or a transaction marker, stays in a compacted log. A reader that starts at the beginning has to"
+        " reach the end within this time, to see all deletions.",
         inherits=default_of("log.cleaner.delete.retention.ms"))
 
     #: The largest record batch, header included.

@@ -1,7 +1,7 @@
 """Java's properties files: how a broker's settings are written down.
 
 `parse` and `format_properties` are pure; `load` reads a file, lays `--override k=v` over it, and fills in what config
-providers stand for. Files are read as UTF-8, where Java's older readers take Latin-1: escapes mean the same in both.
+providers stand for. Files are read as UTF-8; older Java versions read Latin-1. Escapes mean the same in both.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The settings that code reads as typed attributes of `BrokerConfig`.
 
-An attribute is named by the setting in snake case. Where several settings stand for one thing, or text has a structure,
+An attribute is named by the setting in snake case. If several settings have one meaning, or text has a structure,
 the attribute holds the result, as its comment says. Settings that a listener may have of its own are read with
 `BrokerConfig.for_listener`, and the defaults of topics through `LogConfig`: they have no attribute here. A test finds an
 attribute, and a setting, that nobody reads.
@@ -33,7 +33,7 @@ class BrokerSettings:
     max_request_partition_size_limit: int
 
     # Network.
-    #: Names are unique, and ports but for 0.
+    #: Names are unique. Ports are unique, except 0.
     listeners: tuple[Listener, ...]
     #: The listeners where it is not set. A subset of them by name.
     advertised_listeners: tuple[Listener, ...]

@@ -13,7 +13,7 @@ _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.ma
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
-    """What a topic without settings of its own has on this broker, by topic setting."""
+    """The values of a topic without overrides on this broker, by topic setting."""
     defaults: dict[str, Value] = {}
     for name, setting in TOPIC_SETTINGS.items():
         if setting.server_default is None:
@@ -31,7 +31,7 @@ def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
 
 
 def topic_values(config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every topic setting's value, by name. Names that are not topic settings are passed over.
+    """The value of every topic setting, by name. Names that are not topic settings are ignored.
 
     :raises ConfigError: for a value that cannot be used.
     """
@@ -52,7 +52,7 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str] | None = None)
 
 
 def _fold_timestamp_difference(values: dict[str, Value]) -> None:
-    """The deprecated limit counts in both directions where the newer ones are not set."""
+    """The deprecated limit applies in both directions if the newer ones are not set."""
     difference = values["message.timestamp.difference.max.ms"]
     for name in _LIMITS:
         if values[name] == LONG_MAX:

@@ -1,4 +1,4 @@
-"""What the user should know of the settings given: those without effect, and names that nobody knows."""
+"""Warnings about settings that were given: those without effect, and unknown names."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -19,7 +19,7 @@ def without_effect(settings: Mapping[str, Setting]) -> list[Setting]:
 
 
 class Notices:
-    """Says each thing once in the life of a process."""
+    """Gives each warning once per process."""
 
     def __init__(self) -> None:
         self._said: Final[set[tuple[str, str]]] = set()
@@ -59,8 +59,8 @@ def _broker_notice(name: str) -> str | None:
 
 
 def closest(name: str) -> str | None:
-    """The known broker setting that `name` may have meant, for a message."""
-    import difflib  # only where somebody made a mistake
+    """The known broker setting that is most like `name`, for a message."""
+    import difflib  # only needed after a mistake
 
     plain = listener_base_name(name) or name
     found = difflib.get_close_matches(plain, BROKER_SETTINGS, n=1, cutoff=0.8)

@@ -83,7 +83,7 @@ class NonNull:
 
 
 class OneValueOr:
-    """A range, and one value outside of it that has a meaning of its own."""
+    """A range, and one special value outside of it."""
 
     __slots__ = ("_bounds", "_range", "special")
 

@@ -24,7 +24,7 @@ SETTINGS: Final = (
     Setting("super.users", STRING, "", MEDIUM, None, READ_ONLY,
             "Principals to whom the authorizer refuses nothing, separated by semicolons: User:alice;User:CN=broker."),
     Setting("allow.everyone.if.no.acl.found", BOOLEAN, False, MEDIUM, None, READ_ONLY,
-            "Whether the authorizer lets everybody use a resource that no ACL names."),
+            "Whether all users may use a resource that has no ACL."),
     Setting("transaction.two.phase.commit.enable", BOOLEAN, False, LOW, None, READ_ONLY,
             "Whether a producer may have transactions that never time out and that it ends after a restart (KIP-939)."),
     Setting("barnabas.zookeeper.digest", PASSWORD, None, MEDIUM, None, READ_ONLY,

@@ -25,14 +25,13 @@ SETTINGS: Final = (
             "Where the broker listens: NAME://host:port, separated by commas. Names and ports are unique; an empty "
             "host is every interface."),
     Setting("advertised.listeners", STRING, None, HIGH, None, PER_BROKER,
-            "Addresses that clients and other brokers are told, for some or all of the listeners; unset, the "
+            "Addresses for clients and other brokers, for some or all of the listeners; unset, the "
             "listeners themselves."),
     Setting("listener.security.protocol.map", STRING,
             "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", LOW, None, PER_BROKER,
             "Security protocol of each listener name, as NAME:PROTOCOL pairs."),
     Setting("control.plane.listener.name", STRING, None, HIGH, None, READ_ONLY,
-            "Listener on which this broker takes the controller's requests, apart from the data; unset, they share "
-            "the inter-broker listener."),
+            "Listener through which the controller sends its requests to brokers; unset, the inter-broker listener."),
     Setting("socket.send.buffer.bytes", INT, 100 * KIB, HIGH, None, READ_ONLY,
             "Socket send buffer; -1 leaves it to the operating system."),
     Setting("socket.receive.buffer.bytes", INT, 100 * KIB, HIGH, None, READ_ONLY,
