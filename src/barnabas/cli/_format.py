@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from barnabas.cli._command import UsageError
+from barnabas.cli._tool import warn
+from barnabas.client import names
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.protocol.records import Record
@@ -42,7 +44,21 @@ def _timestamp(header: BatchHeader, record: Record) -> str:
     return f"{kind}:{record.timestamp}"
 
 
+_PROPERTIES = (
+    *(f"print.{each}" for each in ("timestamp", "key", "offset", "partition", "delivery", "epoch", "headers", "value")),
+    *(f"{each}.deserializer" for each in ("key", "value", "headers")),
+    *(f"{each}.separator" for each in ("key", "line", "headers")),
+    "null.literal",
+)
+
+
 def _default(properties: Mapping[str, str]) -> Formatter:
+    for name in properties:
+        if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
+            warn(
+                f"--property {name} is not a property of the formatter and is ignored{names.nearest(name, _PROPERTIES)}"
+            )
+
     def flag(name: str, default: bool = False) -> bool:
         return properties[name].strip().lower() == "true" if name in properties else default
 

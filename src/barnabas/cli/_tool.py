@@ -10,12 +10,13 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import typer
 
 from barnabas.cli._command import UsageError
+from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig, client_config, load_properties
 from barnabas.core.ids import TopicPartition
@@ -55,13 +56,26 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Kafka'
 
 
 def options(
-    bootstrap: str | None, command_config: str | None = None, properties: Mapping[str, str] | None = None
+    bootstrap: str | None,
+    command_config: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    *,
+    known: Collection[str] = names.CONNECTION,
 ) -> ClientConfig:
-    """The client's settings: the file's, then `properties`, then those of the command line."""
+    """The client's settings: the file's, then `properties`, then those of the command line.
+
+    Settings that do nothing are told on stderr: a misspelt one is worse than none.
+    """
     settings = (load_properties(command_config) if command_config else {}) | dict(properties or {})
     if bootstrap is None and "bootstrap.servers" not in settings:
         raise UsageError("--bootstrap-server must be specified, for example --bootstrap-server localhost:9092")
+    for notice in names.notices(settings, known):
+        warn(notice)
     return client_config(bootstrap, settings, client_id="barnabas-tool")
+
+
+def warn(message: str) -> None:
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: bool = False) -> T:

@@ -13,6 +13,7 @@ import typer
 
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._tool import UsageError, matches, options, pairs, run
+from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.consumer import Consumer
@@ -116,7 +117,7 @@ def command(
         formatting[name.strip()] = value
     printer = formatter_of(formatter, formatting)
     start = _start(offset, from_beginning) if partition is not None else None
-    client = options(bootstrap_server, properties=properties)
+    client = options(bootstrap_server, properties=properties, known=names.CONSUMER)
     config = consumer_config(properties)
     group_id = next(iter(groups), None)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli._tool import UsageError, options, pairs, run
+from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.errors import ClientError
@@ -17,6 +18,17 @@ from barnabas.client.settings import producer_config
 
 OPTIONAL_VALUES: Final = ("--compression-codec",)
 NO_VALUE: Final = "gzip"
+_READER_PROPERTIES: Final = (
+    "parse.key",
+    "key.separator",
+    "parse.headers",
+    "headers.delimiter",
+    "headers.separator",
+    "headers.key.separator",
+    "null.marker",
+    "ignore.error",
+    "topic",
+)
 
 
 def command(
@@ -86,7 +98,8 @@ def command(
         elif default is not None:
             properties.setdefault(name, default)
     reader = LineReader.of((load_properties(reader_config) if reader_config else {}) | _reader_pairs(property_ or []))
-    client = options(bootstrap_server or broker_list, properties=properties)
+    names.require_known(properties, names.PRODUCER, what="a producer")
+    client = options(bootstrap_server or broker_list, properties=properties, known=names.PRODUCER)
     config = producer_config(properties)
     run(client, lambda cluster: _produce(cluster, topic, reader, config, sync))
 
@@ -118,7 +131,11 @@ async def _produce(cluster: Cluster, topic: str, reader: "LineReader", config: P
     async with Producer(cluster, config) as producer:
         try:
             async for line in stdin_lines(prompt=">"):
-                key, value, headers = reader.parse(line)
+                try:
+                    key, value, headers = reader.parse(line)
+                except UsageError:
+                    await producer.flush()  # as Kafka's: what was read before is sent
+                    raise
                 delivery = await producer.send(topic, value, key=key, headers=headers)
                 if sync:
                     await producer.flush()
@@ -150,6 +167,12 @@ class LineReader:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "LineReader":
+        for name in properties:
+            if name not in _READER_PROPERTIES:
+                raise UsageError(
+                    f"--property {name} is not a property of the line reader{names.nearest(name, _READER_PROPERTIES)}"
+                )
+
         def flag(name: str) -> bool:
             return properties.get(name, "").strip().lower() == "true"
 

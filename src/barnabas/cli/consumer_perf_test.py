@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli._tool import UsageError, options, run, say
+from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.fetching import ConsumerConfig
@@ -63,7 +64,7 @@ def command(
         say(f"{first}, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec{_EXTRA}")
         sys.stdout.flush()
     run(
-        options(bootstrap_server or broker_list, properties=properties),
+        options(bootstrap_server or broker_list, properties=properties, known=names.CONSUMER),
         lambda cluster: _consume(
             cluster, topic, messages, timeout, consumer_config(properties), group_config(group_id, properties), report
         ),

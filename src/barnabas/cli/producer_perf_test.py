@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli._tool import UsageError, options, pairs, run, say
+from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.producer import Batch, Producer, ProducerConfig
@@ -71,7 +72,8 @@ def command(
         properties["transactional.id"] = transactional
         transaction_duration_ms = transaction_duration_ms or _TRANSACTION_MS
     payload = _payloads(record_size, payload_file, payload_delimiter)
-    client = options(bootstrap_server, properties=properties)
+    names.require_known(properties, names.PRODUCER, what="a producer")
+    client = options(bootstrap_server, properties=properties, known=names.PRODUCER)
     config = producer_config(properties)
     stats = Stats(num_records)
     run(

@@ -1,7 +1,7 @@
 """Which partition a record goes to, as the Java client decides it."""
 
 import random
-from typing import Final
+from typing import Final, Protocol
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
@@ -28,17 +28,35 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
+class Partitioner(Protocol):
+    def choose(self, topic: str, key: bytes | None, partition_count: int, record_bytes: int) -> int: ...
+
+
+class RoundRobinPartitioner:
+    """One partition after the other, whatever the key: Kafka's class of that name."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def choose(self, topic: str, key: bytes | None, partition_count: int, record_bytes: int) -> int:
+        chosen = self._next.get(topic, 0) % partition_count
+        self._next[topic] = chosen + 1
+        return chosen
+
+
 class StickyPartitioner:
     """Records without a key stay on one partition for a batch's worth of bytes, then move on (KIP-794)."""
 
-    def __init__(self, sticky_bytes: int, chance: random.Random) -> None:
+    def __init__(self, sticky_bytes: int, chance: random.Random, *, ignore_keys: bool = False) -> None:
+        """`ignore_keys`: records with a key go where those without one go (`partitioner.ignore.keys`)."""
+        self._ignore_keys = ignore_keys
         self._sticky_bytes = sticky_bytes
         self._chance = chance
         self._current: dict[str, int] = {}
         self._produced: dict[str, int] = {}
 
     def choose(self, topic: str, key: bytes | None, partition_count: int, record_bytes: int) -> int:
-        if key is not None:
+        if key is not None and not self._ignore_keys:
             return partition_of_key(key, partition_count)
         current = self._current.get(topic)
         produced = self._produced.get(topic, 0)

@@ -17,7 +17,7 @@ from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.exchange import sayable
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
-from barnabas.client.partitioner import StickyPartitioner
+from barnabas.client.partitioner import Partitioner, RoundRobinPartitioner, StickyPartitioner
 from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
 from barnabas.core.clock import Clock, SystemClock
@@ -54,6 +54,9 @@ class ProducerConfig:
     idempotent: bool = True
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
+    #: `partitioner.class` is Kafka's RoundRobinPartitioner.
+    round_robin: bool = False
+    ignore_keys: bool = False
 
     def __post_init__(self) -> None:
         if self.idempotent and self.acks != ACKS_ALL:
@@ -96,7 +99,13 @@ class Producer:
         self.cluster = cluster
         self.config = config or ProducerConfig()
         self._clock = clock or SystemClock()
-        self._partitioner = StickyPartitioner(self.config.batch_bytes, chance or random.Random())
+        self._partitioner: Partitioner = (
+            RoundRobinPartitioner()
+            if self.config.round_robin
+            else StickyPartitioner(
+                self.config.batch_bytes, chance or random.Random(), ignore_keys=self.config.ignore_keys
+            )
+        )
         self._partition_counts: dict[str, int] = {}
         self._sender: Sender[Batch] = Sender(
             max_in_flight=self.config.max_in_flight,

@@ -36,6 +36,9 @@ def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
         idempotent=idempotent or transactional_id is not None,
         transactional_id=transactional_id,
         transaction_timeout_ms=_number(properties, "transaction.timeout.ms", default.transaction_timeout_ms),
+        request_bytes=_number(properties, "max.request.size", default.request_bytes),
+        round_robin=_is_round_robin(properties.get("partitioner.class", "")),
+        ignore_keys=_flag("partitioner.ignore.keys", properties.get("partitioner.ignore.keys", "false")),
     )
 
 
@@ -71,6 +74,17 @@ def group_config(group_id: str, properties: Mapping[str, str]) -> GroupConfig:
         enable_auto_commit=_flag("enable.auto.commit", properties.get("enable.auto.commit", "true")),
         group_instance_id=properties.get("group.instance.id"),
     )
+
+
+def _is_round_robin(class_name: str) -> bool:
+    """By Kafka's class name, with or without its package."""
+    simple = class_name.rpartition(".")[2]
+    if simple not in ("", "DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner"):
+        raise ConfigError(
+            f"partitioner.class={class_name} is a Java class, which cannot be loaded here; RoundRobinPartitioner is there, "
+            "and without a class records go where their key says"
+        )
+    return simple == "RoundRobinPartitioner"
 
 
 def codec(name: str) -> Codec:

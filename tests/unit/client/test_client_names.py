@@ -1,0 +1,81 @@
+"""A setting that is misspelt is told with the nearest name, not ignored."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from client_fake_cluster import FakeCluster
+
+from barnabas.cli import _stdin
+from barnabas.cli._command import UsageError
+from barnabas.cli._format import formatter_of
+from barnabas.cli._tool import options
+from barnabas.cli.console_producer import LineReader, _produce
+from barnabas.client import names
+from barnabas.client.cluster import Cluster
+from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.client.settings import producer_config
+from barnabas.core.errors import ConfigError
+
+
+def test_producer_setting_that_nobody_knows_is_refused_with_the_nearest_name() -> None:
+    """U5."""
+    with pytest.raises(ConfigError, match=r"akcs is not a setting of a producer; did you mean acks\?"):
+        names.require_known({"akcs": "all"}, names.PRODUCER, what="a producer")
+    names.require_known({"acks": "all", "receive.buffer.bytes": "1"}, names.PRODUCER, what="a producer")
+
+
+def test_setting_of_a_tool_that_does_nothing_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """H11."""
+    options("h:1", properties={"securty.protocol": "SSL", "client.id": "x", "metric.reporters": "y"})
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: securty.protocol is not a setting of a client and is ignored; did you mean security.protocol?",
+        "warning: metric.reporters has no effect with this client",
+    ]
+
+
+def test_misspelt_properties_of_the_console_tools_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    formatter_of("Default", {"print.kee": "true", "print.key": "true"})
+    assert "--property print.kee is not a property of the formatter and is ignored; did you mean print.key?" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(UsageError, match=r"parse\.kee is not a property of the line reader; did you mean parse\.key\?"):
+        LineReader.of({"parse.kee": "true"})
+
+
+@pytest.mark.parametrize("given", ["RoundRobinPartitioner", "org.apache.kafka.clients.producer.RoundRobinPartitioner"])
+def test_round_robin_goes_to_one_partition_after_the_other(given: str) -> None:
+    """U5: six lines to three partitions landed in one."""
+    fake = FakeCluster(topics={"t": 3})
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, producer_config({"partitioner.class": given})) as producer:
+            for number in range(6):
+                await producer.send("t", b"%d" % number, key=b"same" if number % 2 else None)
+
+    fake.run(scenario)
+    assert Counter(len(fake.values("t", index)) for index in range(3)) == {2: 3}
+
+
+def test_partitioner_of_java_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"partitioner\.class=com\.example\.Mine is a Java class"):
+        producer_config({"partitioner.class": "com.example.Mine"})
+
+
+def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H4: three good lines before it, and none was sent."""
+    fake = FakeCluster()
+
+    async def lines(prompt: str = "") -> AsyncIterator[bytes]:
+        for line in (b"a:1", b"b:2", b"c:3", b"no separator"):
+            yield line
+
+    monkeypatch.setattr(_stdin, "stdin_lines", lines)
+    reader = LineReader.of({"parse.key": "true", "key.separator": ":"})
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(UsageError, match="No key separator found on line number 4"):
+            await _produce(cluster, "t", reader, ProducerConfig(linger_ms=1_000), sync=False)
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"1", b"2", b"3"]
