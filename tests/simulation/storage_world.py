@@ -19,7 +19,6 @@ from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches, read_header
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.runtime.timers import ManualTimers
-from barnabas.storage import names
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import Done, InlineThreads, LogEnvironment, Work
@@ -31,7 +30,6 @@ from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
-TRIAGE = True
 ROOT = "/logs"
 CONFIGS = {
     "plain": LogConfig(
@@ -335,11 +333,11 @@ class StorageWorld:
         ledger.was_cut = True
         # A replica truncates because there is a new leader: what comes next is of a later epoch.
         ledger.epoch += 1
-        if TRIAGE and offset < log.recovery_point:
-            log._recovery_point = offset
-            self.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
-            self.threads.run_all()
-        log.truncate_to(offset)
+        answers: list[Exception | None] = []
+        log.truncate_then(offset, is_wanted=lambda: True, then=answers.append)
+        while not answers:
+            self.threads.run_one()
+        assert answers == [None]
         ledger.batches = [stored for stored in ledger.batches if stored.header.base_offset < offset]
         ledger.cutting_to = 1 << 62
 

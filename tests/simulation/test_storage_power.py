@@ -97,3 +97,22 @@ def test_an_aborted_transaction_survives_a_second_power_cut_after_the_first_reco
 
     for world in after_power_cuts(prepare):
         assert [txn.producer_id for txn in world.log(PLAIN).aborted_transactions(0, 2)] == [7]
+
+
+def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_too() -> None:
+    def prepare(world: StorageWorld) -> None:
+        log = world.log(PLAIN)
+        for value in (b"one", b"two", b"three"):
+            append(world, value * 300, value * 300)
+            log.roll(world.clock.now_ms())
+        world.threads.run_all()
+        log.flush()
+        world.manager.checkpoint("recovery-point-offset-checkpoint")
+        world.threads.run_all()
+        world.cut(PLAIN, 1)
+        append(world, *(b"drei" * 300 for _ in range(4)), epoch=3)
+        log.roll(world.clock.now_ms())
+        append(world, b"vier", epoch=3)
+
+    for world in after_power_cuts(prepare, journaled=True):
+        assert world.log(PLAIN).log_end_offset >= 1  # the rest is checked at each restart

@@ -87,6 +87,11 @@ def _ignore(log_dir: str) -> None:
     """A log without a manager has no checkpoint file."""
 
 
+def _saved(log_dir: str, done: Done) -> None:
+    """A log without a manager has no checkpoint file to wait for."""
+    done(None)
+
+
 def _ignore_cut(partition: TopicPartition, directory: str, offset: int) -> None:
     """Without a cleaner nobody knows up to where a log is clean."""
 
@@ -112,10 +117,12 @@ class LogEnvironment:
     check_framing: bool = False
     #: `transaction.partition.verification.enable`
     transaction_verification: bool = False
-    #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After a truncation, before
-    #: the log grows again: recovery would trust records that were written over. After compaction: the holes that it made
-    #: must not lie in what recovery doubts.
+    #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After compaction: the holes
+    #: that it made must not lie in what recovery doubts.
     on_recovery_point: Callable[[str], None] = _ignore
+    #: Asked on the event loop to have the recovery points of a directory's logs on disk, and then to say so. Before a cut
+    #: below one of them: recovery would trust records that are written over.
+    save_recovery_points: Callable[[str, Done], None] = _saved
     #: Told on the event loop that a log was cut, before it grows again: (partition, its directory, the new log end).
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.

@@ -239,9 +239,29 @@ class LogUpkeep(LogState):
             elif error is not None:
                 raise error
             else:
-                then(self._cut_if(is_wanted, truncation))
+                self._cut_when_safe(truncation, is_wanted, then)
 
         self._env.threads.run(truncation.run, done)
+
+    def _cut_when_safe(
+        self, truncation: Truncation, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Recovery must doubt the whole segment that is cut, before it is: what is written over must not be trusted, nor
+        what a lost cut leaves."""
+        base = truncation.segment.base_offset
+        if self._recovery_point <= base or not is_wanted():
+            then(self._cut_if(is_wanted, truncation))
+            return
+        self._lower_recovery_point(base)
+
+        def saved(error: BaseException | None) -> None:
+            if self._closed or error is not None:
+                then(self._storage_error())  # the directory's fault has been told
+            else:
+                # A flush may have moved it up again meanwhile.
+                self._cut_when_safe(truncation, is_wanted, then)
+
+        self._env.save_recovery_points(self.log_dir, saved)
 
     def _cut_if(self, is_wanted: Callable[[], bool], truncation: Truncation) -> Exception | None:
         try:
@@ -338,12 +358,15 @@ class LogUpkeep(LogState):
         self.producers.truncate_fully(offset)
         self._set_high_watermark(offset)
 
-    def _moved_end(self, offset: int) -> None:
-        self._end = offset
+    def _lower_recovery_point(self, offset: int) -> None:
         self._recovery_point = min(self._recovery_point, offset)
         for job in self._flushing:
             # What is left below will be durable; what comes in its place has been written too late to be synced.
             job.up_to = min(job.up_to, Offset(offset))
+
+    def _moved_end(self, offset: int) -> None:
+        self._end = offset
+        self._lower_recovery_point(offset)
         self._bound = Bound(-1, 0, 0)
         self._env.on_cut(self.partition, self.directory, offset)
 

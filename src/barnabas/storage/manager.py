@@ -22,7 +22,7 @@ from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.core.topics import InvalidTopicName, check_topic_name
 from barnabas.runtime import descriptors
 from barnabas.storage import meta_properties, names
-from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.environment import Done, LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
 from barnabas.storage.manager_load import DuplicateLog, load_dirs
@@ -112,6 +112,7 @@ class LogManager:
         self._doomed: list[str] = []
         env.on_fault = self.handle_fault
         env.on_recovery_point = self._on_recovery_point
+        env.save_recovery_points = self._save_recovery_points
         self.checkpoints = Checkpointer(env, self.logs_in, self.handle_fault)
         self._tasks: list[Periodic] = []
 
@@ -470,6 +471,10 @@ class LogManager:
     def _checkpoint_dir(self, log_dir: LogDir) -> None:
         for name in CHECKPOINTS:
             self.checkpoints.request(log_dir, name)
+
+    def _save_recovery_points(self, path: str, done: Done) -> None:
+        log_dir = next(log_dir for log_dir in self._dirs if log_dir.path == path)
+        self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT, done)
 
     def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:

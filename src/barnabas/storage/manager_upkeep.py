@@ -4,6 +4,7 @@ Owner: the event loop. A pass over many logs is cut into slices, so that request
 written to disk is a snapshot taken on the loop and written on a thread.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -12,7 +13,7 @@ from barnabas.core.errors import LogDirFault
 from barnabas.core.ids import TopicPartition
 from barnabas.runtime.timers import Timer
 from barnabas.storage import names
-from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.environment import Done, LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
 
@@ -54,14 +55,20 @@ class Checkpointer:
         self._on_fault = on_fault
         #: File -> whether it is to be written again once the write under way has ended.
         self._writing: dict[str, bool] = {}
+        #: File -> who wants to know when it has been written with the offsets of now.
+        self._waiting: dict[str, list[Done]] = {}
 
-    def request(self, log_dir: LogDir, name: str) -> None:
-        """Write the file soon, with the offsets of now or later."""
+    def request(self, log_dir: LogDir, name: str, then: Done | None = None) -> None:
+        """Write the file soon, with the offsets of now or later; then call `then`, on the event loop."""
         path = log_dir.file(name)
+        if then is not None:
+            self._waiting.setdefault(path, []).append(then)
         if path in self._writing:
             self._writing[path] = True
             return
+        waiting = self._waiting.pop(path, [])
         if not log_dir.is_online:
+            self._tell(waiting, OSError(errno.EIO, f"{log_dir.path} is offline"))
             return
         offsets = checkpoint_offsets(name, self._logs_in(log_dir))
         self._writing[path] = False
@@ -72,10 +79,15 @@ class Checkpointer:
                 self._on_fault(LogDirFault(log_dir.path, error))
             elif error is not None:
                 raise error
-            elif again:
+            if again:
                 self.request(log_dir, name)
+            self._tell(waiting, error)
 
         self._env.threads.run(lambda: log_dir.write_checkpoint(name, offsets), done)
+
+    def _tell(self, waiting: list[Done], error: BaseException | None) -> None:
+        for then in waiting:
+            then(error)
 
 
 class Periodic:
