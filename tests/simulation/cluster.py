@@ -89,6 +89,7 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             process.on_end = self._ended
         self.clients: list[Client] = []
+        self.faults: Faults | None = None
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_zxid = -1
         self.stranger = Stranger(self, "stranger")
@@ -143,7 +144,7 @@ class SimCluster:
 
     def run(self, *, seconds: float | None = None) -> None:
         world = self.world
-        faults = Faults(self, every_s=self.scenario.fault_every_s, without=self._without)
+        faults = self.faults = Faults(self, every_s=self.scenario.fault_every_s, without=self._without)
         self.fault_names = faults.names
         seconds = self.scenario.seconds if seconds is None else seconds
         logging.getLogger("barnabas").addHandler(self._capture)
@@ -337,6 +338,8 @@ class _LogCapture(logging.Handler):
         who = getattr(loop, "name", "thread")
         message = record.getMessage()
         self._cluster.world.note(who, f"{record.levelname[0]} {message}")
+        if self._cluster.faults is not None:
+            self._cluster.faults.heard(who, message)
         if record.exc_info and record.exc_info[1] is not None:
             lines = "".join(traceback.format_exception(record.exc_info[1]))
             self._cluster.world.failure = record.exc_info[1]

@@ -36,6 +36,22 @@ FOREIGN_DATA = (
     b'{"version":99,"entity_path":"topics/x"}',
 )
 
+#: What brokers say when something has just begun, or is half done.
+AMBUSHES = (
+    "ISR of",
+    "proposing to",
+    "leading ",
+    "is controller",
+    "controller of epoch",
+    "truncating",
+    "loaded in epoch",
+    "rolled",
+    "is registered",
+    "bounced",
+    "deleting",
+    "settings of",
+    "stopping",
+)
 #: How often partition states and logs are looked at.
 WATCH_S = 0.05
 
@@ -140,10 +156,12 @@ class Faults:
         self._world = cluster.world
         self._every_s = every_s
         self._has_ended = False
+        self._awaited: str | None = None
         self.damage = Damage(cluster)
         kinds: list[tuple[Callable[[], None], int]] = [
             (self._kill, 4),
             (self._kill_leader, 3),
+            (self._ambush, 6),
             (self._kill_controller, 2),
             (self._restart, 2),
             (self._cut_power, 4),
@@ -218,6 +236,34 @@ class Faults:
             leader = self._world.random.choice(list(states.values())).leader
             if leader in self._cluster.brokers:
                 self._kill(self._cluster.brokers[leader])
+
+    def _ambush(self) -> None:
+        """The next broker that says a certain thing is hit just then: bugs are where something has begun and not ended."""
+        self._awaited = self._world.random.choice(AMBUSHES)
+        self._world.note("faults", f"wait for a broker to say {self._awaited!r}")
+
+    def heard(self, who: str, message: str) -> None:
+        """What a broker logs."""
+        if self._awaited is None or self._awaited not in message or self._has_ended:
+            return
+        broker = next((each for each in self._cluster.brokers.values() if each.name == who), None)
+        if broker is None:
+            return
+        self._awaited = None
+        hit = self._world.random.choice([self._kill, self._kill, self._cut_power, self._pause_now, self._isolate_now])
+        self._world.after(self._world.random.choice([0.0, 0.0005, 0.003, 0.02]), lambda: hit(broker))
+
+    def _pause_now(self, broker: BrokerProcess) -> None:
+        if broker.is_up and not broker.is_paused:
+            self._pause_for(broker, self._world.between(0.05, 8.0))
+
+    def _isolate_now(self, broker: BrokerProcess) -> None:
+        """It goes on, and reaches nobody but its clients."""
+        others = [*(each for each in self._hosts() if each != broker.name), "zk"]
+        self._cut(
+            [pair for other in others for pair in ((broker.name, other), (other, broker.name))],
+            self._world.between(0.5, 8.0),
+        )
 
     def _kill_controller(self) -> None:
         broker = self._cluster.controller()
