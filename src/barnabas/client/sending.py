@@ -6,7 +6,7 @@ what did not get through goes again, in the same order and with the same sequenc
 so the broker tells a duplicate from a new batch, and the order stays.
 
 A batch that fails for good leaves a hole in the sequence. Without a transaction those behind it go on under a new producer
-id. In a transaction nothing can go on: all that is left fails with it, until `restart` says that the next one begins.
+id, but for those that may have been written: they keep their numbers until a leader says that it has not got them. In a transaction nothing can go on: all that is left fails with it, until `restart` says that the next one begins.
 """
 
 from collections import deque
@@ -25,6 +25,8 @@ from barnabas.protocol.record_batch import NO_SEQUENCE, increment_sequence
 ACKS_ALL: Final = -1
 NEVER: Final = float("inf")
 
+#: The leader has written it, and does not know whether it will stay.
+_PERHAPS_WRITTEN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 #: Behind a batch that failed these only mean "not yet".
 _OUT_OF_TURN: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
@@ -45,6 +47,8 @@ class Outgoing:
     sequence: int = NO_SEQUENCE
     #: It was sent or given up: no more records may be added.
     closed: bool = False
+    #: It may have been written: an attempt had no answer, or none that rules it out.
+    is_doubtful: bool = False
 
 
 B = TypeVar("B", bound=Outgoing)
@@ -236,6 +240,7 @@ class Sender(Generic[B]):
                 lane.cautious = False
                 finished.append((batch, result))
             elif self._may_pass(lane, batch, result):
+                self._judge(lane, batch, result)
                 lane.failed[batch] = result
             else:
                 finished += self._give_up(lane, batch, result)
@@ -272,9 +277,21 @@ class Sender(Generic[B]):
     def _may_pass(self, lane: _Lane[B], batch: B, error: ClientError) -> bool:
         if error.retriable:
             return True
-        # Behind one that failed, or numbered behind one that was given up.
-        is_behind = lane.sent[0] is not batch or batch.sequence == NO_SEQUENCE
+        is_behind = lane.sent[0] is not batch or self._is_left_over(lane, batch)
         return is_behind and isinstance(error, BrokerRefused) and error.code in _OUT_OF_TURN
+
+    def _judge(self, lane: _Lane[B], batch: B, error: ClientError) -> None:
+        """What a refusal says of whether the batch is in the log."""
+        if not isinstance(error, BrokerRefused) or error.code in _PERHAPS_WRITTEN:
+            batch.is_doubtful = True
+        elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            batch.is_doubtful = False
+            if self._is_left_over(lane, batch):
+                batch.sequence = NO_SEQUENCE  # it is not there, and the one before it never will be
+
+    def _is_left_over(self, lane: _Lane[B], batch: B) -> bool:
+        """Numbered behind a batch that was given up."""
+        return self._idempotent and batch.identity != lane.identity
 
     def _recover(self, lane: _Lane[B], now_s: float) -> list[tuple[B, int | ClientError]]:
         """Nothing of the lane is under way: what failed goes again, or its time is up."""
@@ -307,9 +324,10 @@ class Sender(Generic[B]):
         if self._idempotent:
             self._identity = lane.identity = NO_IDENTITY
             lane.next_sequence = 0
-            # Those under way with the old numbers are refused, or were taken before it failed.
-            for other in (*lane.sent, *lane.waiting):
-                other.sequence = NO_SEQUENCE
+            # Those that may be in the log keep their numbers: under others they would be there twice.
+            for other in lane.waiting:
+                if not other.is_doubtful:
+                    other.sequence = NO_SEQUENCE
         return [(batch, error)]
 
 

@@ -161,3 +161,29 @@ def test_time_for_delivery_ends_also_where_no_leader_is_found() -> None:
     assert late.closed
     assert isinstance(outcome, DeadlineExceeded)
     assert not made.unfinished
+
+
+def test_batch_that_may_have_been_written_keeps_its_numbers_when_the_one_before_it_is_given_up() -> None:
+    """Under other numbers the broker would take it for a new batch, and have it twice."""
+    made = sender()
+    first, second, never_sent = batch(), batch(), batch()
+    second.added_at_s = never_sent.added_at_s = 2.5
+    add(made, first, second)
+    one, two = made.shipments(image(1), 0)
+    add(made, never_sent)
+    assert made.answered(one, ConnectionLost("gone"), 2) == []
+    [(given_up, error)] = made.answered(two, ConnectionLost("gone"), 2)
+    assert given_up is first and isinstance(error, DeadlineExceeded)
+
+    fresh = ProducerIdentity(8, 0)
+    made.identify(fresh)
+    [again] = made.shipments(image(1), 3)
+    assert again.batches == [second] and (second.identity, second.sequence) == (ID, 1)
+    # The leader has not got it, and never will with these numbers.
+    assert made.answered(again, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, again), 3) == []
+    [anew] = made.shipments(image(1), 4)
+    assert anew.batches == [second] and (second.identity, second.sequence) == (fresh, 0)
+    assert made.answered(anew, all_taken(anew), 4) == [(second, 5)]
+    [last] = made.shipments(image(1), 5)
+    assert (never_sent.identity, never_sent.sequence) == (fresh, 1)
+    assert made.answered(last, all_taken(last), 5) == [(never_sent, 5)]
