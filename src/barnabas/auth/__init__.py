@@ -1,1 +1,1 @@
-"""Proving who one is: SASL mechanisms on both sides of the wire, and TLS contexts. No sockets."""
+"""Authentication: SASL mechanisms, both sides, and TLS contexts. No sockets."""

@@ -1,4 +1,4 @@
-"""A connection's way through SASL: which requests are admitted when, and what becomes of the tokens. Pure.
+"""The SASL state of a connection: which requests it accepts when, and how it handles tokens. Pure.
 
     HANDSHAKE --handshake--> AUTHENTICATE --last token--> COMPLETE --handshake (re-authentication)--> AUTHENTICATE
                                   any failure --> FAILED, for good

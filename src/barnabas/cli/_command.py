@@ -1,4 +1,4 @@
-"""What all sub-commands have in common: Kafka's habits of parsing options, and one way to fail."""
+"""Shared by all sub-commands: parsing options as Kafka's tools do, and reporting failures."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What `barnabas doctor --bootstrap-server` looks at: a cluster that runs, ours or Apache's, through the protocol alone.
+"""The checks of `barnabas doctor --bootstrap-server` on a running cluster, ours or Apache's, through the protocol alone.
 
 `look` asks the brokers; `examine` judges the answers and touches nothing, so a test can give it any cluster.
 """

@@ -1,4 +1,4 @@
-"""What `barnabas doctor FILE` looks at: a broker's settings, and the machine that they are meant for.
+"""The checks of `barnabas doctor FILE` on a broker's settings, and on the machine that they are for.
 
 `look` gathers facts about this machine; `examine` judges them and touches nothing, so a test can give it any machine.
 """

@@ -1,4 +1,4 @@
-"""What `barnabas doctor` says: one finding, one line, with what to do about it."""
+"""A finding of `barnabas doctor`: one line, with what to do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The JSON files that Kafka's tools take: read, and complained about in one line."""
+"""Reads the JSON files that Kafka's tools take. Errors are one line."""
 
 import json
 from pathlib import Path

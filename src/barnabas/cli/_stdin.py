@@ -1,4 +1,4 @@
-"""Lines of standard input, without holding the event loop up and without holding the exit up."""
+"""Lines of standard input, without blocking the event loop or the exit."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How tools come into ZooKeeper: with the part of a broker's settings that says so."""
+"""How tools connect to ZooKeeper: with a broker's ZooKeeper settings."""
 
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.core.config.broker import BrokerConfig

@@ -1,4 +1,4 @@
-"""Starts ZooKeeper and brokers as children, by forking: modules are imported once, a child is up in milliseconds.
+"""Starts ZooKeeper and brokers as children, by forking: modules are imported once, so that a child starts in milliseconds.
 
 A process of its own (`python -m barnabas.cli.launcher`), so that its users (`barnabas up`, a test with threads) never fork
 itself. It reads one JSON command a line and writes one JSON event a line:

@@ -1,4 +1,4 @@
-"""What makes a local cluster a secure one: certificates, users, ACLs, and the settings with which its clients come in.
+"""Security of a local cluster: certificates, users, ACLs, and the settings of its clients.
 
 Everything lies in the cluster's folder under `security/`, readable for its owner alone, and is made once: a cluster that is
 started again on its data keeps its authority and its passwords.

@@ -1,4 +1,4 @@
-"""`barnabas migrate check`: would a running Apache Kafka cluster carry over, broker by broker, and back?
+"""`barnabas migrate check`: whether a running Apache Kafka cluster can be moved over, broker by broker, and back.
 
 Asks the brokers only; changes nothing. Ends with 1 where something stands in the way.
 """

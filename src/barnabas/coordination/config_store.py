@@ -1,4 +1,4 @@
-"""Settings in ZooKeeper: /config/<type>/<entity>, and the notifications by which brokers hear of a change.
+"""Settings in ZooKeeper: /config/<type>/<entity>, and the notifications of changes.
 
 Owner: the event loop. The store keeps nothing: it reads, writes, and tells a listener.
 """

@@ -1,4 +1,4 @@
-"""What only our brokers can do, and whether all of the cluster can: on only while every live broker announces it.
+"""Features that only our brokers have. A feature is on only while every live broker announces it.
 
 Kafka 3.9 in ZooKeeper mode stops at any finalized feature in /feature, so that znode stays as 3.9 writes it. A broker of
 ours announces its features in its own registration (`features` of /brokers/ids/N, where a 3.9 broker has none), and each

@@ -1,4 +1,4 @@
-"""The cluster as this broker knows it: who is alive, which topics there are, who leads what.
+"""The cluster as this broker knows it: live brokers, topics, leaders.
 
 Owner: the event loop. Written only by the controller's UpdateMetadata, read by any handler. Pure: no I/O, no clock.
 

@@ -1,4 +1,4 @@
-"""What can be asked of ZooKeeper, and what it answers, as plain values.
+"""Requests to ZooKeeper and its responses, as plain values.
 
 `session` carries them out over kazoo; the controller's machine returns them as effects and gets the answers back as
 an event, so that a model of the tree in memory can take ZooKeeper's place. Pure.

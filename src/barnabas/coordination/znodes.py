@@ -1,4 +1,4 @@
-"""What the znodes hold: one frozen value per kind, with its JSON as Kafka 3.9 writes it (versions, keys, key order).
+"""The data of the znodes: one frozen value per kind, with its JSON as Kafka 3.9 writes it (versions, keys, key order).
 
 Pure. Decoders take what any supported version of Kafka wrote; encoders write what 3.9 writes. Data that is not what
 its path promises raises `Malformed`, which names the path.

@@ -1,1 +1,1 @@
-"""What every other module may know: kinds of integer, failures, the clock, configuration."""
+"""Used by all other packages: kinds of integers, failures, the clock, configuration."""

@@ -1,4 +1,4 @@
-"""Where a group or a transactional id lives in an internal topic: a promise between all brokers, so Java's arithmetic."""
+"""The partition of a group or a transactional id in an internal topic. All brokers must agree, so this is Java's hash."""
 
 from functools import lru_cache
 

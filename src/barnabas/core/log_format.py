@@ -1,4 +1,4 @@
-"""Log lines that nobody outside can forge: a message is one line, whatever names and addresses are in it."""
+"""Log lines that a client cannot forge: a message is one line, whatever names and addresses it contains."""
 
 import logging
 from typing import Final, TextIO

@@ -1,4 +1,4 @@
-"""Records of a batch, decoded, or seen by their keys alone. Strict: `Malformed` for whatever is not as the header says.
+"""Records of a batch, decoded, or seen by their keys alone. Strict: raises `Malformed` if the records do not match the header.
 
 A record is `length varint`, then attributes int8, timestampDelta varlong, offsetDelta varint, key, value (a varint
 length, -1 for null, and the bytes), a varint count of headers and each header's key and value. Integers zig-zag.

@@ -1,4 +1,4 @@
-"""Which APIs and versions a broker of ours can serve, by API key, without loading a single message.
+"""Which APIs and versions our brokers can serve, by API key. Loads no message class.
 
 Two questions are kept apart: what the protocol has (`API`, from the generated index) and what a given broker offers (the keys
 that handlers were registered for, `advertise`). Request and response classes load at first use, a module an API.

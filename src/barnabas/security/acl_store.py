@@ -1,4 +1,4 @@
-"""ACLs in ZooKeeper, where Kafka's `AclAuthorizer` keeps them, and the notifications by which brokers hear of a change.
+"""ACLs in ZooKeeper, where Kafka's `AclAuthorizer` keeps them, and the notifications of changes.
 
 Owner: the event loop. The store feeds one `AclAuthorizer`: with everything when it starts, then with each resource that
 changed. Who writes checks the znode's version, so that two brokers that change one resource lose nothing.

@@ -1,4 +1,4 @@
-"""The question that every API asks before it acts, and who may answer it.
+"""The interface of authorizers, which every API asks before it acts.
 
 Operations and resource types have Kafka's numbers: they travel in ACLs and in authorized-operations bit fields.
 """

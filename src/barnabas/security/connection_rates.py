@@ -1,4 +1,4 @@
-"""How fast connections may come (KIP-612): to the broker, to each listener, from each address.
+"""Limits on the rate of new connections (KIP-612): per broker, per listener, per address.
 
 Owner: the event loop. Pure: time is given. Past the rate of the broker or of a listener, accepting waits: the newcomers stay in
 the listener's backlog. Past the rate of an address, its connection is accepted, held, and closed when the time is up, so that

@@ -1,4 +1,4 @@
-"""Who is on the other side of a connection."""
+"""The principal of a connection."""
 
 from typing import NamedTuple
 

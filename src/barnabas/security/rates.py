@@ -1,4 +1,4 @@
-"""How fast something goes, and how long to wait when it goes too fast: Kafka's sampled rate and its token bucket.
+"""Measures a rate, and how long to wait above a limit: Kafka's sampled rate and its token bucket.
 
 Owner: the event loop. Pure: time is given, in milliseconds of any clock that does not go back.
 """

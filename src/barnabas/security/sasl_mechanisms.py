@@ -1,4 +1,4 @@
-"""The SASL mechanisms that a listener offers, from its settings. What cannot work is refused when the broker starts."""
+"""The SASL mechanisms that a listener offers, from its settings. Settings that cannot work stop the broker at its start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From a broker's settings to the authorizer and the delegation tokens that they ask for."""
+"""Makes the authorizer and the delegation tokens from a broker's settings."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Delegation tokens in ZooKeeper, where Kafka keeps them, and the notifications by which brokers hear of a change.
+"""Delegation tokens in ZooKeeper, where Kafka keeps them, and the notifications of changes.
 
 Owner: the event loop. The store feeds one `DelegationTokens`. A change holds here at once, on other brokers when they have read
 the notification.

@@ -1,4 +1,4 @@
-"""Kafka for tests: real clusters of processes, up in about a second, and faults as a product.
+"""Kafka for tests: real clusters of processes that start in about a second, and fault injection.
 
     from barnabas.testing import Cluster
 

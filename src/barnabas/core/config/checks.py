@@ -1,6 +1,6 @@
-"""What no setting can say alone: the checks across settings that Kafka makes when a broker starts.
+"""Checks across several settings, which Kafka makes when a broker starts.
 
-The words are Kafka's, so that what a user finds about them on the net still helps.
+The error messages are Kafka's, so that users find help for them on the web.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 def refuse_kraft(properties: Mapping[str, str]) -> None:
-    """Before anything else: a KRaft file has other mistakes in our eyes, and this is the one to name."""
+    """Checked first: a KRaft file fails other checks, too, and this error says why."""
     require(
         not properties.get("process.roles", "").strip(),
         f"process.roles={properties.get('process.roles')} asks for KRaft mode, but brokers here run with ZooKeeper: "
@@ -39,7 +39,7 @@ def refuse_kraft(properties: Mapping[str, str]) -> None:
 
 
 def check(config: "BrokerConfig") -> None:
-    """:raises ConfigError: at the first thing that does not fit."""
+    """:raises ConfigError: at the first check that fails."""
     _check_identity(config)
     _check_log(config)
     _check_replication(config)
