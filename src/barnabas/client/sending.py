@@ -6,7 +6,8 @@ what did not get through goes again, in the same order and with the same sequenc
 so the broker tells a duplicate from a new batch, and the order stays.
 
 A batch that fails for good leaves a hole in the sequence. Without a transaction those behind it go on under a new producer
-id, but for those that may have been written: they keep their numbers until a leader says that it has not got them. In a transaction nothing can go on: all that is left fails with it, until `restart` says that the next one begins.
+id, but for those that may have been written: they keep their numbers until a leader says that it has not got them. In a
+transaction nothing can go on: all that is left fails with it, until `restart` says that the next one begins.
 """
 
 from collections import deque
