@@ -11,39 +11,18 @@ from barnabas.client.admin import acls as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.cluster import Cluster
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
 
-_CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+_CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
 
+#: Brokers do not report that the settings of groups can be described and altered, but Kafka's tool accepts it.
 _SUPPORTED: Final = {
-    AclResourceType.TOPIC: {
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DESCRIBE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
+    **SUPPORTED_OPERATIONS,
+    AclResourceType.GROUP: (
+        *SUPPORTED_OPERATIONS[AclResourceType.GROUP],
         AclOperation.DESCRIBE_CONFIGS,
         AclOperation.ALTER_CONFIGS,
-    },
-    AclResourceType.GROUP: {
-        AclOperation.READ,
-        AclOperation.DESCRIBE,
-        AclOperation.DELETE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    },
-    AclResourceType.CLUSTER: {
-        AclOperation.CREATE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-    },
-    AclResourceType.TRANSACTIONAL_ID: {AclOperation.DESCRIBE, AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT},
-    AclResourceType.DELEGATION_TOKEN: {AclOperation.DESCRIBE},
-    AclResourceType.USER: {AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS},
+    ),
 }
 
 Plan = dict[ResourcePattern, list[Ace]]
@@ -233,7 +212,7 @@ def plan_acls(
     if producer and idempotent:
         plan[_CLUSTER] = set(who.entries((AclOperation.IDEMPOTENT_WRITE,)))
     for pattern, entries in plan.items():
-        valid = _SUPPORTED[pattern.resource_type] | {AclOperation.ALL}
+        valid = {*_SUPPORTED[pattern.resource_type], AclOperation.ALL}
         if any(entry.operation not in valid for entry in entries):
             names = ", ".join(_operation_name(operation) for operation in sorted(valid))
             raise UsageError(f"ResourceType {pattern.resource_type.name} only supports operations {names}")
