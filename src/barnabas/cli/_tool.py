@@ -39,6 +39,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_SETUP = "socket.connection.setup.timeout.ms"
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
@@ -71,7 +73,8 @@ def options(
         raise UsageError("--bootstrap-server must be specified, for example --bootstrap-server localhost:9092")
     for notice in names.notices(settings, known):
         warn(notice)
-    return client_config(bootstrap, settings, client_id="barnabas-tool")
+    # A person waits: what cannot be reached is told after seconds.
+    return client_config(bootstrap, {_SETUP: "5000"} | settings, client_id="barnabas-tool")
 
 
 def warn(message: str) -> None:
@@ -96,6 +99,7 @@ def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: 
         if threading.current_thread() is threading.main_thread():  # signals come nowhere else
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         async with Cluster(config) as cluster:
+            cluster.tell = warn
             return await body(cluster)
 
     try:

@@ -369,11 +369,16 @@ class LocalCluster:
         self._members[name] = member
         self._launcher.start(member)
 
+    @property
+    def min_insync_replicas(self) -> int:
+        """Of topics without a setting of their own."""
+        return int(self.config.get("min.insync.replicas", "2" if self.brokers >= 3 else "1"))
+
     def _properties(self, broker_id: int) -> dict[str, str]:
         """Settings that suit a cluster of this size on one machine; the user's win."""
         port = self._ports.get(broker_id) or (self.port + broker_id - 1 if self.port else 0)
         replicas = min(3, self.brokers)
-        min_isr = "2" if replicas == 3 else "1"
+        min_isr = str(self.min_insync_replicas)
         return {
             "broker.id": str(broker_id),
             "listeners": f"PLAINTEXT://{self.host}:{port}",

@@ -398,8 +398,8 @@ def _print(description: _Description, filters: Filters, alive: set[int]) -> None
         )
         if moving:
             line += f"\tAdding Replicas: {_commas(moving.adding)}\tRemoving Replicas: {_commas(moving.removing)}"
-        # Eligible leader replicas (KIP-966) are KRaft's.
-        say(line + "\tElr: N/A\tLastKnownElr: N/A")
+        # Eligible leader replicas (KIP-966) are KRaft's: both lists are empty, and Kafka's tool prints them so.
+        say(line + "\tElr: \tLastKnownElr: ")
 
 
 def _as_json(description: _Description, filters: Filters, alive: set[int]) -> dict[str, object]:

@@ -57,11 +57,18 @@ def command(
         with cluster:
             if secure:
                 _print_client_settings(cluster)
+            sys.stderr.write(f"ZooKeeper at {cluster.zookeeper_connect}\n")
+            if cluster.min_insync_replicas > 1:
+                sys.stderr.write(f"writes with acks=all need {_needed(cluster)}\n")
             sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
             sys.stdout.flush()
             _watch(cluster)
     except _Stop:
         return
+
+
+def _needed(cluster: LocalCluster) -> str:
+    return f"{cluster.min_insync_replicas} of the {cluster.brokers} brokers (min.insync.replicas)"
 
 
 def _print_client_settings(cluster: LocalCluster) -> None:
@@ -107,4 +114,6 @@ def _watch(cluster: LocalCluster) -> None:
                 gone.add(broker_id)
                 last = "".join(cluster.log(broker_id).strip().splitlines()[-1:])
                 sys.stderr.write(f"{time.strftime('%H:%M:%S')} broker {broker_id} ended with status {code}: {last}\n")
+                if cluster.brokers - len(gone) < cluster.min_insync_replicas:
+                    sys.stderr.write(f"writes with acks=all are refused from now on: they need {_needed(cluster)}\n")
     raise ClusterFailed("every broker has ended")

@@ -19,11 +19,18 @@ from barnabas.client import fetching
 from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import DATA, ClusterCore
-from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, RequestTimedOut, check
+from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, check
 from barnabas.client.exchange import BrokerVersions, Exchange, Pending, negotiate, sayable
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.image import ClusterImage
-from barnabas.client.security import RENEWAL_SHARE, ClientSecurity, log_in, lost_connection
+from barnabas.client.security import (
+    RENEWAL_SHARE,
+    ClientSecurity,
+    ended_at_once,
+    failed_handshake,
+    log_in,
+    lost_connection,
+)
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import READ_UNCOMMITTED
@@ -103,7 +110,10 @@ class BlockingConnection:
         try:
             if self._security.tls is not None:
                 self._socket = self._wrap(self._security.tls, host)
-            self._exchange.versions = drive(negotiate(BlockingLink(self), config.request_timeout_ms))
+            try:
+                self._exchange.versions = drive(negotiate(BlockingLink(self), config.setup_timeout_ms))
+            except ConnectionLost as error:
+                raise (ended_at_once(self.address, error) if self._security.tls is None else error) from error
             self._authenticate()
         except BaseException:
             self.close()
@@ -204,12 +214,8 @@ class BlockingConnection:
     def _wrap(self, tls: ssl.SSLContext, host: str) -> socket.socket:
         try:
             return tls.wrap_socket(self._socket, server_hostname=host)
-        except ssl.SSLCertVerificationError as error:
-            raise AuthenticationFailed(
-                f"the certificate of {self.address} is not trusted: {error.verify_message}"
-            ) from error
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {self.address}: TLS: {error}") from error
+            raise failed_handshake(self.address, error) from error
 
     def _keep_session(self) -> None:
         """Prove again who this is before the broker ends the session. What was sent before is answered before."""

@@ -44,7 +44,7 @@ class _AsyncioIo:
             ssl_context=self._security.tls,
             authenticate=partial(authenticate, security=self._security, timeout_ms=config.request_timeout_ms),
             connect_timeout_ms=config.connect_timeout_ms,
-            request_timeout_ms=config.request_timeout_ms,
+            request_timeout_ms=config.setup_timeout_ms,
             max_in_flight=config.max_in_flight,
             response_bytes_max=config.response_bytes_max,
         )

@@ -38,6 +38,11 @@ class ClientConfig:
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def setup_timeout_ms(self) -> int:
+        """For the first answer on a connection: a port that accepts and says nothing is none of a broker."""
+        return min(self.request_timeout_ms, self.connect_timeout_ms)
+
     def __post_init__(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
             known = ", ".join(SECURITY_PROTOCOLS)

@@ -19,10 +19,17 @@ from functools import partial
 from typing import Final, TypeVar, cast, overload
 
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
-from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, RequestTimedOut
+from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut
 from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
 from barnabas.client.exchange import negotiate as agree_on_versions
-from barnabas.client.security import RENEWAL_SHARE, ClientSecurity, log_in, lost_connection
+from barnabas.client.security import (
+    RENEWAL_SHARE,
+    ClientSecurity,
+    ended_at_once,
+    failed_handshake,
+    log_in,
+    lost_connection,
+)
 from barnabas.core.errors import Malformed
 from barnabas.protocol.messages.base import ApiMessage
 
@@ -375,13 +382,19 @@ async def open_connection(
             )
     except TimeoutError:
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout_ms} ms") from None
-    except ssl.SSLCertVerificationError as error:
-        raise AuthenticationFailed(f"the certificate of {address} is not trusted: {error.verify_message}") from error
     except OSError as error:
+        is_tls = isinstance(error, ssl.SSLError) or (
+            ssl_context is not None and isinstance(error, ConnectionResetError)
+        )
+        if is_tls:
+            raise failed_handshake(address, error) from error
         raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
     try:
         if negotiate:
-            connection.versions = await agree_on_versions(connection, request_timeout_ms)
+            try:
+                connection.versions = await agree_on_versions(connection, request_timeout_ms)
+            except ConnectionLost as error:
+                raise (ended_at_once(address, error) if ssl_context is None else error) from error
         if authenticate is not None:
             await authenticate(connection)
     except BaseException:
@@ -391,8 +404,6 @@ async def open_connection(
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
     if error.errno is None:
         # A name with several addresses: asyncio puts what each of them said into one text.
         numbers = dict.fromkeys(int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error)))

@@ -97,6 +97,10 @@ class ClusterCore:
         self._opening: dict[tuple[int, str], AbstractAsyncContextManager[object]] = {}
         self._bootstrap: Link | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
+        #: Brokers that could not be connected to since they last could.
+        self._out_of_reach: set[str] = set()
+        #: Told of connection trouble, in a sentence. Tools write it to stderr.
+        self.tell: Callable[[str], None] = lambda message: None
 
     def drop_links(self) -> list[Link]:
         """Close every connection; those that were closed, for a shell that waits for their end."""
@@ -119,7 +123,7 @@ class ClusterCore:
             link = self._links.get(key)
             if link is None or link.closed:
                 broker = self.image.brokers.get(broker_id) or await self._find_broker(broker_id)
-                link = self._links[key] = await self.io.connect(broker.host, broker.port)
+                link = self._links[key] = await self._connect(broker.host, broker.port)
         return link
 
     async def any_link(self) -> Link:
@@ -138,11 +142,26 @@ class ClusterCore:
                 reasons.append(str(error))
         for host, port in self.config.bootstrap:
             try:
-                self._bootstrap = await self.io.connect(host, port)
+                self._bootstrap = await self._connect(host, port)
                 return self._bootstrap
             except (ConnectionLost, RequestTimedOut) as error:
                 reasons.append(str(error))
         raise ConnectionLost("; ".join(dict.fromkeys(reasons)))
+
+    async def _connect(self, host: str, port: int) -> Link:
+        """Trouble with a cluster that was reached before is told at once, and when it is over."""
+        address = f"{host}:{port}"
+        try:
+            link = await self.io.connect(host, port)
+        except (ConnectionLost, RequestTimedOut) as error:
+            if self.image.brokers and address not in self._out_of_reach:
+                self._out_of_reach.add(address)
+                self.tell(f"{error}; trying again")
+            raise
+        if address in self._out_of_reach:
+            self._out_of_reach.discard(address)
+            self.tell(f"connected to {address} again")
+        return link
 
     async def _find_broker(self, broker_id: int) -> Broker:
         await self.refresh(())
@@ -386,7 +405,8 @@ class ClusterCore:
     ) -> T:
         """Carry out `attempt` until it succeeds, fails for good, or the time is up. `pause_ms` is the first pause."""
         allowed_ms = self.config.api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_s = self.io.now_s() + allowed_ms / 1000
+        began_s = self.io.now_s()
+        deadline_s = began_s + allowed_ms / 1000
         tries = 0
         while True:
             try:
@@ -395,8 +415,10 @@ class ClusterCore:
                 if not error.retriable:
                     raise
                 was_lost = isinstance(error, ConnectionLost | RequestTimedOut)
-                if was_lost and self._fails_early and not self.image.brokers and tries >= _BOOTSTRAP_TRIES:
-                    raise
+                if was_lost and self._fails_early and not self.image.brokers:
+                    waited_ms = (self.io.now_s() - began_s) * 1000
+                    if tries >= _BOOTSTRAP_TRIES or waited_ms >= self.config.setup_timeout_ms:
+                        raise
                 if was_lost or (isinstance(error, BrokerRefused) and error.code in _STALE_METADATA):
                     self._image_at_s = float("-inf")
                     self.image = ClusterImage(brokers=self.image.brokers, cluster_id=self.image.cluster_id)

@@ -34,6 +34,13 @@ class AuthenticationFailed(ClientError):
     """One side does not trust the other: wrong credentials, or a certificate that cannot be checked."""
 
 
+#: What a code means for who reads it, where its name alone does not say what to do.
+_ADVICE = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "written, but fewer replicas are in sync than min.insync.replicas asks for",
+}
+
+
 class BrokerRefused(ClientError):
     """The broker answered with one of Kafka's error codes."""
 
@@ -42,7 +49,9 @@ class BrokerRefused(ClientError):
         #: The broker's own words, where the API has room for them.
         self.message = message
         self.retriable = self.code in RETRIABLE
-        super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+        words = f"{self.code.name}: {message}" if message else self.code.name
+        advice = _ADVICE.get(self.code)
+        super().__init__(f"{words} ({advice})" if advice else words)
 
 
 def error_code(code: int) -> ErrorCode:

@@ -97,6 +97,26 @@ class SaslConversation:
         return None if token is None else SaslAuthenticateRequest(auth_bytes=token)
 
 
+def failed_handshake(address: str, error: OSError) -> ClientError:
+    """A TLS handshake that did not end well: with a certificate nobody trusts, or with a port that speaks no TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthenticationFailed(f"the certificate of {address} is not trusted: {error.verify_message}")
+    reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) or reason in (None, "WRONG_VERSION_NUMBER"):
+        return ConnectionLost(
+            f"{address} does not answer in TLS. If it speaks plain text, set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        )
+    return ConnectionLost(f"cannot connect to {address}: TLS: {reason}")
+
+
+def ended_at_once(address: str, error: ClientError) -> ClientError:
+    """A port that ends a connection in plain text at its first request speaks TLS more often than not."""
+    return ConnectionLost(
+        f"{error} at the first request. If {address} speaks TLS, set security.protocol to SSL or SASL_SSL (the tools take it "
+        "with --command-config)"
+    )
+
+
 def lost_connection(address: str, error: BaseException | None) -> ClientError:
     """What it means that a connection ended: with TLS 1.3 a broker refuses a client's certificate when all seems well."""
     alert = (error.reason or "").partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""

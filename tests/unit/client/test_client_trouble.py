@@ -1,0 +1,131 @@
+"""Connection trouble is told in seconds, in words that say what to do."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from client_fake_cluster import FakeCluster
+from tests.pki import Authority
+
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import BrokerRefused, ClientError, ConnectionLost
+from barnabas.core.errors import ErrorCode
+
+
+@contextmanager
+def port(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port that treats each connection as `serve` says."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    kept: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            kept.append(peer)
+            try:
+                serve(peer)
+            except OSError:
+                peer.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
+        for peer in kept:
+            peer.close()
+
+
+def trouble(config: ClientConfig, *, blocking: bool) -> str:
+    async def ask() -> None:
+        async with Cluster(config) as cluster:
+            await cluster.brokers()
+
+    with pytest.raises(ClientError) as failure:
+        if blocking:
+            with BlockingClient(config) as client:
+                client.any_connection()
+        else:
+            asyncio.run(ask())
+    return str(failure.value)
+
+
+def settings(where: int, **options: object) -> ClientConfig:
+    return ClientConfig(bootstrap=(("127.0.0.1", where),), retry_backoff_ms=1, **options)  # type: ignore[arg-type]
+
+
+BOTH = pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+
+
+@BOTH
+def test_port_that_speaks_tls_is_told_to_a_client_in_plain_text(blocking: bool, tmp_path: Path) -> None:
+    """H10: `closed the connection`, and no word of why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Authority.create(tmp_path).issue("server", subject="/CN=server"))
+
+    def serve(peer: socket.socket) -> None:
+        context.wrap_socket(peer, server_side=True)
+
+    with port(serve) as where:
+        assert "If 127.0.0.1" in (told := trouble(settings(where), blocking=blocking))
+    assert "speaks TLS, set security.protocol to SSL or SASL_SSL" in told
+
+
+@BOTH
+def test_port_that_speaks_plain_text_is_told_to_a_client_in_tls(blocking: bool) -> None:
+    with port(lambda peer: peer.close()) as where:
+        told = trouble(settings(where, security_protocol="SSL"), blocking=blocking)
+    assert "does not answer in TLS. If it speaks plain text, set security.protocol to PLAINTEXT" in told
+
+
+@BOTH
+def test_port_that_accepts_and_never_answers_is_told_in_time(blocking: bool) -> None:
+    """H13: 63 seconds."""
+    with port(lambda peer: None) as where:
+        config = settings(where, connect_timeout_ms=200)
+        began_s = time.monotonic()
+        told = trouble(config, blocking=blocking)
+        assert time.monotonic() - began_s < 5
+    assert "ApiVersions" in told
+    assert "not answered in time" in told
+
+
+def test_cluster_that_goes_away_is_told_at_once_and_again_when_it_is_back() -> None:
+    """H12: no word for 100 seconds."""
+    fake = FakeCluster()
+    told: list[str] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.tell = told.append
+        await cluster.brokers()
+        address = f"127.0.0.1:{fake.broker.port}"
+        real, cluster.io.connect = cluster.io.connect, refuse  # type: ignore[method-assign]
+        fake.broker.drop_connections()
+        asking = asyncio.create_task(cluster.brokers())
+        while not told:
+            await asyncio.sleep(0.005)
+        cluster.io.connect = real  # type: ignore[method-assign]
+        await asking
+        assert told == ["nobody there; trying again", f"connected to {address} again"]
+
+    async def refuse(host: str, port: int) -> None:
+        raise ConnectionLost("nobody there")
+
+    fake.run(scenario)
+
+
+def test_too_few_replicas_are_explained() -> None:
+    """U7."""
+    refused = BrokerRefused(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
+    assert "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers" in str(refused)
