@@ -40,6 +40,8 @@ class TlsSettings:
     cipher_suites: Sequence[str] = ()
     client_auth: str = "none"
     endpoint_identification_algorithm: str = "https"
+    #: A PEM file of the authority's revoked certificates.
+    crl_location: str | None = None
 
     @staticmethod
     def read(get: Callable[[str], str | None]) -> "TlsSettings":
@@ -66,6 +68,7 @@ class TlsSettings:
             cipher_suites=words("ssl.cipher.suites", ()),
             client_auth=get("ssl.client.auth") or "none",
             endpoint_identification_algorithm="https" if identification is None else identification,
+            crl_location=get("barnabas.ssl.crl.location"),
         )
 
 
@@ -109,6 +112,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     if context.verify_mode != ssl.CERT_NONE:
         _load_trust(context, settings)
+        _load_revoked(context, settings)
     return context
 
 
@@ -250,6 +254,19 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"{where}: no certificates in PEM found") from error
+
+
+def _load_revoked(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """With a list, a certificate must be of an authority that has one there, and must not be on it."""
+    if settings.crl_location is None:
+        return
+    try:
+        context.load_verify_locations(cafile=settings.crl_location)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"barnabas.ssl.crl.location={settings.crl_location}: no list of revoked certificates in PEM found"
+        ) from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 # -- a new certificate for a listener that serves ---------------------------------------------------------------------

@@ -36,6 +36,9 @@ SETTINGS: Final = (
     Setting("barnabas.record.framing.check", BOOLEAN, False, LOW, None, CLUSTER_WIDE,
             "Whether a leader decompresses and walks the records of every batch that a client sends, as Kafka does, and "
             "refuses one that is not what its header says. Costs about a microsecond a record."),
+    Setting("barnabas.ssl.crl.location", STRING, None, LOW, None, READ_ONLY,
+            "PEM file of the client authority's revoked certificates (CRL), read at the start and with a new key store; also "
+            "with a listener's prefix. A client certificate must then be of an authority with such a list."),
     Setting("barnabas.audit.log", STRING, None, LOW, None, READ_ONLY,
             "File to which changes and denials are written, one JSON object a line; none where it is not set."),
     Setting("barnabas.audit.log.max.bytes", LONG, 100 * 1024 * 1024, LOW, at_least(1_024), READ_ONLY,
