@@ -5,6 +5,7 @@ Broker loggers answer with this process's log levels. Client metrics and group s
 KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,9 @@ from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
+
+#: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
+TURN_RESOURCES = 200
 
 
 class Resource(IntEnum):
@@ -102,7 +106,9 @@ class ConfigsApi:
 
     async def alter(self, call: Call, request: full.AlterConfigsRequest) -> ApiMessage:
         response = full.AlterConfigsResponse()
-        for resource in request.resources:
+        for number, resource in enumerate(request.resources):
+            if number % TURN_RESOURCES == TURN_RESOURCES - 1:
+                await asyncio.sleep(0)
             answer = full.AlterConfigsResourceResponse(
                 resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
             )
@@ -123,7 +129,9 @@ class ConfigsApi:
     async def alter_incrementally(self, call: Call, request: incremental.IncrementalAlterConfigsRequest) -> ApiMessage:
         response = incremental.IncrementalAlterConfigsResponse()
         named = Counter((each.resource_type, each.resource_name) for each in request.resources)
-        for resource in request.resources:
+        for number, resource in enumerate(request.resources):
+            if number % TURN_RESOURCES == TURN_RESOURCES - 1:
+                await asyncio.sleep(0)
             kind, name = resource.resource_type, resource.resource_name
             answer = incremental.AlterConfigsResourceResponse(
                 resource_type=kind, resource_name=name, error_message=None
