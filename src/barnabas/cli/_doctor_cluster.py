@@ -28,6 +28,11 @@ SKEW_MS_MAX: Final = 2_000
 TOPICS_AT_ONCE: Final = 200
 #: Their records carry the clock of the broker that leads them: the coordinator writes them.
 COORDINATOR_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
+#: Their replication factor is a setting of the brokers, and what waits while they cannot be made.
+_INTERNAL: Final = {
+    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups wait"),
+    "transaction.state.log.replication.factor": ("__transaction_state", "transactions wait"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class ClusterView:
     min_isr: Mapping[str, int] = field(default_factory=dict)
     #: The newest timestamp that the leader of a coordinator's partition has written.
     newest_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: `offsets.topic.replication.factor` and its kin, as a broker has them.
+    internal_factors: Mapping[str, int] = field(default_factory=dict)
     #: Questions that stayed without an answer.
     refused: tuple[str, ...] = ()
 
@@ -109,6 +116,11 @@ async def look(cluster: Cluster, image: ClusterImage) -> ClusterView:
         min_isr = await _min_isr(cluster, list(image.topics))
     except ClientError as error:
         refused.append(f"settings of topics ({error})")
+    factors: dict[str, int] = {}
+    try:
+        factors = await _internal_factors(cluster, versions)
+    except ClientError as error:
+        refused.append(f"settings of brokers ({error})")
     try:
         newest_ms = await _newest(cluster, image, unreachable)
     except ClientError as error:
@@ -121,8 +133,18 @@ async def look(cluster: Cluster, image: ClusterImage) -> ClusterView:
         log_dirs=log_dirs,
         min_isr=min_isr,
         newest_ms=newest_ms,
+        internal_factors=factors,
         refused=tuple(refused),
     )
+
+
+async def _internal_factors(cluster: Cluster, reachable: Iterable[int]) -> dict[str, int]:
+    """Of one broker: they are the same on all."""
+    for broker_id in reachable:
+        resource = (ConfigResourceType.BROKER, str(broker_id))
+        entries = (await describe_configs(cluster, [resource]))[resource]
+        return {entry.name: int(entry.value) for entry in entries if entry.name in _INTERNAL and entry.value}
+    return {}
 
 
 async def _min_isr(cluster: Cluster, topics: list[str]) -> dict[str, int]:
@@ -164,6 +186,7 @@ def examine(view: ClusterView) -> list[Finding]:
         *_versions(view),
         *_partition_states(view),
         *_replica_counts(view),
+        *_internal_topics(view),
         *_disks(view),
         *_clocks(view),
         *(
@@ -171,6 +194,19 @@ def examine(view: ClusterView) -> list[Finding]:
             for what in view.refused
         ),
     ]
+
+
+def _internal_topics(view: ClusterView) -> list[Finding]:
+    """They are made when they are first needed, and only where there are brokers enough."""
+    alive = len(view.image.brokers)
+    findings = []
+    for setting, factor in view.internal_factors.items():
+        topic, waits = _INTERNAL[setting]
+        if topic not in view.image.topics and factor > alive:
+            message = f"it cannot be made, and {waits}: {setting}={factor}, and {alive} brokers are alive"
+            advice = f"start {factor} brokers, or set {setting}={alive} on every broker and restart it"
+            findings.append(Finding(Severity.ERROR, "internal-topic-impossible", f"topic {topic}", message, advice))
+    return findings
 
 
 def _brokers(view: ClusterView) -> list[Finding]:

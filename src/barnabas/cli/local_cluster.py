@@ -162,6 +162,12 @@ class LocalCluster:
         self._members: dict[str, Member] = {}
         self._ports: dict[int, int] = {}
         self._security: LocalSecurity | None = None
+        given = dict.fromkeys([*self.config, *(name for own in self.broker_config.values() for name in own)])
+        if given:
+            from barnabas.core.config.usage import Notices  # the whole catalogue: only where settings are given
+
+            for notice in Notices().of_broker(given):
+                sys.stderr.write(f"warning: {notice}\n")
 
     def __enter__(self) -> Self:
         try:

@@ -11,6 +11,7 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._format import formatter_of
 from barnabas.cli._tool import options
 from barnabas.cli.console_producer import LineReader, _produce
+from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.producer import Producer, ProducerConfig
@@ -79,3 +80,11 @@ def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) 
 
     fake.run(scenario)
     assert fake.values("t") == [b"1", b"2", b"3"]
+
+
+def test_misspelt_settings_of_a_local_cluster_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """H11: `up --config`, and `barnabas.testing.Cluster(config=…)`."""
+    LocalCluster(config={"num.partitons": "3", "num.partitions": "3"})
+    assert capsys.readouterr().err == (
+        "warning: num.partitons is not a known setting and is ignored; did you mean num.partitions?\n"
+    )

@@ -1,13 +1,16 @@
 """`barnabas doctor --bootstrap-server`: clusters that are ill, as the protocol shows them."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from barnabas.cli._doctor_cluster import ClusterView, DirView, examine
+from barnabas.cli._doctor_cluster import ClusterView, DirView, check_cluster, examine
 from barnabas.cli._doctor_finding import Finding, Severity
+from barnabas.client.config import client_config
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.ids import TopicPartition
+from barnabas.testing.cluster import Cluster as RealCluster
 
 GIB = 1 << 30
 BROKERS = {number: Broker(number, f"kafka{number}", 9092) for number in (1, 2, 3)}
@@ -130,3 +133,21 @@ def test_record_of_a_coordinator_from_the_future_gives_its_clock_away() -> None:
 
 def test_question_without_an_answer_is_a_note() -> None:
     assert found(replace(healthy(), refused=("settings of topics (no)",)))["not-answered"].severity is Severity.NOTE
+
+
+def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> None:
+    """U6: a consumer hung, and nothing was wrong."""
+    view = replace(healthy(), internal_factors={"offsets.topic.replication.factor": 9})
+    finding = found(view)["internal-topic-impossible"]
+    assert finding.severity is Severity.ERROR
+    assert "offsets.topic.replication.factor=9" in finding.message
+    assert "consumer groups wait" in finding.message
+    assert (
+        found(replace(view, image=image(topic("__consumer_offsets")))).keys().isdisjoint({"internal-topic-impossible"})
+    )
+
+
+def test_internal_topics_of_one_broker_with_kafkas_default_factor_are_found_on_a_real_cluster() -> None:
+    with RealCluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
+        findings, _ = asyncio.run(check_cluster(client_config(cluster.bootstrap)))
+    assert "internal-topic-impossible" in {finding.check for finding in findings}
