@@ -9,7 +9,7 @@ duplicate of the descriptor, so ours is closed at once.
 A store into a hole of a mapped file kills the process with SIGBUS when the disk is full. So blocks are reserved
 (`Disk.reserve`) ahead of the entries, which raises `OSError` instead, and the log directory goes offline.
 
-I/O errors stay `OSError`: the owner knows the log directory. Owner: the segment; not thread-safe, but for `flush`.
+I/O errors stay `OSError`: the owner knows the log directory. Owner: the segment; not thread-safe.
 """
 
 import os
@@ -143,11 +143,6 @@ class IndexFile(ABC):
         self.open()
         self._cut(0, self._round(self.max_index_bytes))
 
-    def flush(self) -> None:
-        """Entries to disk. fsync writes pages that were dirtied through the map too, and, unlike msync from Python,
-        lets other threads run meanwhile: the flusher's thread may call this."""
-        self._disk.fsync_path(self.path)
-
     def close(self) -> None:
         """Trim and unmap. May be opened again by the next look-up."""
         if self._opened and not self._read_only:
@@ -159,19 +154,9 @@ class IndexFile(ABC):
         self._unmap()
         self._opened = False
 
-    def rename_to(self, path: str) -> None:
-        """Rename the file; the map stays valid."""
-        if self._opened or self._disk.exists(self.path):
-            self._disk.rename(self.path, path)
-        self.path = path
-
     def update_parent_dir(self, directory: str) -> None:
         """The directory was renamed."""
         self.path = os.path.join(directory, os.path.basename(self.path))  # noqa: PTH119
-
-    def delete_if_exists(self) -> bool:
-        self.release()
-        return self._disk.unlink(self.path)
 
     # -- truncation and checks
 

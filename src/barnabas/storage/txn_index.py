@@ -4,7 +4,6 @@ A consumer that reads committed data gets those that overlap its fetch. The file
 Owner: the segment. I/O errors stay `OSError`.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -116,25 +115,6 @@ class TransactionIndex:
             last = txn.last_offset
         if self.exists and self._disk.size(self.path) % ENTRY_SIZE:
             raise CorruptIndex(f"{self.path}: the last entry is torn")
-
-    def flush(self) -> None:
-        self._disk.fsync_path(self.path)
-
-    def close(self) -> None:
-        """No descriptor is held; forget what was cached, so that the next use reads the file again."""
-        self._last_known = False
-
-    def rename_to(self, path: str) -> None:
-        if self.exists:
-            self._disk.rename(self.path, path)
-        self.path = path
-
-    def update_parent_dir(self, directory: str) -> None:
-        self.path = os.path.join(directory, os.path.basename(self.path))  # noqa: PTH119
-
-    def delete_if_exists(self) -> bool:
-        self._last_offset, self._last_known = None, True
-        return self._disk.unlink(self.path)
 
     def _truncate(self, size_bytes: int) -> None:
         fd = self._disk.open(self.path)

@@ -39,11 +39,9 @@ def test_no_file_until_there_is_an_entry(index: TransactionIndex):
     assert index.collect(0, 100) == ([], False)
     index.truncate_to(0)
     index.reset()
-    index.flush()
     index.sanity_check()
     assert not index.exists
     index.append(txn(0, 5, 6))
-    index.flush()
     assert index.exists
     assert Path(index.path).stat().st_size == ENTRY_SIZE == 34
 
@@ -115,17 +113,3 @@ def test_sanity_check_finds_what_cannot_be(tmp_path, data: bytes, why: str):
     path.write_bytes(data)
     with pytest.raises(CorruptIndex, match=why):
         TransactionIndex(str(path), 100).sanity_check()
-
-
-def test_rename_move_delete(index: TransactionIndex, tmp_path):
-    index.append(txn(0, 5, 6))
-    index.rename_to(str(tmp_path / "y.txnindex"))
-    assert index.entries() == [txn(0, 5, 6)]
-    index.close()
-    index.append(txn(6, 7, 8))
-    index.update_parent_dir(str(tmp_path / "elsewhere"))
-    assert not index.exists
-    index.rename_to(str(tmp_path / "y.txnindex"))
-    assert index.delete_if_exists()
-    assert not index.delete_if_exists()
-    index.append(txn(0, 1, 2))
