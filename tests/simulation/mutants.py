@@ -386,8 +386,8 @@ _ALL = [
     Mutant(
         "the recovery point moves before anything is synced",
         "storage",
-        "        self._recovery_point = max(self._recovery_point, job.up_to)",
-        "        self._recovery_point = self._end",
+        "        self.recovery_point = max(self.recovery_point, job.up_to)",
+        "        self.recovery_point = self._log.log_end_offset",
     ),
     Mutant(
         "recovery trusts what was not synced",

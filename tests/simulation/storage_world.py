@@ -249,10 +249,10 @@ class StorageWorld:
             self.clock_runs(rng.choice((100, 1000, 4000)))
         elif choice < 0.83:
             self.tell(f"flush {partition}")
-            log.flush_in_background()
+            log.flusher.flush_in_background()
         elif choice < 0.86:
             self.tell(f"flush {partition} now")
-            log.flush()
+            log.flusher.flush()
         elif choice < 0.89:
             self.tell(f"roll {partition}")
             if log.segments.active.size_bytes:

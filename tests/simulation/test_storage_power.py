@@ -66,7 +66,7 @@ def test_a_power_cut_does_not_bring_the_clean_shutdown_marker_back() -> None:
 def test_epochs_are_those_of_the_records_where_a_truncation_was_lost() -> None:
     def prepare(world: StorageWorld) -> None:
         append(world, b"one", b"two", b"three")
-        world.log(PLAIN).flush()
+        world.log(PLAIN).flusher.flush()
         world.cut(PLAIN, 2)
         append(world, b"drei", epoch=3)
         world.log(PLAIN).write_epochs()
@@ -89,7 +89,7 @@ def test_a_new_log_that_lost_a_segment_ends_before_it() -> None:
 def test_an_aborted_transaction_survives_a_second_power_cut_after_the_first_recovery() -> None:
     def prepare(world: StorageWorld) -> None:
         abort(world, 7)
-        world.log(PLAIN).flush()
+        world.log(PLAIN).flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
         world.threads.run_all()
         world.restart("power")
@@ -106,7 +106,7 @@ def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_
             append(world, value * 300, value * 300)
             log.roll(world.clock.now_ms())
         world.threads.run_all()
-        log.flush()
+        log.flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
         world.threads.run_all()
         world.cut(PLAIN, 1)

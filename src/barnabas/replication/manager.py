@@ -355,7 +355,7 @@ class ReplicaManager:
                 outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             then()
 
-        flushed_log.flush_then(flushed_log.log_end_offset, flushed)
+        flushed_log.flusher.flush_then(flushed_log.log_end_offset, flushed)
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Log(LogUpkeep):
         Raises `Refused` (`InvalidRecords` with one entry a bad record) before anything has changed.
         """
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         config = self.config
         checked = check_leader_batch(records, config=config, origin=origin, now_ms=now_ms, partition=self.partition)
         if self._env.check_framing and origin is Origin.CLIENT:
@@ -106,7 +106,7 @@ class Log(LogUpkeep):
             header.record_count,
             size,
             False,
-            self._end - self._recovery_point >= config.flush_messages,
+            self._end - self.flusher.recovery_point >= config.flush_messages,
             checked.recompressed,
         )
 
@@ -130,7 +130,7 @@ class Log(LogUpkeep):
         leader may have taken more than `segment.bytes` at once, when that was larger: it goes into one segment.
         """
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         if self._end == self._log_start:
             self._begin_with(records)
         batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
@@ -171,14 +171,14 @@ class Log(LogUpkeep):
             count,
             size,
             False,
-            self._end - self._recovery_point >= self.config.flush_messages,
+            self._end - self.flusher.recovery_point >= self.config.flush_messages,
         )
 
     def _append_failed(self, error: OSError, first: int) -> NoReturn:
         """For want of a descriptor the next append may succeed, unless this one was half done: then the log must be closed."""
         if descriptors.are_exhausted(error) and self._end > first:
             error = OSError(errno.EIO, f"an append was written, but what follows from it was not: {error.strerror}")
-        self._fault(error)
+        self.fault(error)
 
     def _half_written(self, error: Exception) -> NoReturn:
         """An append is done whole or not at all: after a bug in the middle of one nobody knows what the log holds."""
@@ -212,7 +212,7 @@ class Log(LogUpkeep):
         try:
             self._start_epoch(epoch, self._end if offset is None else offset)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _write(
         self,
@@ -262,7 +262,7 @@ class Log(LogUpkeep):
         if not self._log_start <= offset <= self._end:
             raise self._out_of_range(offset)
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         try:
             if offset < max_offset:
                 bound = self._locate(max_offset)
@@ -275,7 +275,7 @@ class Log(LogUpkeep):
             else:
                 offset_bound = self._locate(offset)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
         except Malformed as error:
             raise self._corrupt(error) from None
         start = OffsetMetadata(Offset(offset), Offset(offset_bound.segment_base_offset), offset_bound.position)
@@ -286,7 +286,7 @@ class Log(LogUpkeep):
         try:
             return log_read.aborted_transactions(self.segments, from_offset, upper_offset)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
         except Malformed as error:
             raise self._corrupt(error) from None
 
@@ -295,7 +295,7 @@ class Log(LogUpkeep):
         try:
             return log_read.offset_for_timestamp(self.segments, timestamp, from_offset=self._log_start)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
         except Malformed as error:
             raise self._corrupt(error) from None
 
@@ -312,7 +312,7 @@ class Log(LogUpkeep):
         try:
             return log_read.max_timestamp(self.segments)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
         except Malformed as error:
             raise self._corrupt(error) from None
 
@@ -333,7 +333,7 @@ class Log(LogUpkeep):
         try:
             self.epochs.flush()
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def begin_close(self) -> FlushJob | None:
         """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
@@ -342,17 +342,17 @@ class Log(LogUpkeep):
         try:
             self.producers.update_map_end_offset(self._end)
             if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
-                self._unsynced.add(snapshot)
+                self.flusher.unsynced.add(snapshot)
             self.epochs.flush()
             self.segments.active.complete()
         except OSError as error:
-            self._fault(error)
-        return self.begin_flush(force=True)
+            self.fault(error)
+        return self.flusher.begin(force=True)
 
     def finish_close(self, job: FlushJob | None, error: BaseException | None = None) -> None:
         """What `begin_close` began is on disk, or `error` says why not."""
         if job is not None:
-            self.finish_flush(job, error)
+            self.flusher.finish(job, error)
         self.abandon()
 
     def close(self) -> None:
@@ -376,7 +376,7 @@ class Log(LogUpkeep):
         """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
         self.directory = directory
         self._epoch_file.directory = directory
-        self._unsynced.moved_to(directory)
+        self.flusher.unsynced.moved_to(directory)
         self._snapshots.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)

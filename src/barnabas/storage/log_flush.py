@@ -1,15 +1,22 @@
 """Making a log durable, in three steps so that the event loop never waits for the disk.
 
-`Log.begin_flush` on the loop says what to sync and pins it; `FlushJob.run` syncs, on any thread; `Log.finish_flush` on
+`LogFlusher.begin` on the loop says what to sync and pins it; `FlushJob.run` syncs, on any thread; `LogFlusher.finish` on
 the loop moves the recovery point. What the thread touches cannot change: pinned descriptors and plain paths.
 """
 
+import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn, Protocol
 
-from barnabas.core.ids import Offset
+from barnabas.core.errors import LogDirFault, Refused
+from barnabas.core.ids import Offset, TopicPartition
 from barnabas.runtime.disk import Disk
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.storage.file_handle import OpenFile
+from barnabas.storage.segments import SegmentList
+
+logger = logging.getLogger(__name__)
 
 
 class FlushWaiter(NamedTuple):
@@ -89,7 +96,176 @@ class FlushJob:
             self._disk.fsync_dir(self.directory)
 
     def release(self) -> None:
-        """Event loop only; `Log.finish_flush` does it."""
+        """Event loop only; `LogFlusher.finish` does it."""
         files, self.files = self.files, []
         for opened in files:
             opened.unpin()
+
+
+class FlushedLog(Protocol):
+    """What the flusher sees of its log."""
+
+    @property
+    def directory(self) -> str: ...
+    @property
+    def partition(self) -> TopicPartition: ...
+    @property
+    def segments(self) -> SegmentList: ...
+    @property
+    def epochs(self) -> LeaderEpochCache: ...
+    @property
+    def log_end_offset(self) -> Offset: ...
+    @property
+    def is_closed(self) -> bool: ...
+
+    def fault(self, error: OSError) -> NoReturn:
+        """Raise it as a `LogDirFault`, once the environment has heard of it."""
+        ...
+
+    def storage_error(self) -> Refused: ...
+
+
+class LogFlusher:
+    """How far a log is durable, and making it so. Owner: the log; `FlushJob.run` alone may be on another thread.
+
+    Promise: a crash takes nothing below `recovery_point`. For that it must hear of every file that is written without a
+    sync (`unsynced`), of every cut (`cut_to`, `restart_at`), and of a log start that moves on (`skip_to`).
+    """
+
+    __slots__ = ("_env", "_log", "_running", "_waiters", "last_flush_ms", "recovery_point", "unsynced")
+
+    def __init__(self, log: FlushedLog, env: LogEnvironment, *, recovery_point: int, unsynced: UnsyncedFiles) -> None:
+        self._log = log
+        self._env = env
+        #: Everything below is on disk.
+        self.recovery_point = recovery_point
+        self.last_flush_ms = env.clock.now_ms()
+        self.unsynced = unsynced
+        #: Begun and not finished.
+        self._running: dict[FlushJob, None] = {}
+        #: Who shares the next flush, while one is under way for others; None while none is.
+        self._waiters: list[FlushWaiter] | None = None
+
+    def begin(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
+        """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
+
+        `force` includes files that hold no record yet, for a clean shutdown. Run the job on a thread, then `finish`.
+        """
+        log = self._log
+        end = log.log_end_offset
+        offset = end if up_to is None else min(up_to, end)
+        if log.is_closed:
+            return None
+        if offset <= self.recovery_point and not (force and (self.unsynced or log.epochs.dirty)):
+            return None
+        try:
+            log.epochs.flush()
+            segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)
+            files = [segment.file for segment in segments]
+        except OSError as error:
+            log.fault(error)
+        generation, unsynced = self.unsynced.pending()
+        job = FlushJob(
+            self._env.disk,
+            files=files,
+            paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
+            directory=log.directory if unsynced else None,
+            up_to=offset,
+            generation=generation,
+        )
+        self._running[job] = None
+        return job
+
+    def finish(self, job: FlushJob, error: BaseException | None = None) -> None:
+        """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
+        job.release()
+        self._running.pop(job, None)
+        if isinstance(error, OSError):
+            if not self._log.is_closed:
+                self._log.fault(error)
+            return
+        if error is not None:
+            raise error
+        self.unsynced.synced(job.generation)
+        self.recovery_point = max(self.recovery_point, job.up_to)
+        self.last_flush_ms = self._env.clock.now_ms()
+
+    def flush(self) -> None:
+        """All three steps where one stands: for tools, tests and threads that own the log."""
+        job = self.begin(force=True)
+        if job is None:
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self.finish(job, error)
+        else:
+            self.finish(job)
+
+    def flush_then(self, up_to: int, then: Callable[[Exception | None], None]) -> None:
+        """Have everything below `up_to` durable, then call `then` on the event loop, with the fault where it failed.
+
+        For `flush.messages=1`: an append is acknowledged in `then`. One flush runs at a time; who comes meanwhile
+        shares the next one, so that many small appends cost few disk writes.
+        """
+        if up_to <= self.recovery_point:
+            then(None)
+        elif self._waiters is not None:
+            self._waiters.append(FlushWaiter(up_to, then))
+        else:
+            self._start([FlushWaiter(up_to, then)])
+
+    def _start(self, waiters: list[FlushWaiter]) -> None:
+        try:
+            job = self.begin(max(waiter.up_to for waiter in waiters))
+        except LogDirFault as fault:
+            self._tell(waiters, fault)
+            return
+        if job is None:
+            # Closed, or truncated below what they wait for.
+            self._tell(waiters, self._log.storage_error() if self._log.is_closed else None)
+            return
+        self._waiters = []
+
+        def done(error: BaseException | None) -> None:
+            fault: Exception | None = None
+            try:
+                self.finish(job, error)
+            except LogDirFault as failed:
+                fault = failed
+            late, self._waiters = self._waiters or [], None
+            self._tell(waiters, fault)
+            if late:
+                self._start(late)
+
+        self._env.threads.run(job.run, done)
+
+    def _tell(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
+        for waiter in waiters:
+            waiter.then(error)
+
+    def flush_in_background(self, up_to: int | None = None) -> None:
+        """Nobody waits for it: after a roll, and by `flush.ms`."""
+
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                # The environment has been told; there is no caller to tell.
+                logger.error("flush of %s failed: %s", self._log.partition, error)
+
+        self.flush_then(self._log.log_end_offset if up_to is None else up_to, then)
+
+    def cut_to(self, offset: int) -> None:
+        """The log was cut there, and may grow again."""
+        self.recovery_point = min(self.recovery_point, offset)
+        for job in self._running:
+            # What is left below will be durable; what comes in its place has been written too late to be synced.
+            job.up_to = min(job.up_to, Offset(offset))
+
+    def restart_at(self, offset: int) -> None:
+        """The log was emptied, and goes on from there."""
+        self.cut_to(offset)
+        self.recovery_point = offset
+
+    def skip_to(self, offset: int) -> None:
+        """The log starts there now: what is below matters to nobody."""
+        self.recovery_point = max(self.recovery_point, offset)

@@ -16,7 +16,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import write_epochs, write_partition_metadata
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.log_flush import FlushJob, FlushWaiter, UnsyncedFiles
+from barnabas.storage.log_flush import LogFlusher, UnsyncedFiles
 from barnabas.storage.log_read import Bound, locate
 from barnabas.storage.log_types import OffsetMetadata
 from barnabas.storage.producer_state import ProducerStateManager
@@ -64,17 +64,13 @@ class LogState:
         "_end",
         "_env",
         "_epoch_file",
-        "_flush_waiters",
-        "_flushing",
         "_high_watermark",
-        "_last_flush_ms",
         "_log_start",
-        "_recovery_point",
         "_snapshots",
-        "_unsynced",
         "config",
         "directory",
         "epochs",
+        "flusher",
         "log_dir",
         "partition",
         "producers",
@@ -116,12 +112,12 @@ class LogState:
         self._end = log_end_offset
         #: Known to be on every in-sync replica. Starts at the log start; the checkpoint or the leader says more.
         self._high_watermark = log_start_offset
-        self._recovery_point = max(min(recovery_point, log_end_offset), log_start_offset)
-        self._last_flush_ms = env.clock.now_ms()
-        self._unsynced = epoch_file.unsynced
-        self._flush_waiters: list[FlushWaiter] | None = None
-        #: Begun and not finished.
-        self._flushing: dict[FlushJob, None] = {}
+        self.flusher = LogFlusher(
+            self,
+            env,
+            recovery_point=max(min(recovery_point, log_end_offset), log_start_offset),
+            unsynced=epoch_file.unsynced,
+        )
         #: The last bound that a read asked for: usually the high watermark, for many reads in a row.
         self._bound = Bound(-1, 0, 0)
         self._closed = False
@@ -170,7 +166,7 @@ class LogState:
     @property
     def recovery_point(self) -> Offset:
         """Everything below is on disk."""
-        return Offset(self._recovery_point)
+        return Offset(self.flusher.recovery_point)
 
     @property
     def size_bytes(self) -> int:
@@ -186,11 +182,11 @@ class LogState:
 
     @property
     def unflushed_messages(self) -> int:
-        return self._end - self._recovery_point
+        return self._end - self.flusher.recovery_point
 
     @property
     def last_flush_ms(self) -> int:
-        return self._last_flush_ms
+        return self.flusher.last_flush_ms
 
     @property
     def end_metadata(self) -> OffsetMetadata:
@@ -226,8 +222,8 @@ class LogState:
         try:
             write_partition_metadata(path, topic_id, sync=False, disk=self._env.disk)
         except OSError as error:
-            self._fault(error)
-        self._unsynced.add(path)
+            self.fault(error)
+        self.flusher.unsynced.add(path)
         self.topic_id = topic_id
 
     # -- high watermark
@@ -259,7 +255,7 @@ class LogState:
 
     # -- failures
 
-    def _fault(self, error: OSError) -> NoReturn:
+    def fault(self, error: OSError) -> NoReturn:
         raise self._told(error) from error
 
     def _told(self, error: OSError) -> LogDirFault:
@@ -268,7 +264,7 @@ class LogState:
         self._env.on_fault(fault)
         return fault
 
-    def _storage_error(self) -> Refused:
+    def storage_error(self) -> Refused:
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.partition} is closed")
 
     def _corrupt(self, error: Malformed) -> Refused:

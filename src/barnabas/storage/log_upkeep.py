@@ -7,9 +7,7 @@ import logging
 from collections.abc import Callable
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
-from barnabas.core.ids import Offset
 from barnabas.storage import names
-from barnabas.storage.log_flush import FlushJob, FlushWaiter
 from barnabas.storage.log_read import Bound
 from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import UnreadableSnapshot, plan_replay
@@ -31,11 +29,11 @@ class LogUpkeep(LogState):
     def roll(self, now_ms: int) -> Segment:
         """Start a new segment at the log end; the old one is flushed in the background."""
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         try:
             return self._roll(self._end, now_ms)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _roll(self, next_offset: int, now_ms: int) -> Segment:
         new_base = max(next_offset, self._end)
@@ -54,9 +52,9 @@ class LogUpkeep(LogState):
         # At the start of a segment, so that recovery of it can begin there.
         self.producers.update_map_end_offset(new_base)
         if (snapshot := self._snapshots.take(self.producers, sync=False)) is not None:
-            self._unsynced.add(snapshot)
+            self.flusher.unsynced.add(snapshot)
         logger.info("rolled %s to a new segment at offset %d", self.partition, new_base)
-        self.flush_in_background(new_base)
+        self.flusher.flush_in_background(new_base)
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -76,118 +74,9 @@ class LogUpkeep(LogState):
             # Left by a truncation whose deletion has not come yet, or by a crash: not ours to append to.
             env.disk.unlink(path)
         segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
-        self._unsynced.add(segment.log_path)
+        self.flusher.unsynced.add(segment.log_path)
         segment.become_active()
         return segment
-
-    # -- flush
-
-    def begin_flush(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
-        """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
-
-        `force` includes files that hold no record yet, for a clean shutdown. Run the job on a thread, then `finish_flush`.
-        """
-        offset = self._end if up_to is None else min(up_to, self._end)
-        if self._closed:
-            return None
-        if offset <= self._recovery_point and not (force and (self._unsynced or self.epochs.dirty)):
-            return None
-        try:
-            self.epochs.flush()
-            segments = self.segments.overlapping(self._recovery_point, offset + 1 if force else offset)
-            files = [segment.file for segment in segments]
-        except OSError as error:
-            self._fault(error)
-        generation, unsynced = self._unsynced.pending()
-        job = FlushJob(
-            self._env.disk,
-            files=files,
-            paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
-            directory=self.directory if unsynced else None,
-            up_to=offset,
-            generation=generation,
-        )
-        self._flushing[job] = None
-        return job
-
-    def finish_flush(self, job: FlushJob, error: BaseException | None = None) -> None:
-        """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
-        job.release()
-        self._flushing.pop(job, None)
-        if isinstance(error, OSError):
-            if not self._closed:
-                self._fault(error)
-            return
-        if error is not None:
-            raise error
-        self._unsynced.synced(job.generation)
-        self._recovery_point = max(self._recovery_point, job.up_to)
-        self._last_flush_ms = self._env.clock.now_ms()
-
-    def flush(self) -> None:
-        """All three steps where one stands: for tools, tests and threads that own the log."""
-        job = self.begin_flush(force=True)
-        if job is None:
-            return
-        try:
-            job.run()
-        except OSError as error:
-            self.finish_flush(job, error)
-        else:
-            self.finish_flush(job)
-
-    def flush_then(self, up_to: int, then: Callable[[Exception | None], None]) -> None:
-        """Have everything below `up_to` durable, then call `then` on the event loop, with the fault where it failed.
-
-        For `flush.messages=1`: an append is acknowledged in `then`. One flush runs at a time; who comes meanwhile
-        shares the next one, so that many small appends cost few disk writes.
-        """
-        if up_to <= self._recovery_point:
-            then(None)
-            return
-        if self._flush_waiters is not None:
-            self._flush_waiters.append(FlushWaiter(up_to, then))
-            return
-        self._start_flush([FlushWaiter(up_to, then)])
-
-    def _start_flush(self, waiters: list[FlushWaiter]) -> None:
-        try:
-            job = self.begin_flush(max(waiter.up_to for waiter in waiters))
-        except LogDirFault as fault:
-            self._tell_flushed(waiters, fault)
-            return
-        if job is None:
-            # Closed, or truncated below what they wait for.
-            self._tell_flushed(waiters, self._storage_error() if self._closed else None)
-            return
-        self._flush_waiters = []
-
-        def done(error: BaseException | None) -> None:
-            fault: Exception | None = None
-            try:
-                self.finish_flush(job, error)
-            except LogDirFault as failed:
-                fault = failed
-            late, self._flush_waiters = self._flush_waiters or [], None
-            self._tell_flushed(waiters, fault)
-            if late:
-                self._start_flush(late)
-
-        self._env.threads.run(job.run, done)
-
-    def _tell_flushed(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
-        for waiter in waiters:
-            waiter.then(error)
-
-    def flush_in_background(self, up_to: int | None = None) -> None:
-        """Nobody waits for it: after a roll, and by `flush.ms`."""
-
-        def then(error: Exception | None) -> None:
-            if error is not None:
-                # The environment has been told; there is no caller to tell.
-                logger.error("flush of %s failed: %s", self.partition, error)
-
-        self.flush_then(self._end if up_to is None else up_to, then)
 
     # -- truncation
 
@@ -200,7 +89,7 @@ class LogUpkeep(LogState):
             except UnreadableSnapshot as error:
                 self._snapshots.drop(error.snapshot, str(error))
             except OSError as error:
-                self._fault(error)
+                self.fault(error)
             else:
                 self._finish_truncation(truncation)
                 break
@@ -228,7 +117,7 @@ class LogUpkeep(LogState):
         def done(error: BaseException | None) -> None:
             truncation.release()
             if self._closed:
-                then(self._storage_error())
+                then(self.storage_error())
             elif isinstance(error, UnreadableSnapshot):
                 self._snapshots.drop(error.snapshot, str(error))
                 self.truncate_then(offset, is_wanted=is_wanted, then=then)
@@ -249,14 +138,14 @@ class LogUpkeep(LogState):
         """Recovery must doubt the whole segment that is cut, before it is: what is written over must not be trusted, nor
         what a lost cut leaves."""
         base = truncation.segment.base_offset
-        if self._recovery_point <= base or not is_wanted():
+        if self.flusher.recovery_point <= base or not is_wanted():
             then(self._cut_if(is_wanted, truncation))
             return
-        self._lower_recovery_point(base)
+        self.flusher.cut_to(base)
 
         def saved(error: BaseException | None) -> None:
             if self._closed or error is not None:
-                then(self._storage_error())  # the directory's fault has been told
+                then(self.storage_error())  # the directory's fault has been told
             else:
                 # A flush may have moved it up again meanwhile.
                 self._cut_when_safe(truncation, is_wanted, then)
@@ -276,7 +165,7 @@ class LogUpkeep(LogState):
         if offset < 0:
             raise BrokenInvariant(f"{self.partition}: cannot truncate to {offset}")
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         try:
             if offset >= self._end:
                 # An epoch that this replica began as leader without a record may contradict the new leader's.
@@ -289,7 +178,7 @@ class LogUpkeep(LogState):
                 return None
             return self._begin_truncation(offset)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _begin_truncation(self, offset: int) -> Truncation:
         start = min(self._log_start, offset)
@@ -309,7 +198,7 @@ class LogUpkeep(LogState):
     def _finish_truncation(self, truncation: Truncation) -> None:
         offset = truncation.offset
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         if self._end != truncation.log_end or truncation.segment not in self.segments:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition} has changed while its cut was prepared")
         logger.info("truncating %s from %d to %d", self.partition, self._end, offset)
@@ -331,17 +220,17 @@ class LogUpkeep(LogState):
             self._set_high_watermark(min(self._high_watermark, offset))
             self._env.on_recovery_point(self.log_dir)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Drop everything; the next record gets `offset`."""
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         try:
             self._restart_at(offset, log_start_offset=offset if log_start_offset is None else log_start_offset)
             self._env.on_recovery_point(self.log_dir)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _restart_at(self, offset: int, *, log_start_offset: int) -> None:
         logger.info("dropping all of %s, starting at %d", self.partition, offset)
@@ -349,7 +238,7 @@ class LogUpkeep(LogState):
         self._remove(leaving[::-1], f"restart at {offset}")
         self.segments.add(self._new_segment(offset, self._env.clock.now_ms()))
         self._moved_end(offset)
-        self._recovery_point = offset
+        self.flusher.restart_at(offset)
         self._log_start = log_start_offset
         self.epochs.clear()
         self.epochs.flush()
@@ -358,15 +247,9 @@ class LogUpkeep(LogState):
         self.producers.truncate_fully(offset)
         self._set_high_watermark(offset)
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        self._recovery_point = min(self._recovery_point, offset)
-        for job in self._flushing:
-            # What is left below will be durable; what comes in its place has been written too late to be synced.
-            job.up_to = min(job.up_to, Offset(offset))
-
     def _moved_end(self, offset: int) -> None:
         self._end = offset
-        self._lower_recovery_point(offset)
+        self.flusher.cut_to(offset)
         self._bound = Bound(-1, 0, 0)
         self._env.on_cut(self.partition, self.directory, offset)
 
@@ -384,12 +267,12 @@ class LogUpkeep(LogState):
             return False
         logger.info("log start offset of %s goes to %d: %s", self.partition, offset, reason)
         self._log_start = offset
-        self._recovery_point = max(self._recovery_point, offset)
+        self.flusher.skip_to(offset)
         try:
             self.epochs.truncate_from_start(offset)
             self.epochs.flush()
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
         self.producers.on_log_start_offset(offset, self._snapshots.latest)
         return True
 
@@ -410,7 +293,7 @@ class LogUpkeep(LogState):
                 self._delete(deletable, now_ms)
             return sum(len(deletable.segments) for deletable in passes)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _delete(self, deletable: Deletable, now_ms: int) -> None:
         last = deletable.segments[-1]
@@ -425,7 +308,7 @@ class LogUpkeep(LogState):
     def replace_segments(self, cleaned: list[Segment], old: list[Segment]) -> None:
         """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
         if self._closed:
-            raise self._storage_error()
+            raise self.storage_error()
         try:
             kept = {segment.base_offset for segment in cleaned}
             leaving = replace_segments(self.segments, cleaned, old)
@@ -434,7 +317,7 @@ class LogUpkeep(LogState):
             self._delete_later(leaving, snapshots, "replaced by cleaned segments")
             self._env.on_recovery_point(self.log_dir)
         except OSError as error:
-            self._fault(error)
+            self.fault(error)
 
     def _remove(self, leaving: list[Segment], reason: str) -> None:
         """Out of the log now, renamed to `.deleted`, removed after `file.delete.delay.ms`."""

@@ -492,7 +492,7 @@ class LogManager:
 
         def flush(log: Log) -> None:
             if log.unflushed_messages and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.flush_in_background()
+                log.flusher.flush_in_background()
 
         return sliced(self.all_logs(), flush)
 

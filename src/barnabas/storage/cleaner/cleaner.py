@@ -214,7 +214,7 @@ class Cleaner:
             if self._manager.get_future(log.partition) is not None:
                 return None  # its copy must not be behind what a checkpoint says is clean
             if log.recovery_point < log.segments.active.base_offset:
-                log.flush_in_background(log.segments.active.base_offset)
+                log.flusher.flush_in_background(log.segments.active.base_offset)
             return dirty_range(log, self.checkpoints.get(log.partition), now_ms)
         except LogDirFault as fault:
             logger.error("%s is not cleaned: %s", log.partition, fault)

@@ -38,7 +38,7 @@ def prepare(root: Path, fuse: Fuse) -> CompactedLog:
             log.clock.advance_ms(DELETE_RETENTION_MS)
     log.roll()
     log.put((b"active", b"1"))
-    log.log.flush()
+    log.log.flusher.flush()
     return log
 
 

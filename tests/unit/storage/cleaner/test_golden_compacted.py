@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> CompactedLog:
 def opened(root: Path) -> CompactedLog:
     log = CompactedLog(root, replace(CONFIG, segment_bytes=1 << 20, segment_index_bytes=1 << 20))
     log.commit()
-    log.log.flush()
+    log.log.flusher.flush()
     return log
 
 
@@ -64,7 +64,7 @@ def test_other_logs_of_kafka_come_to_their_last_values(tmp_path: Path, topic: st
     shutil.copytree(GOLDEN / topic, tmp_path / "topic-0")
     log = opened(tmp_path)
     log.roll()
-    log.log.flush()
+    log.log.flusher.flush()
     last = {record.key: record for record in log.records()}
     log.clean()
     found = log.records()

@@ -67,7 +67,7 @@ def test_nothing_past_the_high_watermark_is_cleaned(tmp_path: Path) -> None:
 
 
 def test_nothing_past_the_recovery_point_is_cleaned(log: CompactedLog) -> None:
-    log.log._recovery_point = 3
+    log.log.flusher.recovery_point = 3
     assert dirty_range(log.log, None, NOW_MS).end_offset == 2
 
 

@@ -273,7 +273,7 @@ def test_any_unsynced_tail_may_be_torn_or_zeroed(
         if step == "append":
             partition.append(b"value-%d" % number, b"." * 30, epoch=number // 8)
         elif step == "flush":
-            partition.log.flush()
+            partition.log.flusher.flush()
         else:
             partition.log.roll(NOW_MS)
     before = contents(partition.log)

@@ -129,7 +129,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.partition.log.flush()
+        self.partition.log.flusher.flush()
         assert self.partition.log.recovery_point == self.end
 
     @rule()

@@ -239,7 +239,7 @@ def test_unreadable_epochs_are_read_from_the_records(partition: Partition, caplo
 @pytest.mark.parametrize("rolled", [False, True])
 def test_an_epoch_whose_write_was_lost_is_read_from_the_records(partition: Partition, rolled: bool) -> None:
     partition.fill(5, epoch=1)
-    partition.log.flush()
+    partition.log.flusher.flush()
     kept = (partition.directory / "leader-epoch-checkpoint").read_bytes()
     partition.fill(30, epoch=2)
     partition.fill(5, epoch=4)
@@ -253,7 +253,7 @@ def test_an_epoch_whose_write_was_lost_is_read_from_the_records(partition: Parti
 
 def test_new_epochs_reach_the_file_with_a_flush_and_the_records_before(partition: Partition) -> None:
     partition.fill(5, epoch=1)
-    partition.log.flush()
+    partition.log.flusher.flush()
     file = partition.directory / "leader-epoch-checkpoint"
     before = file.read_text()
     partition.log.assign_epoch_start(3)
@@ -265,7 +265,7 @@ def test_new_epochs_reach_the_file_with_a_flush_and_the_records_before(partition
     # Of epoch 4 there is no record, so nobody else can know it either.
     assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (3, 10)]
     log.assign_epoch_start(5)
-    log.flush()
+    log.flusher.flush()
     assert file.read_text() == "0\n3\n1 0\n3 10\n5 20\n"
 
 

@@ -295,7 +295,7 @@ def test_a_truncation_asks_for_a_checkpoint(tmp_path: Path) -> None:
     asked: list[str] = []
     partition.env.on_recovery_point = asked.append
     partition.fill(3)
-    partition.log.flush()
+    partition.log.flusher.flush()
     partition.log.truncate_to(2)
     assert partition.log.recovery_point == 2
     assert asked == [str(tmp_path)]
@@ -322,7 +322,7 @@ def test_flush_messages_says_when_a_flush_is_due(tmp_path: Path) -> None:
     partition = Partition(tmp_path, LogConfig(flush_messages=3))
     due = [partition.log.append_as_leader(batch([b"x"]), leader_epoch=0, now_ms=NOW_MS).flush_due for _ in range(3)]
     assert due == [False, False, True]
-    partition.log.flush()
+    partition.log.flusher.flush()
     assert partition.log.recovery_point == 3
     assert not partition.log.append_as_leader(batch([b"x"]), leader_epoch=0, now_ms=NOW_MS).flush_due
 
@@ -334,7 +334,7 @@ def test_appends_that_wait_for_the_disk_share_flushes(tmp_path: Path) -> None:
     answered: list[int] = []
     for number in range(5):
         partition.append(b"x")
-        partition.log.flush_then(number + 1, lambda error, number=number: answered.append(number))
+        partition.log.flusher.flush_then(number + 1, lambda error, number=number: answered.append(number))
     assert answered == []
     assert len(partition.threads) == 1
     disk.synced = 0
@@ -343,7 +343,7 @@ def test_appends_that_wait_for_the_disk_share_flushes(tmp_path: Path) -> None:
     assert partition.log.recovery_point == 5
     files_a_flush = 4
     assert disk.synced <= 2 * files_a_flush + 3
-    partition.log.flush_then(5, lambda error: answered.append(99))
+    partition.log.flusher.flush_then(5, lambda error: answered.append(99))
     assert answered[-1] == 99
 
 
@@ -353,38 +353,38 @@ def test_a_flush_that_fails_is_a_fault_and_moves_nothing(tmp_path: Path) -> None
     partition.append(b"x")
     disk.fail = True
     with pytest.raises(LogDirFault):
-        partition.log.flush()
+        partition.log.flusher.flush()
     assert partition.log.recovery_point == 0
     told: list[Exception | None] = []
-    partition.log.flush_then(1, told.append)
+    partition.log.flusher.flush_then(1, told.append)
     assert isinstance(told[0], LogDirFault)
 
 
 def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.fill(5)
-    job = partition.log.begin_flush()
+    job = partition.log.flusher.begin()
     assert job is not None
     partition.log.truncate_to(4)
     job.run()
-    partition.log.finish_flush(job)
+    partition.log.flusher.finish(job)
     assert partition.log.recovery_point == 4
 
 
 def test_what_is_appended_after_a_truncation_during_a_flush_does_not_count_as_flushed(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.append(b"a", b"b", b"c")
-    job = partition.log.begin_flush()
+    job = partition.log.flusher.begin()
     assert job is not None
     job.run()
     partition.log.truncate_to(1)
     partition.append(b"not synced", b"not synced either", b"nor this")
-    partition.log.finish_flush(job)
+    partition.log.flusher.finish(job)
     assert partition.log.recovery_point <= 1
-    again = partition.log.begin_flush()
+    again = partition.log.flusher.begin()
     assert again is not None
     again.run()
-    partition.log.finish_flush(again)
+    partition.log.flusher.finish(again)
     assert partition.log.recovery_point == partition.log.log_end_offset
 
 
@@ -403,21 +403,21 @@ def test_of_two_flushes_at_once_the_first_to_end_has_synced_the_small_files_too(
     disk = Watching()
     partition = Partition(tmp_path, disk=disk)
     partition.append(b"x", epoch=3)
-    slow = partition.log.begin_flush()
+    slow = partition.log.flusher.begin()
     partition.append(b"y", epoch=3)
-    quick = partition.log.begin_flush()
+    quick = partition.log.flusher.begin()
     assert slow is not None
     assert quick is not None
     quick.run()
     assert "leader-epoch-checkpoint" in disk.seen
-    partition.log.finish_flush(quick)
+    partition.log.flusher.finish(quick)
     assert partition.log.recovery_point == 2
     partition.log.assign_epoch_start(4)
     slow.run()
-    partition.log.finish_flush(slow)
+    partition.log.flusher.finish(slow)
     disk.seen.clear()
     partition.append(b"z", epoch=4)
-    partition.log.flush()
+    partition.log.flusher.flush()
     assert "leader-epoch-checkpoint" in disk.seen
 
 

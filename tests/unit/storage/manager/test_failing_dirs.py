@@ -85,7 +85,7 @@ def test_a_failed_background_flush_takes_its_directory_offline(tmp_path: Path) -
     broker, first, _ = two_dirs(tmp_path)
     log = broker.manager.get(tp("t", 0))
     assert log is not None
-    log.flush_in_background()
+    log.flusher.flush_in_background()
     broker.disk.bad.add(first)
     broker.run()
     assert [path for path, _ in broker.failed] == [first]

@@ -239,7 +239,7 @@ def test_checkpoints_are_written_from_time_to_time(tmp_path: Path) -> None:
     log.update_high_watermark(1)
     broker.run(5_000)
     assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 1}
-    log.flush()
+    log.flusher.flush()
     broker.run(60_000)
     broker.run()
     assert checkpoint(tmp_path, "recovery-point-offset-checkpoint") == {"t-0": 2}
@@ -250,7 +250,7 @@ def test_a_truncation_reaches_the_checkpoint_before_the_log_grows_again(tmp_path
     broker = Broker(tmp_path)
     log = broker.manager.get_or_create(tp("t"), topic_id=None)
     append(log, b"a", b"b", b"c")
-    log.flush()
+    log.flusher.flush()
     broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
     broker.run()
     log.truncate_to(1)
