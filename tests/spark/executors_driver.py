@@ -1,4 +1,4 @@
-"""A Spark whose executors are processes of their own: what was planned changes before it is read, rows and stages get lost.
+"""A Spark whose executors are processes of their own: what was planned changes before it is read, rows and workers get lost.
 
 `python -m tests.spark.executors_driver BOOTSTRAP FOLDER [CHECK …]`: run by `test_spark_executors.py`, in a process of its own
 because a process has one Spark. Every check raises; the last line says that all were done.
@@ -125,8 +125,8 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
     assert lenient.collect() == []
 
 
-def a_stage_is_repeated_and_each_row_is_there_once(bench: Bench) -> None:
-    """An executor dies with what it has shuffled, while the others write: attempts are numbered from 0 again."""
+def workers_die_and_each_row_is_there_once(bench: Bench) -> None:
+    """All Python workers of an executor, in the middle of a write: the tasks are tried again, there or on the other one."""
     name = bench.topic("repeated", partitions=2)
     marker = bench.folder / "died"
 
@@ -151,7 +151,7 @@ def main() -> None:
     for check in (
         executors_read_what_the_driver_has,
         what_was_planned_changes_before_it_is_read,
-        a_stage_is_repeated_and_each_row_is_there_once,
+        workers_die_and_each_row_is_there_once,
     ):
         if sys.argv[3:] and check.__name__ not in sys.argv[3:]:
             continue
