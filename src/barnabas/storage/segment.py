@@ -33,6 +33,9 @@ _short_header = _SHORT_HEADER.unpack_from
 #: One read covers the distance between two index entries at the default `index.interval.bytes`.
 _LOOKUP_BYTES: Final = 4096
 _SCAN_BYTES: Final = 1 << 20
+#: A segment is not rolled for its records' timestamps before it is so old, or so large.
+ROLLED_AGE_MS_MIN: Final = 1_000
+ROLLED_BYTES_MIN: Final = 1 << 20
 #: The largest timestamp is in the time index, not looked up yet.
 UNKNOWN: Final = -2
 
@@ -391,7 +394,10 @@ class Segment:
         if first is None:
             first = self.first_timestamp
         waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        return waited_ms > segment_ms - self.roll_jitter_ms
+        if waited_ms <= segment_ms - self.roll_jitter_ms:
+            return False
+        # Whoever writes chooses the timestamps: with ever later ones he would have files made for each of his batches.
+        return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN
 
     def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
         """Whole batches to the end of the file, and an index entry where enough bytes lie between.

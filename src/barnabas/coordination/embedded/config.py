@@ -17,7 +17,7 @@ class ZooKeeperConfig:
     max_session_timeout_ms: int | None = None
     #: maxClientCnxns: connections from one address; 0 is no limit.
     max_client_cnxns: int = 60
-    #: maxCnxns: connections in all; 0 is no limit.
+    #: maxCnxns: connections in all; 0 is as many as leave descriptors for files.
     max_cnxns: int = 0
     #: jute.maxbuffer: bytes of the longest request.
     jute_max_buffer: int = JUTE_MAX_BUFFER

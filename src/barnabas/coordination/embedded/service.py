@@ -25,6 +25,7 @@ from barnabas.coordination.embedded.watches import WatchEvent
 from barnabas.coordination.embedded.wire import FRAMED_REPLY, Err, Op, Reader
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, Malformed
+from barnabas.runtime import descriptors
 from barnabas.runtime.bugs import BugLog
 
 _log = logging.getLogger(__name__)
@@ -118,8 +119,8 @@ class Service:
 
     def admit(self, connection: Connection) -> bool:
         count = self._per_address.get(connection.address, 0)
-        limit, total = self.config.max_client_cnxns, self.config.max_cnxns
-        if (limit and count >= limit) or (total and len(self.connections) >= total):
+        limit, total = self.config.max_client_cnxns, self.config.max_cnxns or descriptors.for_connections()
+        if (limit and count >= limit) or len(self.connections) >= total:
             _log.warning("%s: too many connections (maxClientCnxns=%d, maxCnxns=%d)", connection.address, limit, total)
             return False
         self._per_address[connection.address] = count + 1

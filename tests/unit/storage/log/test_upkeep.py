@@ -12,6 +12,7 @@ from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refuse
 from barnabas.runtime.disk import Disk
 from barnabas.storage.environment import ManualThreads
 from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cleaned
+from barnabas.storage.segment import ROLLED_AGE_MS_MIN
 
 HOUR_MS = 3_600_000
 
@@ -37,6 +38,7 @@ def test_a_segment_rolls_by_the_timestamps_of_its_batches(tmp_path: Path) -> Non
     partition.append(timestamp=NOW_MS)
     partition.append(timestamp=NOW_MS + HOUR_MS)
     assert bases(partition) == [0]
+    partition.clock.advance_ms(ROLLED_AGE_MS_MIN)
     partition.append(timestamp=NOW_MS + HOUR_MS + 1)
     assert bases(partition) == [0, 2]
     # An old batch waits for nobody.
@@ -45,6 +47,16 @@ def test_a_segment_rolls_by_the_timestamps_of_its_batches(tmp_path: Path) -> Non
     partition.reopen()
     partition.append(timestamp=NOW_MS + 3 * HOUR_MS)
     assert bases(partition) == [0, 2, 4]
+
+
+def test_ever_later_timestamps_do_not_make_a_segment_of_each_batch(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig(segment_ms=HOUR_MS))
+    for number in range(50):
+        partition.append(timestamp=NOW_MS + number * 2 * HOUR_MS)
+    assert bases(partition) == [0]
+    partition.clock.advance_ms(ROLLED_AGE_MS_MIN)
+    partition.append(timestamp=NOW_MS + 200 * HOUR_MS)
+    assert bases(partition) == [0, 50]
 
 
 def test_without_timestamps_a_segment_rolls_by_the_clock(tmp_path: Path) -> None:
@@ -68,6 +80,7 @@ def test_jitter_rolls_earlier_and_is_drawn_per_segment(tmp_path: Path) -> None:
     partition.append(timestamp=NOW_MS)
     partition.append(timestamp=NOW_MS + HOUR_MS - jitter_ms)
     assert len(bases(partition)) == 2
+    partition.clock.advance_ms(ROLLED_AGE_MS_MIN)
     partition.append(timestamp=NOW_MS + HOUR_MS - jitter_ms + 1)
     assert len(bases(partition)) == 3
 
