@@ -83,9 +83,14 @@ class World:
         self.denied: set[tuple[AclOperation, AclResourceType, str]] = set()
         self.partitions = {A0, A1, B0, TopicPartition(GROUP_METADATA_TOPIC, 3)}
         self.any_topic = True
+
+        def allows(call: object, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+            return (operation, resource, name) not in self.denied
+
         context: Any = SimpleNamespace(
             transactions=self.coordinator,
-            allows=lambda call, operation, resource, name: (operation, resource, name) not in self.denied,
+            allows=allows,
+            shows=allows,
             allows_topic=lambda call, operation, name: (operation, AclResourceType.TOPIC, name) not in self.denied,
             require_cluster=self._require_cluster,
             authorizer=SimpleNamespace(allows_on_any=lambda *args: self.any_topic),
