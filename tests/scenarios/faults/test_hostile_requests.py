@@ -113,7 +113,7 @@ def test_refusal_of_many_records_names_the_first_hundred(victim: Victim):
     victim.check()
 
 
-#: What nobody else may wait for. A busy test machine needs most of it: alone it is some 30 ms.
+#: What nobody else may wait for, on a test machine that is busy with other tests.
 BYSTANDER_S_MAX = 0.5
 
 
