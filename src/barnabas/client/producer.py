@@ -434,6 +434,11 @@ class Transaction:
                 self._set_identity(identity)
         self.open = False
 
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Of the transaction that is open: what its requests carry."""
+        return self._identity
+
     def _set_identity(self, identity: ProducerIdentity) -> None:
         self._identity = identity
         self._producer._sender.restart(identity)

@@ -240,7 +240,8 @@ async def _add_offsets(
     cluster: Cluster, producer: Producer, plan: ReplayPlan, done: Mapping[TopicPartition, int]
 ) -> None:
     """How far the replay has read becomes part of its transaction."""
-    producer_id, producer_epoch = await producer.initialise()
+    assert producer.transaction is not None, "offsets are a part of a transaction"
+    producer_id, producer_epoch = producer.transaction.identity
     add = AddOffsetsToTxnRequest(
         transactional_id=plan.group_id, producer_id=producer_id, producer_epoch=producer_epoch, group_id=plan.group_id
     )
