@@ -219,9 +219,9 @@ def test_sql_sink_refuses_options_that_do_not_go_together(options: dict[str, str
         SqlTarget(options, schema)
 
 
-def test_upsert_without_other_columns_inserts_what_is_new() -> None:
+def test_upsert_without_other_columns_inserts_what_is_new(tmp_path: Path) -> None:
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
-    target = SqlTarget({"uri": "sqlite:///x", "table": "t", "mode": "upsert", "key": "id,name"}, schema)
+    target = SqlTarget({"uri": f"sqlite:///{tmp_path}/db", "table": "t", "mode": "upsert", "key": "id,name"}, schema)
     [statement] = target._moves(["s1", "s2"])
     assert statement.endswith('ON CONFLICT ("id", "name") DO NOTHING')
 
