@@ -22,7 +22,7 @@ from barnabas.client.errors import (
     error_code,
 )
 from barnabas.client.exchange import Link, api_name, sayable
-from barnabas.client.image import Broker, ClusterImage, TopicInfo, image_of
+from barnabas.client.image import Broker, ClusterImage, LeaderEpochs, TopicInfo, image_of
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.base import ApiMessage
@@ -89,6 +89,7 @@ class ClusterCore:
         self.config = config
         self.io = io
         self.image = ClusterImage()
+        self._leader_epochs = LeaderEpochs()
         self._chance = chance
         self._fails_early = fails_early
         self._image_at_s = float("-inf")
@@ -183,7 +184,7 @@ class ClusterCore:
             timeout_ms=self.config.request_timeout_ms,
         )
         check(response.error_code)
-        fresh = image_of(response)
+        fresh = self._leader_epochs.checked(image_of(response), is_whole=topics is None)
         self.image = fresh if topics is None else fresh.with_topics({**self.image.topics, **fresh.topics})
         self._image_at_s = self.io.now_s()
         return fresh

@@ -80,6 +80,38 @@ class ClusterImage:
         return next((info for info in topic.partitions if info.index == partition.partition), None)
 
 
+class LeaderEpochs:
+    """The latest leader epoch of each partition that a broker has told of (KIP-320).
+
+    A broker that is cut off from its cluster answers Metadata from the past, and may still believe that it leads: whoever
+    follows it reads from a log that is behind.
+    """
+
+    def __init__(self) -> None:
+        #: By topic id, which no two topics share, and partition.
+        self._latest: dict[tuple[bytes, int], int] = {}
+
+    def checked(self, image: ClusterImage, *, is_whole: bool) -> ClusterImage:
+        """The image without leaders of the past. `is_whole`: it has all topics; others need not be remembered."""
+        before, after = self._latest, {} if is_whole else self._latest
+        topics: dict[str, TopicInfo] = {}
+        for name, topic in image.topics.items():
+            partitions = topic.partitions
+            if topic.topic_id != NO_TOPIC_ID:
+                keys = [(topic.topic_id, each.index) for each in partitions]
+                known = [
+                    max(before.get(key, -1), each.leader_epoch) for key, each in zip(keys, partitions, strict=True)
+                ]
+                after.update(zip(keys, known, strict=True))
+                partitions = tuple(
+                    each if each.leader_epoch == latest else replace(each, leader=-1)
+                    for each, latest in zip(partitions, known, strict=True)
+                )
+            topics[name] = replace(topic, partitions=partitions)
+        self._latest = after
+        return image.with_topics(topics)
+
+
 def image_of(response: MetadataResponse) -> ClusterImage:
     return ClusterImage(
         brokers={b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers},

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Marker, R, Reply, Result, Ticket
 from barnabas.runtime.shard import M, Shard, ShardContext, ShardState
@@ -96,6 +96,11 @@ class CoordinatorRuntime(Generic[M]):
             await self._context.log.load(shard.partition, shard.replay_loaded)
         except Refused as refusal:
             log.info("%s is not loaded: %s", shard, refusal)
+            shard.state = ShardState.FAILED
+            return
+        except LogDirFault as fault:
+            # The directory is offline, and another broker is elected.
+            log.error("cannot load %s: %s", shard, fault)
             shard.state = ShardState.FAILED
             return
         except Exception:
