@@ -197,10 +197,18 @@ def registering(module: str, name: str) -> Register:
 
 
 def _register(module: str, name: str, spark: "SparkSession") -> None:
+    from pyspark.errors import AnalysisException
+
     known = _registered.setdefault(spark, set())
-    if name not in known:
+    if name in known:
+        return
+    try:
         spark.dataSource.register(getattr(importlib.import_module(module), name))
-        known.add(name)
+    except AnalysisException as error:
+        # A session that was made from one with this source has it from the start, and may not replace it.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    known.add(name)
 
 
 def register_topics(spark: "SparkSession") -> None:
