@@ -170,7 +170,7 @@ class Sender(Generic[B]):
         for partition, lane in self._busy.items():
             head = lane.waiting[0]
             is_due = self.flushing or len(lane.waiting) > 1 or head.ripe_at_s <= now_s
-            if lane.failed or (lane.cautious and lane.sent):
+            if lane.failed or (lane.sent and self._goes_alone(lane, head)):
                 self.held_back = True
             elif lane.retry_at_s > now_s:
                 self.held_back = True
@@ -185,6 +185,10 @@ class Sender(Generic[B]):
                     self.wake_at_s = min(self.wake_at_s, head.ripe_at_s)
                 ready.setdefault(leader, []).append((is_due, lane))
         return ready
+
+    def _goes_alone(self, lane: _Lane[B], head: B) -> bool:
+        """Whether nothing may be under way before `head`, or behind what is: what fails would be overtaken."""
+        return lane.cautious or self._is_left_over(lane, head) or self._is_left_over(lane, lane.sent[-1])
 
     def _cut(self, leader: int, lanes: list[tuple[bool, _Lane[B]]]) -> list[Shipment[B]]:
         """Requests of at most `request_bytes`. One goes if it is full or something in it is due."""
@@ -292,7 +296,7 @@ class Sender(Generic[B]):
 
     def _is_left_over(self, lane: _Lane[B], batch: B) -> bool:
         """Numbered behind a batch that was given up."""
-        return self._idempotent and batch.identity != lane.identity
+        return self._idempotent and batch.sequence != NO_SEQUENCE and batch.identity != lane.identity
 
     def _recover(self, lane: _Lane[B], now_s: float) -> list[tuple[B, int | ClientError]]:
         """Nothing of the lane is under way: what failed goes again, or its time is up."""

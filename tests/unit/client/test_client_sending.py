@@ -187,3 +187,36 @@ def test_batch_that_may_have_been_written_keeps_its_numbers_when_the_one_before_
     [last] = made.shipments(image(1), 5)
     assert (never_sent.identity, never_sent.sequence) == (fresh, 1)
     assert made.answered(last, all_taken(last), 5) == [(never_sent, 5)]
+
+
+def test_nothing_overtakes_a_batch_that_may_have_been_written() -> None:
+    """It may be refused, and goes again under other numbers then: what was sent behind it would come before it."""
+    made = sender()
+    first, second, third, fourth = (batch() for _ in range(4))
+    second.added_at_s = third.added_at_s = fourth.added_at_s = 2.5
+    add(made, first, second, third, fourth)
+    one, two = made.shipments(image(1), 0)
+    made.answered(one, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, one), 0)
+    made.answered(two, ConnectionLost("gone"), 0)
+    # The first goes again, in vain; its time is up.
+    [again] = made.shipments(image(1), 1)
+    assert [each for each, _ in made.answered(again, ConnectionLost("gone"), 2)] == [first]
+    made.identify(ProducerIdentity(8, 0))
+    [again] = made.shipments(image(1), 3)
+    assert again.batches == [second] and second.identity == ID
+    assert made.answered(again, all_taken(again), 3) == [(second, 5)]
+    # Both were never sent: they need not go one at a time.
+    assert [each.batches for each in made.shipments(image(1), 3)] == [[third], [fourth]]
+
+    made = sender()
+    first, second, third = (batch() for _ in range(3))
+    second.added_at_s = third.added_at_s = 2.5
+    add(made, first, second)
+    one, two = made.shipments(image(1), 0)
+    made.answered(one, ConnectionLost("gone"), 2)
+    made.answered(two, ConnectionLost("gone"), 2)
+    add(made, third)
+    made.identify(ProducerIdentity(8, 0))
+    [again] = made.shipments(image(1), 3)
+    assert again.batches == [second]
+    assert made.shipments(image(1), 3) == [], "the third would be taken, and the second come behind it"
