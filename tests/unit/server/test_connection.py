@@ -398,13 +398,13 @@ async def test_peer_that_never_reads_is_idle_after_a_while_and_a_slow_one_is_not
     def much(call: Call, request: FetchRequest) -> FetchResponse:
         return fetch_response([PinnedRange(str(data), 0, 20_000_000)])
 
-    async with Harness({"Fetch": much}, limits=ConnectionLimits(idle_ms_max=400)) as server:
+    async with Harness({"Fetch": much}, limits=ConnectionLimits(idle_ms_max=2_000)) as server:
         deaf, slow = await server.client(), await server.client()
         for client in (deaf, slow):
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             client.send(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 1)
         await eventually(lambda: all(c.busy for c in server.server.connections) and len(server.server.connections) == 2)
-        for _ in range(20):
+        for _ in range(100):
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             await asyncio.sleep(0.05)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
