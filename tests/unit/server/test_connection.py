@@ -399,21 +399,24 @@ async def test_peer_that_never_reads_is_idle_after_a_while_and_a_slow_one_is_not
         return fetch_response([PinnedRange(str(data), 0, 20_000_000)])
 
     async with Harness({"Fetch": much}, limits=ConnectionLimits(idle_ms_max=2_000)) as server:
-        deaf, slow = await server.client(), await server.client()
-        for client in (deaf, slow):
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            client.send(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 1)
-        await eventually(lambda: all(c.busy for c in server.server.connections) and len(server.server.connections) == 2)
-        for _ in range(100):
-            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            await asyncio.sleep(0.05)
-            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            if len(server.server.connections) == 1:
-                break
-        [left] = server.server.connections
-        assert left.peer_port == slow.writer.get_extra_info("sockname")[1]
-        for client in (deaf, slow):
-            await client.close()
+        loop = asyncio.get_running_loop()
+        deaf = await server.client()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        deaf.send(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 1)
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.setblocking(False)
+            request = frame.encode_request(FetchRequest(max_wait_ms=0, min_bytes=0), 11, 1, "test")
+            await loop.sock_sendall(slow, request)
+            await eventually(
+                lambda: all(c.busy for c in server.server.connections) and len(server.server.connections) == 2
+            )
+            # Far too slow to have it all before the other one is closed.
+            while len(server.server.connections) == 2:
+                await loop.sock_recv(slow, 64 * 1024)
+                await asyncio.sleep(0.05)
+            [left] = server.server.connections
+            assert left.peer_port == slow.getsockname()[1]
+        await deaf.close()
 
 
 @on_loop
