@@ -58,15 +58,8 @@ class Client(Process):
         self.world.note(self.name, what)
 
 
-class RecordProducer(Client):
-    """Records one after the other, some at once: acks=all and idempotent, or acks=1."""
-
-    def __init__(
-        self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, acks: int = -1
-    ) -> None:
-        super().__init__(cluster, name)
-        self._partitions = list(partitions)
-        self._acks = acks
+class Persistent(Client):
+    """A client that begins anew after what its own retries did not outlast."""
 
     async def main(self) -> None:
         while not self.ending:
@@ -75,6 +68,20 @@ class RecordProducer(Client):
             except* ClientError as errors:
                 self.note(f"starts anew: {errors.exceptions[0]!r}")
                 await self.pause(0.1, 0.5)
+
+    async def _live(self) -> None:
+        raise NotImplementedError
+
+
+class RecordProducer(Persistent):
+    """Records one after the other, some at once: acks=all and idempotent, or acks=1."""
+
+    def __init__(
+        self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, acks: int = -1
+    ) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._acks = acks
 
     async def _live(self) -> None:
         config = ProducerConfig(
@@ -111,20 +118,12 @@ class RecordProducer(Client):
             self.oracle.acknowledges(record, offset)
 
 
-class TableKeeper(Client):
+class TableKeeper(Persistent):
     """Sets rows of a compacted table, a few keys again and again."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
         self._partitions = list(partitions)
-
-    async def main(self) -> None:
-        while not self.ending:
-            try:
-                await self._live()
-            except* ClientError as errors:
-                self.note(f"starts anew: {errors.exceptions[0]!r}")
-                await self.pause(0.1, 0.5)
 
     async def _live(self) -> None:
         config = ProducerConfig(delivery_timeout_ms=20_000, request_timeout_ms=3_000)
@@ -146,21 +145,13 @@ class TableKeeper(Client):
                 await self.pause(*self.cluster.pace_s)
 
 
-class TransactionalProducer(Client):
+class TransactionalProducer(Persistent):
     """Transactions over several partitions, committed or aborted; after trouble it begins anew under the same id."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
         self._partitions = list(partitions)
         self._count = 0
-
-    async def main(self) -> None:
-        while not self.ending:
-            try:
-                await self._live()
-            except* ClientError as errors:
-                self.note(f"starts anew: {errors.exceptions[0]!r}")
-                await self.pause(0.1, 0.5)
 
     async def _live(self) -> None:
         config = ProducerConfig(
@@ -221,7 +212,7 @@ class TransactionalProducer(Client):
                 record.fate = Fate.UNKNOWN
 
 
-class Reader(Client):
+class Reader(Persistent):
     """Reads partitions in order, and asks for their ends now and then."""
 
     def __init__(
@@ -231,14 +222,6 @@ class Reader(Client):
         self._partitions = list(partitions)
         self._isolation = isolation
         self._positions = dict.fromkeys(partitions, 0)
-
-    async def main(self) -> None:
-        while not self.ending:
-            try:
-                await self._live()
-            except ClientError as error:
-                self.note(f"starts anew: {error!r}")
-                await self.pause(0.1, 0.5)
 
     async def _live(self) -> None:
         config = ConsumerConfig(
@@ -263,21 +246,13 @@ class Reader(Client):
                         self.oracle.told_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset)
 
 
-class GroupReader(Client):
+class GroupReader(Persistent):
     """A member of a consumer group: reads what it is given, commits by hand now and then."""
 
     def __init__(self, cluster: "SimCluster", name: str, group: str, topics: Sequence[str]) -> None:
         super().__init__(cluster, name)
         self._group = group
         self._topics = list(topics)
-
-    async def main(self) -> None:
-        while not self.ending:
-            try:
-                await self._live()
-            except ClientError as error:
-                self.note(f"starts anew: {error!r}")
-                await self.pause(0.1, 0.5)
 
     async def _live(self) -> None:
         group = GroupConfig(
