@@ -1,0 +1,31 @@
+"""Avro schemas. Pure."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from barnabas.registry.formats import avro_compatibility, avro_text, avro_types
+from barnabas.registry.formats.limits import SchemaError
+
+
+class AvroSchema:
+    schema_type = "AVRO"
+
+    def __init__(self, text: str, references: Mapping[str, str], *, as_new: bool) -> None:
+        self._root, self._known = avro_types.parse(text, references.values(), as_new=as_new)
+
+    def canonical(self) -> str:
+        return self._canonical
+
+    def normalized(self) -> str:
+        return avro_text.normalized(self._root, self._known)
+
+    def incompatibilities(self, writer: "AvroSchema", reader_name: str, writer_name: str) -> list[str]:
+        try:
+            found = avro_compatibility.differences(self._root, writer._root)
+        except SchemaError as error:
+            return [f"Unexpected exception during compatibility check: {error}"]
+        return [difference.text(reader_name, writer_name) for difference in found]
+
+    @cached_property
+    def _canonical(self) -> str:
+        return avro_text.canonical(self._root, self._known)

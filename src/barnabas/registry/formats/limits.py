@@ -1,0 +1,53 @@
+"""What a schema may cost. Pure.
+
+A schema comes from anybody who may write one. Text, depth and work are bounded here, and an error names the bound.
+"""
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: A record of `_schemas` holds the text, and a topic takes no record above max.message.bytes: 1 MiB unless set higher.
+CHARS_MAX = 1 << 20
+#: With everything that it refers to.
+CHARS_WITH_REFERENCES_MAX = 8 << 20
+REFERENCES_MAX = 1000
+#: Brackets within brackets of a JSON text, and blocks within blocks of a .proto text.
+DEPTH_MAX = 200
+#: Pairs of parts that one comparison of two schemas may look at: about two seconds.
+COMPARISONS_MAX = 200_000
+#: Differences that one comparison tells; a list of more helps nobody.
+DIFFERENCES_MAX = 1000
+
+
+class SchemaError(ValueError):
+    """The schema is not valid, or costs too much. The text is for whoever registers it (error code 42201)."""
+
+
+class Budget:
+    """Steps that a comparison may still take."""
+
+    def __init__(self, steps: int = COMPARISONS_MAX) -> None:
+        self._left = steps
+
+    def spend(self, steps: int = 1) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise SchemaError(f"comparing these schemas takes more than {COMPARISONS_MAX} steps, which is the limit")
+
+
+def run(walk: Generator[Any, Any, T]) -> T:
+    """Run a generator that yields the generators it waits for: recursion that needs no stack, at any depth."""
+    stack: list[Generator[Any, Any, Any]] = [walk]
+    result: Any = None
+    while stack:
+        try:
+            child = stack[-1].send(result)
+        except StopIteration as end:
+            stack.pop()
+            result = end.value
+        else:
+            stack.append(child)
+            result = None
+    return result  # type: ignore[no-any-return]
