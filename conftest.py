@@ -1,6 +1,9 @@
 """For all tests: those of Spark go to one process of pytest-xdist, and one JVM; the others go where there is room.
 
-And Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
+Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
+
+A test with real processes and other people's clients gets a second try, as their races are not ours to mend. The summary
+lists each rerun: look at it. Unit tests and the simulation get none.
 """
 
 import signal
@@ -10,6 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
+REAL_PROCESSES = (SPARK, "tests/scenarios/")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
@@ -25,3 +29,9 @@ class SparkTogether(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
     return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(REAL_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
