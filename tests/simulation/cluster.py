@@ -29,6 +29,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.scenario import Scenario, vary
 from tests.simulation.stranger import Stranger
+from tests.simulation.watch import Watch
 from tests.simulation.world import World
 
 #: So that compaction runs within seconds.
@@ -92,6 +93,8 @@ class SimCluster:
         self.faults: Faults | None = None
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_zxid = -1
+        self.watch = Watch(self)
+        self.oracle.on_told = self.watch.told
         self.stranger = Stranger(self, "stranger")
         self._capture = _LogCapture(self)
 
@@ -157,6 +160,7 @@ class SimCluster:
             maker.start()
             self._start_clients()
             faults.begin()
+            self.watch.start()
             world.run_until(world.now_s + seconds)
             faults.end()
             world.note("world", "calm: everything is mended and runs")

@@ -3,7 +3,7 @@
 Every promise has a name; the first that is broken ends the run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,6 +59,8 @@ class Read:
 class Oracle:
     def __init__(self, world: World) -> None:
         self._world = world
+        #: Who hears that a client was told of an offset.
+        self.on_told: Callable[[str, TopicPartition, int], None] = lambda whom, tp, offset: None
         self.sent: dict[str, Sent] = {}
         self._numbers: dict[tuple[str, TopicPartition], int] = {}
         self.acknowledged = 0
@@ -100,6 +102,8 @@ class Oracle:
     def acknowledges(self, record: Sent, offset: int) -> None:
         record.fate, record.offset = Fate.DONE, offset
         self.acknowledged += 1
+        if record.is_durable:
+            self.on_told(record.producer, record.tp, offset)
 
     def begins(self, name: str) -> Sum:
         transaction = Sum(name)
@@ -111,6 +115,7 @@ class Oracle:
         if offset <= before and tp not in self.excused:
             self._broken("a reader reads in order", f"{reader} read {tp} at {offset} after {before}")
         self._positions[reader, tp] = offset
+        self.on_told(reader, tp, offset)
         self._sees(reader, tp, offset, name)
 
     def seeks(self, reader: str, tp: TopicPartition, offset: int) -> None:

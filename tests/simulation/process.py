@@ -199,6 +199,8 @@ class BrokerProcess(Process):
         self.broker: Broker | None = None
         self.is_ready = False
         self.is_stopping = False
+        #: Told before the next life begins, while what the last one held can still be looked at.
+        self.on_start: Callable[[BrokerProcess], None] = lambda process: None
         #: Told instead of `on_end` when the broker was told to stop.
         self.on_stopped: Callable[[Process, BaseException | None], None] = lambda process, error: None
 
@@ -209,6 +211,7 @@ class BrokerProcess(Process):
     async def main(self) -> None:
         loop = self.loop
         assert loop is not None
+        self.on_start(self)
         self.is_ready = self.is_stopping = False
         platform = Platform(
             clock=self.clock,

@@ -1,0 +1,163 @@
+"""What must hold at every moment, not only at the end: looked at twenty times a second, and when a client is told something.
+
+A wrong that shows here need not wait for the second fault that would turn it into a lost record.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.core.ids import TopicPartition
+from tests.simulation.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+EVERY_S = 0.05
+#: Beyond twice `replica.lag.time.max.ms`: the leader looks every half of it, and its loop has other things to do.
+LAG_SLACK_S = 2.0
+#: Deleted and made again by the same name: nothing is written to it.
+IGNORED = frozenset({"coming"})
+
+
+class Watch:
+    """Owner: the world. Reads what brokers hold in memory; changes nothing."""
+
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
+        #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
+        self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
+        #: (partition, leader epoch) -> (broker, life): who led in it.
+        self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        #: The highest high watermark that any replica had.
+        self._committed: dict[TopicPartition, int] = {}
+        #: The smallest `min.insync.replicas` that any leader had.
+        self._least: dict[TopicPartition, int] = {}
+        #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
+        self._behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
+
+        #: The highest offset that a client was told of.
+        self._told: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        for process in self._cluster.brokers.values():
+            process.on_start = self._note_ends
+        self._world.after(EVERY_S, self._look)
+
+    def _note_ends(self, process: BrokerProcess) -> None:
+        """What a process held in memory when it died is still there, until it begins its next life."""
+        for partition in getattr(process.broker, "replicas", ()):
+            if partition.log is not None:
+                self._ends[process.id, partition.tp] = partition.log.log_end_offset
+
+    def _look(self) -> None:
+        self._world.after(EVERY_S, self._look)
+        behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
+        for process in self._cluster.brokers.values():
+            if not process.is_up:
+                self._note_ends(process)
+                continue
+            for partition in getattr(process.broker, "replicas", ()):
+                if partition.log is not None and partition.tp.topic not in IGNORED:
+                    self._look_at(process, partition, behind)
+        self._behind = behind
+        self._look_at_isr()
+
+    def _look_at(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
+        tp, log, machine = partition.tp, partition.log, partition.machine
+        end, committed = log.log_end_offset, log.high_watermark
+        key = (process.id, process.lives, tp)
+        epoch, floor, topic_id = self._before.get(key, (-1, -1, partition.topic_id))
+        self._before[key] = (machine.leader_epoch, committed, partition.topic_id)
+        self._ends[process.id, tp] = end
+        if committed > self._committed.get(tp, -1):
+            self._committed[tp] = committed
+        if tp in self._cluster.oracle.excused:
+            return
+        if topic_id == partition.topic_id:
+            if machine.leader_epoch < epoch:
+                self._broken(
+                    "a leader epoch never goes back", f"{tp} on {process.name}: {epoch}, then {machine.leader_epoch}"
+                )
+            if end < floor:
+                self._broken(
+                    "no replica cuts what is committed", f"{tp} on {process.name} ends at {end}; {floor} was committed"
+                )
+        if machine.is_leader:
+            self._look_at_leader(process, partition, behind)
+
+    def _look_at_leader(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
+        tp, machine = partition.tp, partition.machine
+        me = (process.id, process.lives)
+        known = self._leaders.setdefault((tp, machine.leader_epoch), me)
+        if known != me:
+            self._broken(
+                "one life of one broker leads in an epoch",
+                f"{tp} epoch {machine.leader_epoch}: broker {known[0]} in life {known[1]}, and {me[0]} in life {me[1]}",
+            )
+        least = machine.effective_min_isr
+        if least < self._least.get(tp, least + 1):
+            self._least[tp] = least
+        end = partition.log.log_end_offset
+        if process.is_paused or machine.pending is not None:
+            return
+        for follower in machine.followers:
+            if follower.log_end < end and follower.broker_id in machine.isr:
+                key = (*me, tp, follower.broker_id)
+                since_s, stands = self._behind.get(key, (self._world.now_s, follower.log_end))
+                if stands != follower.log_end:
+                    since_s = self._world.now_s
+                behind[key] = (since_s, follower.log_end)
+                limit_s = 2 * machine.replica_lag_time_max_ms / 1000 + LAG_SLACK_S
+                if self._world.now_s - since_s > limit_s:
+                    self._broken(
+                        "who lags leaves the ISR",
+                        f"{tp}: broker {follower.broker_id} stands at {follower.log_end} of {end} for {limit_s:.0f} s",
+                    )
+
+    def _look_at_isr(self) -> None:
+        """Who is in sync has all that is committed; and nobody leads in an epoch that ZooKeeper has not."""
+        for tp, state in self._cluster.partition_states().items():
+            committed = self._committed.get(tp)
+            if committed is None or tp in self._cluster.oracle.excused:
+                continue
+            for broker in state.isr:
+                end = self._ends.get((broker, tp))
+                if end is not None and end < committed and not self._is_damaged(broker, tp):
+                    self._broken(
+                        "who is in sync has all that is committed",
+                        f"{tp}: broker {broker} of ISR {state.isr} ends at {end}; {committed} is committed",
+                    )
+            if (tp, state.leader_epoch + 1) in self._leaders:
+                self._broken(
+                    "ZooKeeper knows every leader epoch",
+                    f"{tp}: {state.leader_epoch}, and broker {self._leaders[tp, state.leader_epoch + 1][0]} leads in the next",
+                )
+
+    def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
+        """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says."""
+        if tp in self._cluster.oracle.excused or offset <= self._told.get(tp, -1):
+            return
+        self._told[tp] = offset
+        for process in self._cluster.brokers.values():
+            replicas = getattr(process.broker, "replicas", None)
+            partition = replicas.get(tp) if replicas is not None else None
+            if partition is not None and partition.log is not None:
+                self._ends[process.id, tp] = partition.log.log_end_offset
+        holders = [
+            broker
+            for broker in self._cluster.brokers
+            if self._ends.get((broker, tp), -1) > offset or self._is_damaged(broker, tp)
+        ]
+        if len(holders) < self._least.get(tp, 1):
+            self._broken(
+                "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
+            )
+
+    def _is_damaged(self, broker: int, tp: TopicPartition) -> bool:
+        faults = self._cluster.faults
+        return faults is not None and faults.damage.is_damaged(broker, tp)
+
+    def _broken(self, name: str, detail: str) -> None:
+        self._world.violate(name, detail)
