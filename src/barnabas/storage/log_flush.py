@@ -6,15 +6,13 @@ the loop moves the recovery point. What the thread touches cannot change: pinned
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple
 
-from barnabas.core.errors import LogDirFault, Refused
-from barnabas.core.ids import Offset, TopicPartition
+from barnabas.core.errors import LogDirFault
+from barnabas.core.ids import Offset
 from barnabas.runtime.disk import Disk
-from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.storage.file_handle import OpenFile
-from barnabas.storage.segments import SegmentList
+from barnabas.storage.log_state import LogState
 
 logger = logging.getLogger(__name__)
 
@@ -102,29 +100,6 @@ class FlushJob:
             opened.unpin()
 
 
-class FlushedLog(Protocol):
-    """What the flusher sees of its log."""
-
-    @property
-    def directory(self) -> str: ...
-    @property
-    def partition(self) -> TopicPartition: ...
-    @property
-    def segments(self) -> SegmentList: ...
-    @property
-    def epochs(self) -> LeaderEpochCache: ...
-    @property
-    def log_end_offset(self) -> Offset: ...
-    @property
-    def is_closed(self) -> bool: ...
-
-    def fault(self, error: OSError) -> NoReturn:
-        """Raise it as a `LogDirFault`, once the environment has heard of it."""
-        ...
-
-    def storage_error(self) -> Refused: ...
-
-
 class LogFlusher:
     """How far a log is durable, and making it so. Owner: the log; `FlushJob.run` alone may be on another thread.
 
@@ -132,14 +107,13 @@ class LogFlusher:
     sync (`unsynced`), of every cut (`cut_to`, `restart_at`), and of a log start that moves on (`skip_to`).
     """
 
-    __slots__ = ("_env", "_log", "_running", "_waiters", "last_flush_ms", "recovery_point", "unsynced")
+    __slots__ = ("_log", "_running", "_waiters", "last_flush_ms", "recovery_point", "unsynced")
 
-    def __init__(self, log: FlushedLog, env: LogEnvironment, *, recovery_point: int, unsynced: UnsyncedFiles) -> None:
+    def __init__(self, log: LogState, *, recovery_point: int, unsynced: UnsyncedFiles) -> None:
         self._log = log
-        self._env = env
         #: Everything below is on disk.
         self.recovery_point = recovery_point
-        self.last_flush_ms = env.clock.now_ms()
+        self.last_flush_ms = log.env.clock.now_ms()
         self.unsynced = unsynced
         #: Begun and not finished.
         self._running: dict[FlushJob, None] = {}
@@ -166,7 +140,7 @@ class LogFlusher:
             log.fault(error)
         generation, unsynced = self.unsynced.pending()
         job = FlushJob(
-            self._env.disk,
+            self._log.env.disk,
             files=files,
             paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
             directory=log.directory if unsynced else None,
@@ -188,7 +162,7 @@ class LogFlusher:
             raise error
         self.unsynced.synced(job.generation)
         self.recovery_point = max(self.recovery_point, job.up_to)
-        self.last_flush_ms = self._env.clock.now_ms()
+        self.last_flush_ms = self._log.env.clock.now_ms()
 
     def flush(self) -> None:
         """All three steps where one stands: for tools, tests and threads that own the log."""
@@ -238,7 +212,7 @@ class LogFlusher:
             if late:
                 self._start(late)
 
-        self._env.threads.run(job.run, done)
+        self._log.env.threads.run(job.run, done)
 
     def _tell(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
         for waiter in waiters:

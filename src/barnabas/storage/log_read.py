@@ -1,13 +1,12 @@
-"""Reads: by offset, by timestamp, aborted transactions. Looks only at segments and bounds; knows no `Log`.
-
-Owner: the event loop.
-"""
+"""Reads from a log: by offset, by timestamp, and aborted transactions. Owner: the event loop."""
 
 from typing import NamedTuple
 
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.storage.file_handle import FileRange
+from barnabas.storage.log_state import LogState
 from barnabas.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
 from barnabas.storage.record_check import first_record_at_or_after
 from barnabas.storage.segment import BatchAt, Segment
@@ -17,19 +16,21 @@ from barnabas.storage.txn_index import AbortedTxn
 
 
 class Bound(NamedTuple):
-    """An offset that a read must not reach, and where its batch begins: always between two batches."""
+    """An offset that a read must not reach, and where its batch begins."""
 
     offset: int
     segment_base_offset: int
     position: int
 
 
-#: Batches that are decoded in vain for one timestamp: their headers say that they have it, and no record does. The next one is
-#: then the answer, whatever is in it: a log full of such batches must not be decoded whole for each question.
+_NOWHERE = Bound(-1, 0, 0)
+
+#: Batches that one look-up by timestamp decodes in vain: the header claims the timestamp, and no record has it. The next batch
+#: is then the answer. Otherwise a log full of such batches would be decoded whole for each look-up.
 LOOKUP_BATCHES_MAX = 32
 
 
-def locate(segments: SegmentList, offset: int) -> Bound:
+def _locate(segments: SegmentList, offset: int) -> Bound:
     """Where the batch that holds or follows `offset` begins; the end of the segment where none does."""
     segment = segments.at(max(segments.floor(offset), 0))
     found = segment.find(offset) if segment.size_bytes else None
@@ -37,7 +38,9 @@ def locate(segments: SegmentList, offset: int) -> Bound:
     return Bound(offset, segment.base_offset, position)
 
 
-def read(segments: SegmentList, offset: int, *, max_bytes: int, bound: Bound, min_one_batch: bool) -> ReadResult | None:
+def _read(
+    segments: SegmentList, offset: int, *, max_bytes: int, bound: Bound, min_one_batch: bool
+) -> ReadResult | None:
     """Whole batches from the one that holds or follows `offset`, all below `bound`, from one segment.
 
     None where there are none. A segment that has no batch left at `offset` (compaction removed them) is passed over.
@@ -84,27 +87,6 @@ def _take(
     return ReadResult(ranges, size, start, Offset(upper), is_cut=available > max_bytes)
 
 
-def aborted_transactions(segments: SegmentList, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
-    """Those that overlap [from_offset, upper_offset). Their markers may lie in later segments than their records."""
-    found: list[AbortedTxn] = []
-    for place in range(max(segments.floor(from_offset), 0), len(segments)):
-        search = segments.at(place).txn_index.collect(from_offset, upper_offset)
-        found.extend(search.aborted)
-        if search.is_complete:
-            break
-    return found
-
-
-def offset_for_timestamp(segments: SegmentList, timestamp: int, *, from_offset: int) -> TimestampedOffset | None:
-    """The first record at or above `from_offset` whose timestamp is `timestamp` or later."""
-    for segment in segments:
-        if segment.size_bytes and segment.largest_timestamp >= timestamp:
-            found = _search_segment(segment, timestamp, from_offset)
-            if found is not None:
-                return found
-    return None
-
-
 def _search_segment(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
     indexed = segment.time_index.lookup(timestamp)
     start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
@@ -126,22 +108,120 @@ def _search_segment(segment: Segment, timestamp: int, from_offset: int) -> Times
     return None
 
 
-def max_timestamp(segments: SegmentList) -> TimestampedOffset | None:
-    """The record with the largest timestamp, the first of them where several share it."""
-    segment = max(segments, key=lambda candidate: candidate.max_timestamp)
-    largest = segment.max_timestamp
-    if largest == NO_TIMESTAMP or not segment.size_bytes:
-        return None
-    start = segment.find(segment.offset_of_max_timestamp)
-    for at, header in segment.headers(0 if start is None else start.position):
-        if header.max_timestamp == largest:
-            record = first_record_at_or_after(
-                segment.batch_bytes(at, header.size_bytes), header, timestamp=largest, from_offset=header.base_offset
-            )
-            if record is not None:
-                return TimestampedOffset(largest, Offset(record[1]), _epoch(header))
-    return None
-
-
 def _epoch(header: BatchHeader) -> LeaderEpoch | None:
     return LeaderEpoch(header.leader_epoch) if header.leader_epoch >= 0 else None
+
+
+class LogReader:
+    """Answers with file ranges, never with copied bytes. Owner: the log.
+
+    It remembers where the last bound is. Whoever changes what is in the log calls `forget_positions`.
+    """
+
+    __slots__ = ("_bound", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        #: Usually the high watermark, for many reads in a row.
+        self._bound = _NOWHERE
+
+    def read(self, offset: int, *, max_bytes: int, max_offset: int, min_one_batch: bool = True) -> ReadResult:
+        """Whole batches from the one that holds or follows `offset`, all below `max_offset` (exclusive).
+
+        From one segment, at most `max_bytes`, but for a larger first batch where `min_one_batch`. Empty only where there
+        is nothing below `max_offset`. `OFFSET_OUT_OF_RANGE` outside [log start, log end].
+        """
+        state = self._state
+        if not state.log_start_offset <= offset <= state.log_end_offset:
+            raise self._out_of_range(offset)
+        if state.is_closed:
+            raise state.storage_error()
+        try:
+            if offset < max_offset:
+                bound = self._locate(max_offset)
+                found = _read(state.segments, offset, max_bytes=max_bytes, bound=bound, min_one_batch=min_one_batch)
+                if found is not None:
+                    return found
+            else:
+                bound = self._locate(offset)
+        except OSError as error:
+            state.fault(error)
+        except Malformed as error:
+            raise state.corrupt(error) from None
+        here = Offset(offset)
+        return ReadResult([], 0, OffsetMetadata(here, Offset(bound.segment_base_offset), bound.position), here)
+
+    def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
+        """Those that overlap [from_offset, upper_offset). Their markers may lie in later segments than their records."""
+        segments = self._state.segments
+        found: list[AbortedTxn] = []
+        with self._state.reading():
+            for place in range(max(segments.floor(from_offset), 0), len(segments)):
+                search = segments.at(place).txn_index.collect(from_offset, upper_offset)
+                found.extend(search.aborted)
+                if search.is_complete:
+                    break
+        return found
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record whose timestamp is `timestamp` or later; None if there is none."""
+        state = self._state
+        with state.reading():
+            for segment in state.segments:
+                if segment.size_bytes and segment.largest_timestamp >= timestamp:
+                    found = _search_segment(segment, timestamp, state.log_start_offset)
+                    if found is not None:
+                        return found
+        return None
+
+    def earliest_offset(self) -> TimestampedOffset:
+        state = self._state
+        earliest = state.epochs.earliest
+        is_known = earliest is not None and earliest.start_offset <= state.log_start_offset
+        return TimestampedOffset(-1, state.log_start_offset, earliest.epoch if earliest and is_known else None)
+
+    def latest_offset(self) -> TimestampedOffset:
+        state = self._state
+        return TimestampedOffset(-1, state.log_end_offset, state.epochs.latest_epoch)
+
+    def offset_of_max_timestamp(self) -> TimestampedOffset | None:
+        """The first record with the largest timestamp; None if no record has one."""
+        with self._state.reading():
+            segment = max(self._state.segments, key=lambda candidate: candidate.max_timestamp)
+            largest = segment.max_timestamp
+            if largest == NO_TIMESTAMP or not segment.size_bytes:
+                return None
+            start = segment.find(segment.offset_of_max_timestamp)
+            for at, header in segment.headers(0 if start is None else start.position):
+                if header.max_timestamp == largest:
+                    record = first_record_at_or_after(
+                        segment.batch_bytes(at, header.size_bytes),
+                        header,
+                        timestamp=largest,
+                        from_offset=header.base_offset,
+                    )
+                    if record is not None:
+                        return TimestampedOffset(largest, Offset(record[1]), _epoch(header))
+        return None
+
+    def _locate(self, offset: int) -> Bound:
+        state = self._state
+        if offset >= state.log_end_offset:
+            active = state.segments.active
+            return Bound(state.log_end_offset, active.base_offset, active.size_bytes)
+        bound = self._bound
+        if bound.offset != offset:
+            bound = self._bound = _locate(state.segments, offset)
+        return bound
+
+    def forget_positions(self) -> None:
+        """Segments have gone, or were cut."""
+        self._bound = _NOWHERE
+
+    def _out_of_range(self, offset: int) -> Refused:
+        state = self._state
+        return Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Received request for offset {offset} for partition {state.partition}, but we only have log segments in the "
+            f"range {state.log_start_offset} to {state.log_end_offset}.",
+        )

@@ -20,10 +20,11 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import CheckpointError, read_epochs
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.epoch_file import EpochFile
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.leftovers import settle_leftovers
 from barnabas.storage.log import Log
-from barnabas.storage.log_state import EpochFile
+from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import rebuild_producers
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import CorruptSegment, Segment
@@ -127,7 +128,7 @@ class _Loader:
         for segment in self._segments:
             segment.pool = self._env.pool
         self._segments.active.become_active()
-        return Log(
+        state = LogState(
             self._directory,
             self._partition,
             config=self._config,
@@ -135,12 +136,14 @@ class _Loader:
             segments=self._segments,
             log_start_offset=self._log_start,
             log_end_offset=end_offset,
-            # Only a flush moves it up: what was read back, and the indexes that were built anew of it, may still be in the
-            # page cache alone.
-            recovery_point=min(self._recovered_from, end_offset),
             producers=self._producers,
             snapshots=self._snapshots,
             epochs=self._epochs,
+        )
+        return Log(
+            state,
+            # Only a flush moves it up: the page cache alone may hold what was read back, and the indexes built from it.
+            recovery_point=min(self._recovered_from, end_offset),
             epoch_file=self._epoch_file,
             topic_id=topic_id,
         )

@@ -1,23 +1,29 @@
-"""Which segments may go: by time, by size, because the log starts after them. Pure decisions; `Log` carries them out."""
+"""Which segments may go: by time, by size, because the log starts after them."""
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import Offset
+from barnabas.storage.log_flush import LogFlusher
+from barnabas.storage.log_segments import LogSegments
+from barnabas.storage.log_state import LogState
+from barnabas.storage.segment import Segment
+from barnabas.storage.segments import SegmentList
 
-if TYPE_CHECKING:
-    from barnabas.storage.segment import Segment
-    from barnabas.storage.segments import SegmentList
+logger = logging.getLogger(__name__)
 
 
 class Deletable(NamedTuple):
-    segments: "list[Segment]"
+    segments: list[Segment]
     #: For the log: why.
     reason: str
 
 
 def deletable_segments(
-    segments: "SegmentList",
+    segments: SegmentList,
     config: LogConfig,
     *,
     log_start_offset: int,
@@ -33,7 +39,7 @@ def deletable_segments(
     remaining = list(segments)
     found: list[Deletable] = []
 
-    def apply(reason: str, wants: "Callable[[Segment, int | None], bool]") -> None:
+    def apply(reason: str, wants: Callable[[Segment, int | None], bool]) -> None:
         taken = []
         for place, segment in enumerate(remaining):
             next_base = remaining[place + 1].base_offset if place + 1 < len(remaining) else None
@@ -53,7 +59,7 @@ def deletable_segments(
         if config.retention_bytes >= 0:
             excess = [sum(segment.size_bytes for segment in remaining) - config.retention_bytes]
 
-            def oversized(segment: "Segment", next_base: int | None) -> bool:
+            def oversized(segment: Segment, next_base: int | None) -> bool:
                 if excess[0] < 0 or excess[0] - segment.size_bytes < 0:
                     return False
                 excess[0] -= segment.size_bytes
@@ -66,3 +72,67 @@ def deletable_segments(
                 lambda segment, next_base: now_ms - segment.largest_timestamp > config.retention_ms,
             )
     return found
+
+
+class LogRetention:
+    """Moves the log start on, and drops the segments that retention lets go. Owner: the log."""
+
+    __slots__ = ("_flusher", "_segments", "_state")
+
+    def __init__(self, state: LogState, *, segments: LogSegments, flusher: LogFlusher) -> None:
+        self._state = state
+        self._segments = segments
+        self._flusher = flusher
+
+    def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
+        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        state = self._state
+        if offset > state.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {offset} of partition {state.partition} since it is larger than "
+                f"the high watermark {state.high_watermark}",
+            )
+        if offset <= state.log_start_offset:
+            return False
+        logger.info("log start offset of %s goes to %d: %s", state.partition, offset, reason)
+        state.log_start_offset = Offset(offset)
+        self._flusher.skip_to(offset)
+        try:
+            state.epochs.truncate_from_start(offset)
+            state.epochs.flush()
+        except OSError as error:
+            state.fault(error)
+        state.producers.on_log_start_offset(offset, state.snapshots.latest)
+        return True
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """A retention pass; the number of segments that went."""
+        state = self._state
+        if state.is_closed:
+            return 0
+        try:
+            passes = deletable_segments(
+                state.segments,
+                state.config,
+                log_start_offset=state.log_start_offset,
+                log_end_offset=state.log_end_offset,
+                high_watermark=state.high_watermark,
+                now_ms=now_ms,
+            )
+            for deletable in passes:
+                self._delete(deletable, now_ms)
+            return sum(len(deletable.segments) for deletable in passes)
+        except OSError as error:
+            state.fault(error)
+
+    def _delete(self, deletable: Deletable, now_ms: int) -> None:
+        state = self._state
+        last = deletable.segments[-1]
+        if last is state.segments.active:
+            self._segments.roll(state.log_end_offset, now_ms)
+        after = state.segments.base_after(state.segments.floor(last.base_offset))
+        assert after is not None
+        # First the offset, then the files: whoever reads meanwhile gets OFFSET_OUT_OF_RANGE, not half a log.
+        self.maybe_increment_log_start_offset(after, deletable.reason)
+        self._segments.remove(deletable.segments, deletable.reason)

@@ -1,13 +1,24 @@
 """Cutting a log, in three steps so that the event loop never waits for the disk.
 
-`Log.begin_truncation` on the loop says what must be read and pins it; `Truncation.run` reads, on any thread: the producers
-as of the new end, and the largest timestamp below it; `Log.finish_truncation` on the loop cuts, in one step. Until then the
-log is what it was, so that whoever asked for the cut can look again whether it is still wanted.
+On the loop, the truncator finds what must be read and pins it. `Truncation.run` reads it on any thread: the producers as of
+the new end, and the largest timestamp below it. Then the truncator cuts on the loop, in one step. Until then the log is
+unchanged, so whoever asked for the cut can check whether it is still wanted.
 """
 
-from barnabas.storage.producer_replay import Replay
+import logging
+from collections.abc import Callable
+
+from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
+from barnabas.core.ids import Offset
+from barnabas.storage.log_flush import LogFlusher
+from barnabas.storage.log_read import LogReader
+from barnabas.storage.log_segments import LogSegments
+from barnabas.storage.log_state import LogState
+from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment, SegmentFile, largest_timestamp_of
+
+logger = logging.getLogger(__name__)
 
 
 class Truncation:
@@ -48,3 +59,190 @@ class Truncation:
         pinned, self._pinned = self._pinned, []
         for each in pinned:
             each.file.unpin()
+
+
+class LogTruncator:
+    """Drops records from the end of a log, or all of them. Owner: the log.
+
+    Promise: recovery never trusts a record that was written over after a cut.
+    """
+
+    __slots__ = ("_flusher", "_reader", "_segments", "_state")
+
+    def __init__(self, state: LogState, *, segments: LogSegments, flusher: LogFlusher, reader: LogReader) -> None:
+        self._state = state
+        self._segments = segments
+        self._flusher = flusher
+        self._reader = reader
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every record at or above `offset`, where one stands: for tools, tests and threads that own the log."""
+        state = self._state
+        before = state.log_end_offset
+        while (truncation := self._begin_or_finish(offset)) is not None:
+            try:
+                truncation.run()
+            except UnreadableSnapshot as error:
+                state.snapshots.drop(error.snapshot, str(error))
+            except OSError as error:
+                state.fault(error)
+            else:
+                self._finish_truncation(truncation)
+                break
+            finally:
+                truncation.release()
+        return state.log_end_offset < before
+
+    def truncate_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop every record at or above `offset`, then call `then`, with what went wrong if something did.
+
+        Segments may have to be read first, on a thread. Then `is_wanted` is asked, and where it says no the log stays as it
+        is: the replica may have become leader meanwhile. Both are called on the event loop, or before this returns.
+        """
+        state = self._state
+        try:
+            truncation = self._begin_or_finish(offset)
+        except (LogDirFault, Refused) as error:
+            then(error)
+            return
+        if truncation is None:
+            then(None)
+            return
+
+        def done(error: BaseException | None) -> None:
+            truncation.release()
+            if state.is_closed:
+                then(state.storage_error())
+            elif isinstance(error, UnreadableSnapshot):
+                state.snapshots.drop(error.snapshot, str(error))
+                self.truncate_then(offset, is_wanted=is_wanted, then=then)
+            elif isinstance(error, OSError):
+                then(state.report(error))
+            elif isinstance(error, Malformed):
+                then(state.corrupt(error))
+            elif error is not None:
+                raise error
+            else:
+                self._cut_when_safe(truncation, is_wanted, then)
+
+        state.env.threads.run(truncation.run, done)
+
+    def _cut_when_safe(
+        self, truncation: Truncation, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Recovery must doubt the whole segment that is cut, before it is: what is written over must not be trusted, nor
+        what a lost cut leaves."""
+        state = self._state
+        base = truncation.segment.base_offset
+        if self._flusher.recovery_point <= base or not is_wanted():
+            then(self._cut_if(is_wanted, truncation))
+            return
+        self._flusher.cut_to(base)
+
+        def saved(error: BaseException | None) -> None:
+            if state.is_closed or error is not None:
+                then(state.storage_error())  # the directory's fault has been told
+            else:
+                # A flush may have moved it up again meanwhile.
+                self._cut_when_safe(truncation, is_wanted, then)
+
+        state.env.save_recovery_points(state.log_dir, saved)
+
+    def _cut_if(self, is_wanted: Callable[[], bool], truncation: Truncation) -> Exception | None:
+        try:
+            if is_wanted():
+                self._finish_truncation(truncation)
+        except (LogDirFault, Refused) as error:
+            return error
+        return None
+
+    def _begin_or_finish(self, offset: int) -> Truncation | None:
+        """None where nothing had to be read, and so all is done."""
+        state = self._state
+        if offset < 0:
+            raise BrokenInvariant(f"{state.partition}: cannot truncate to {offset}")
+        state.check_open()
+        try:
+            if offset >= state.log_end_offset:
+                # An epoch that this replica began as leader without a record may contradict the new leader's.
+                state.epochs.truncate_from_end(state.log_end_offset)
+                state.epochs.flush()
+                return None
+            if offset < state.segments.first.base_offset:
+                self.restart_at(offset, log_start_offset=offset)
+                return None
+            return self._begin_truncation(offset)
+        except OSError as error:
+            state.fault(error)
+
+    def _begin_truncation(self, offset: int) -> Truncation:
+        state = self._state
+        start = min(state.log_start_offset, offset)
+        replay = plan_replay(state.snapshots, state.segments, log_start_offset=start, end_offset=offset)
+        if state.producers.is_empty:
+            # A log that knows no producer does not get one by being cut: no need to read it.
+            replay = replay._replace(segments=[])
+        return Truncation(
+            offset,
+            log_end=state.log_end_offset,
+            segment=state.segments.at(state.segments.floor(offset)),
+            producers=state.producers.new(),
+            replay=replay,
+            now_ms=state.env.clock.now_ms(),
+        )
+
+    def _finish_truncation(self, truncation: Truncation) -> None:
+        state = self._state
+        offset = truncation.offset
+        state.check_open()
+        if state.log_end_offset != truncation.log_end or truncation.segment not in state.segments:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.partition} has changed while its cut was prepared")
+        logger.info("truncating %s from %d to %d", state.partition, state.log_end_offset, offset)
+        try:
+            leaving = [segment for segment in state.segments if segment.base_offset > offset]
+            # From the end, so that a crash in between leaves no hole.
+            self._segments.remove(leaving[::-1], f"truncation to {offset}")
+            active = state.segments.active
+            active.become_active()
+            active.truncate_to(offset, truncation.largest)
+            self._moved_end(offset)
+            state.epochs.truncate_from_end(offset)
+            state.epochs.flush()
+            state.log_start_offset = min(state.log_start_offset, Offset(offset))
+            state.snapshots.remove_outside(state.log_start_offset, offset)
+            state.producers.become(truncation.producers)
+            state.snapshots.take(state.producers, sync=False)
+            # Also where it stays as it is: transactions that the reading found complete are replicated below it.
+            state.set_high_watermark(min(state.high_watermark, offset))
+            state.env.on_recovery_point(state.log_dir)
+        except OSError as error:
+            state.fault(error)
+
+    def restart_at(self, offset: int, *, log_start_offset: int) -> None:
+        """Drop everything; the next record gets `offset`."""
+        state = self._state
+        state.check_open()
+        logger.info("dropping all of %s, starting at %d", state.partition, offset)
+        try:
+            self._segments.restart_at(offset)
+            self._moved_end(offset)
+            self._flusher.restart_at(offset)
+            state.log_start_offset = Offset(log_start_offset)
+            state.epochs.clear()
+            state.epochs.flush()
+            for snapshot in list(state.snapshots.offsets):
+                state.snapshots.remove(snapshot)
+            state.producers.truncate_fully(offset)
+            state.set_high_watermark(offset)
+            state.env.on_recovery_point(state.log_dir)
+        except OSError as error:
+            state.fault(error)
+
+    def _moved_end(self, offset: int) -> None:
+        state = self._state
+        state.log_end_offset = Offset(offset)
+        self._flusher.cut_to(offset)
+        self._reader.forget_positions()
+        state.env.on_cut(state.partition, state.directory, offset)

@@ -13,7 +13,7 @@ from barnabas.runtime.disk import REAL_DISK
 from barnabas.storage import checkpoints
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.log_state import EpochFile
+from barnabas.storage.epoch_file import EpochFile
 
 BROKER = Path(__file__).parents[3] / "golden" / "kafka-3.9.1" / "broker-0"
 

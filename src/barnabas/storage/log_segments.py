@@ -1,0 +1,123 @@
+"""Which segments a log has: a new one at its end, and those that leave.
+
+Owner: the event loop. Files are deleted on threads, which touch nothing but their paths.
+"""
+
+import logging
+
+from barnabas.core.errors import BrokenInvariant, LogDirFault
+from barnabas.storage import names, replacement
+from barnabas.storage.log_flush import LogFlusher
+from barnabas.storage.log_read import LogReader
+from barnabas.storage.log_state import LogState
+from barnabas.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class LogSegments:
+    """The only writer of the log's `SegmentList`. Everything here may raise `OSError`; the caller reports it.
+
+    Promises: new files are listed for the next flush, files leave only after `file.delete.delay.ms`, and the reader
+    forgets positions in segments that have gone.
+    """
+
+    __slots__ = ("_flusher", "_reader", "_state")
+
+    def __init__(self, state: LogState, *, flusher: LogFlusher, reader: LogReader) -> None:
+        self._state = state
+        self._flusher = flusher
+        self._reader = reader
+
+    def roll(self, next_offset: int, now_ms: int) -> Segment:
+        """Start a new segment at `next_offset` or the log end; a background flush syncs the old one."""
+        state = self._state
+        new_base = max(next_offset, state.log_end_offset)
+        active = state.segments.active
+        if new_base < active.base_offset or (new_base == active.base_offset and active.size_bytes):
+            raise BrokenInvariant(f"{state.partition}: cannot roll to {new_base}, {active} is there")
+        if new_base == active.base_offset:
+            # The active segment is empty, and its index too small for one entry: there is nothing to roll.
+            return active
+        # Recovery reads the epochs of whole segments, but need not begin with this one.
+        state.epochs.flush()
+        # Create the files first: if that fails, the log goes on with the segment that it has.
+        segment = self._create(new_base, now_ms)
+        active.become_inactive()
+        state.segments.add(segment)
+        # Snapshot at the start of a segment, so that recovery of it can begin there.
+        state.producers.update_map_end_offset(new_base)
+        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
+            self._flusher.unsynced.add(snapshot)
+        logger.info("rolled %s to a new segment at offset %d", state.partition, new_base)
+        self._flusher.flush_in_background(new_base)
+        return segment
+
+    def _create(self, base_offset: int, now_ms: int) -> Segment:
+        """A new active segment that is not in the list yet."""
+        state = self._state
+        config, env = state.config, state.env
+        segment = Segment(
+            state.directory,
+            base_offset,
+            disk=env.disk,
+            created_ms=now_ms,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+            pool=env.pool,
+        )
+        if config.segment_jitter_ms:
+            segment.roll_jitter_ms = env.random.randrange(min(config.segment_jitter_ms, max(config.segment_ms, 1)))
+        for path in segment.paths():
+            # A truncation whose deletion is still due, or a crash, may have left files of that name.
+            env.disk.unlink(path)
+        segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        self._flusher.unsynced.add(segment.log_path)
+        segment.become_active()
+        return segment
+
+    def restart_at(self, base_offset: int) -> None:
+        """Drop every segment, the last first so that a crash leaves no hole, and start a new one."""
+        self.remove(list(self._state.segments)[::-1], f"restart at {base_offset}")
+        self._state.segments.add(self._create(base_offset, self._state.env.clock.now_ms()))
+
+    def replace(self, cleaned: list[Segment], old: list[Segment]) -> None:
+        """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
+        state = self._state
+        kept = {segment.base_offset for segment in cleaned}
+        leaving = replacement.replace_segments(state.segments, cleaned, old)
+        self._reader.forget_positions()
+        snapshots = [segment.base_offset for segment in leaving if segment.base_offset not in kept]
+        self._delete_later(leaving, snapshots, "replaced by cleaned segments")
+        state.env.on_recovery_point(state.log_dir)
+
+    def remove(self, leaving: list[Segment], reason: str) -> None:
+        """Take them out of the log and rename them to `.deleted` now; delete the files after `file.delete.delay.ms`."""
+        for segment in leaving:
+            self._state.segments.remove(segment)
+            segment.change_transient(names.DELETED_SUFFIX)
+            segment.abandon()
+        self._reader.forget_positions()
+        self._delete_later(leaving, [segment.base_offset for segment in leaving], reason)
+
+    def _delete_later(self, leaving: list[Segment], snapshots: list[int], reason: str) -> None:
+        if not leaving:
+            return
+        state = self._state
+        env, partition, log_dir = state.env, state.partition, state.log_dir
+        logger.info("deleting segments %s of %s: %s", [s.base_offset for s in leaving], partition, reason)
+        paths = [path for segment in leaving for path in segment.paths()]
+        paths += [path for offset in snapshots if (path := state.snapshots.mark_deleted(offset))]
+
+        def work() -> None:
+            for path in paths:
+                env.disk.unlink(path)
+
+        def done(error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                logger.error("deletion of segments of %s failed: %s", partition, error)
+                env.on_fault(LogDirFault(log_dir, error))
+            elif error is not None:
+                raise error
+
+        env.timers.call_later(state.config.file_delete_delay_ms / 1000, lambda: env.threads.run(work, done))
