@@ -99,6 +99,7 @@ from barnabas.server.settings import (
     fetcher_settings,
     session_config,
 )
+from barnabas.server.zookeeper_gate import ZooKeeperGate
 from barnabas.storage import meta_properties, names
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.gauges import add_gauges
@@ -123,6 +124,19 @@ CLUSTER_APIS = tuple(
 )
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
 FETCH_SESSION_EVICTION_MS = 120_000
+
+
+class StoppedEarly(Exception):
+    """Told to stop while it waited for ZooKeeper."""
+
+
+async def _outcome(work: Coroutine[Any, Any, object]) -> BaseException | None:
+    """What it raised: an error must reach who waits for it, not end the task group under it."""
+    try:
+        await work
+    except Exception as error:
+        return error
+    return None
 
 
 class Broker:
@@ -153,6 +167,7 @@ class Broker:
         self.registry = Registry()
         self.metrics_server = MetricsServer(self.registry)
         self._is_cluster_known = False
+        self._are_logs_open = False
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
@@ -172,10 +187,14 @@ class Broker:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._loop, self._pool, self._threads = loop, pool, LoopThreads(loop, pool)
-                await self._start()
-                on_ready(self)
-                await self._stop.wait()
-                await self._shut_down()
+                try:
+                    await self._start()
+                except StoppedEarly:
+                    await self._give_up_start()
+                else:
+                    on_ready(self)
+                    await self._stop.wait()
+                    await self._shut_down()
         finally:
             pool.shutdown(wait=True)
         if self._fatal is not None:
@@ -219,10 +238,10 @@ class Broker:
         config = self.config
         self._bind_listeners()
         self.session = ZooKeeperSession(session_config(config), self._platform.zookeeper)
-        await self.session.start()
-        await create_top_level_paths(self.session)
-        self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
-        self.broker_id = await self._find_broker_id()
+        self.pipeline.zookeeper = ZooKeeperGate(
+            self.session, self._loop, self._clock, on_closed=self.pipeline.close, refuse=self.pipeline.refuse
+        )
+        await self._unless_stopped(self._find_cluster())
         self.settings = EntitySettings(
             ConfigStore(self.session, self._clock),
             self.dynamic,
@@ -234,6 +253,26 @@ class Broker:
         await self._open_logs()
         self._assemble()
         await self._serve()
+
+    async def _find_cluster(self) -> None:
+        await self.session.start()
+        await create_top_level_paths(self.session)
+        self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
+        self.broker_id = await self._find_broker_id()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
+        """Work of the start that may wait for ZooKeeper for long: who is told to stop meanwhile does."""
+        assert self._tasks is not None
+        stopping = self._tasks.create_task(self._stop.wait(), name="stop while starting")
+        working = self._tasks.create_task(_outcome(work), name="find the cluster")
+        await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            raise StoppedEarly
+        error = working.result()
+        if error is not None:
+            raise error
 
     def _bind_listeners(self) -> None:
         config = self.config
@@ -322,6 +361,7 @@ class Broker:
         )
         self.cleaner.start()
         add_gauges(self.registry, self.cleaner)
+        self._are_logs_open = True
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
@@ -650,7 +690,7 @@ class Broker:
             await self._open_control_socket(self._control_path, self._faults)
         # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
         # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
-        await self.registrar.register()
+        await self._unless_stopped(self.registrar.register())
         self.server.start_accepting()
         await self.features.refresh()
         self._spawn(self.settings.store.run(), "config changes")
@@ -741,11 +781,30 @@ class Broker:
             else:
                 return
 
+    async def _give_up_start(self) -> None:
+        """Told to stop before this broker had a place in the cluster: nobody was served, and there is nothing to hand over."""
+        log.info("stopping while starting")
+        self.server.stop_accepting()
+        self.server.close_all()
+        self.metrics_server.stop()
+        if self._are_logs_open:
+            self.logs.stop()
+            await self.cleaner.stop()
+            await self._threads.drain()
+            await self._loop.run_in_executor(self._pool, self.logs.shutdown)
+        await self.session.stop()
+        for task in list(self._running):
+            task.cancel()
+        log.info("stopped")
+
     async def _shut_down(self) -> None:
         log.info("stopping")
         self.fetchers.take_no_more()
         if self.config.controlled_shutdown_enable and self._fatal is None:
-            await self.controller_client.hand_over()
+            if self.session.is_connected:
+                await self.controller_client.hand_over()
+            else:
+                log.warning("ZooKeeper at %s is away: nobody can take over what this broker leads", self.session.hosts)
         self.server.stop_accepting()
         self.fetchers.stop()
         self.groups.coordinator.close()

@@ -41,6 +41,7 @@ from barnabas.coordination.operations import (
 )
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.core.errors import BarnabasError
+from barnabas.metrics.registry import Histogram
 
 if TYPE_CHECKING:
     from barnabas.coordination.kazoo_client import Answer, KazooConnection
@@ -51,6 +52,8 @@ _log = logging.getLogger(__name__)
 #: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
+#: A first connection that takes longer is told of in the log.
+_QUIET_S = 1.0
 
 
 class ZkError(BarnabasError):
@@ -112,7 +115,7 @@ class BatchAnswer:
 class _Work:
     """One request: an operation, several guarded writes in one transaction, or several reads in one."""
 
-    __slots__ = ("batch", "indexes", "is_guarded", "operation", "order")
+    __slots__ = ("batch", "indexes", "is_guarded", "operation", "order", "sent_s")
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class _Work:
         self.indexes = indexes
         #: A transaction that begins with the check of the batch's guard.
         self.is_guarded = is_guarded
+        self.sent_s = 0.0
 
     def __lt__(self, other: "_Work") -> bool:
         return self.order < other.order
@@ -188,12 +192,22 @@ class ZooKeeperSession:
         self._sequence = 0
         #: Until a server says that it cannot: those of ZooKeeper before 3.6.
         self._packs_reads = True
+        #: When the connection was lost, by the loop's clock; None while there is one.
+        self.away_since_s: float | None = None
+        self.disconnects = 0
+        self.expirations = 0
+        #: From the sending of a request to its answer.
+        self.latency = Histogram()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
         return self._connected
+
+    @property
+    def hosts(self) -> str:
+        return self._config.hosts
 
     @property
     def session_id(self) -> int:
@@ -216,6 +230,7 @@ class ZooKeeperSession:
             on_watch=lambda path, watch: self._post(self._on_watch, path, watch),
         )
         self._connection.start()
+        telling = self._loop.call_later(_QUIET_S, self._tell_of_waiting)
         try:
             async with asyncio.timeout(self._config.connection_timeout_ms / 1000):
                 await self._first
@@ -235,6 +250,15 @@ class ZooKeeperSession:
                 f"no connection to ZooKeeper at {self._config.hosts} within "
                 f"zookeeper.connection.timeout.ms={self._config.connection_timeout_ms}"
             ) from None
+        finally:
+            telling.cancel()
+
+    def _tell_of_waiting(self) -> None:
+        _log.warning(
+            "waiting for ZooKeeper at %s, for up to zookeeper.connection.timeout.ms=%d",
+            self._config.hosts,
+            self._config.connection_timeout_ms,
+        )
 
     async def stop(self) -> None:
         """Closes the session: its ephemerals go, and what is under way fails with `SessionExpired`."""
@@ -412,13 +436,19 @@ class ZooKeeperSession:
             if work.batch.done.done():
                 continue
             self._in_flight[work] = None
+            work.sent_s = self._now_s()
             self._connection.submit(work.operation, lambda answer, work=work: self._post(self._answered, work, answer))  # type: ignore[misc]
+
+    def _now_s(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()
 
     def _answered(self, work: _Work, answer: "Answer") -> None:
         if work not in self._in_flight:
             return
         del self._in_flight[work]
         if isinstance(answer, Result):
+            self.latency.observe_ms((self._now_s() - work.sent_s) * 1000)
             self._settle(work, answer)
         elif answer is Interrupted.CONNECTION_LOST and isinstance(work.operation, MultiRead):
             # An old server may close the connection because of it: not again.
@@ -489,6 +519,7 @@ class ZooKeeperSession:
         if self._stopped:
             return
         self._connected = True
+        self.away_since_s = None
         self._session_id = session_id
         renewed, self._expired = self._expired, False
         if self._first is not None and not self._first.done():
@@ -500,15 +531,22 @@ class ZooKeeperSession:
     def _on_suspended(self) -> None:
         if self._stopped:
             return
-        self._connected = False
+        self._lose_connection()
+        self.disconnects += 1
         _log.warning("the connection to ZooKeeper is lost; trying again")
         self._tell(SessionState.SUSPENDED)
+
+    def _lose_connection(self) -> None:
+        self._connected = False
+        if self.away_since_s is None:
+            self.away_since_s = self._now_s()
 
     def _on_lost(self, auth_failed: bool) -> None:
         if self._stopped:
             return
         self._are_credentials_refused = auth_failed
-        self._connected = False
+        self._lose_connection()
+        self.expirations += 1
         self._expired = True
         _log.warning("session 0x%x with ZooKeeper has expired", self._session_id)
         self._fail_all(SessionExpired(f"session 0x{self._session_id:x} has expired"))

@@ -28,6 +28,7 @@ from barnabas.server.connection import Connection
 from barnabas.server.large import LARGE_FRAME_BYTES, SLICE_ELEMENTS
 from barnabas.server.ranges import Part
 from barnabas.server.request_quota import RequestQuota
+from barnabas.server.zookeeper_gate import NEEDS_ZOOKEEPER, ZooKeeperGate
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,11 @@ class Pipeline:
         self._on_thread = on_thread
         self._decoding = asyncio.Lock()
         self._held_apis = frozenset(held_apis)
+        #: Set once there is a session; the APIs that it has closed, as ZooKeeper is away.
+        self.zookeeper: ZooKeeperGate | None = None
+        self._closed_apis: frozenset[int] = frozenset()
+        #: Held or closed: what a request is compared with.
+        self._stopped_apis = self._held_apis
         #: One a connection at most.
         self._held: list[tuple[Call, ApiMessage | None]] = []
         self.request_bytes_max = request_bytes_max
@@ -218,7 +224,7 @@ class Pipeline:
                 self._execute(call, request, elements)
             else:
                 why = f"{elements} elements in one request; barnabas.request.max.elements is {self.elements_max}"
-                self._refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
+                self.refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
         except Malformed as error:
             call.channel.fail(f"{call.api.name}: {error}")
         except Exception as error:
@@ -251,13 +257,26 @@ class Pipeline:
     def release(self) -> None:
         """What was held back is carried out, and nothing is held back any more."""
         self._held_apis = frozenset()
+        self._stopped_apis = self._closed_apis
         held, self._held = self._held, []
         for call, request in held:
             self._execute(call, request)
 
-    def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
+    def close(self, apis: frozenset[int]) -> None:
+        """Requests for these are refused, because ZooKeeper is away, until others (or none) are named."""
+        self._closed_apis = apis
+        self._stopped_apis = self._held_apis | apis
+
+    def _hold_or_refuse(self, call: Call, request: ApiMessage | None) -> None:
         if call.api.api_key in self._held_apis:
             self._held.append((call, request))
+        else:
+            assert self.zookeeper is not None
+            self.refuse(call, request, self.zookeeper.why_closed())
+
+    def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
+        if call.api.api_key in self._stopped_apis:
+            self._hold_or_refuse(call, request)
             return
         shape = large.SLICED.get(call.api.api_key) if elements > SLICE_ELEMENTS else None
         try:
@@ -266,7 +285,7 @@ class Pipeline:
             else:
                 result = self._in_slices(call, request, shape)
         except Exception as error:
-            self._refuse(call, request, error)
+            self.refuse(call, request, error)
             return
         if result is None:
             return
@@ -277,6 +296,8 @@ class Pipeline:
         self._running += 1
         if call.meter is not None:
             result = call.meter.measured(call, result)
+        if self.zookeeper is not None and call.api.api_key in NEEDS_ZOOKEEPER:
+            self.zookeeper.begin(call, request)
         is_large = shape is not None
         self._spawn(self._finish(call, request, result, is_large=is_large), name=f"request {call.api.name}")
 
@@ -286,14 +307,18 @@ class Pipeline:
         try:
             response = await result
         except Exception as error:
-            self._refuse(call, request, error)
+            self.refuse(call, request, error)
         else:
             self._tell_audit(call, request, response)
-            if is_large:
+            if call.parts is not None:
+                log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
+            elif is_large:
                 await call.reply_by_thread(response, self._on_thread)
             else:
                 call.reply(response)
         finally:
+            if self.zookeeper is not None:
+                self.zookeeper.end(call)
             self._leave()
 
     def _tell_audit(self, call: Call, request: ApiMessage | None, response: ApiMessage) -> None:
@@ -306,7 +331,11 @@ class Pipeline:
         while self._waiting_for_room and self._running < self._queued_requests_max:
             self._waiting_for_room.popleft().resume()
 
-    def _refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+    def refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+        """Answer with the error, unless there was an answer."""
+        if call.parts is not None and isinstance(error, Refused | SessionExpired | ConnectionLost):
+            log.info("%s of %s failed after its refusal: %s", call.api.name, call.client_id, error)
+            return
         self.metrics_of(call.api).errors.add()
         if isinstance(error, Refused):
             log.debug("%s of %s refused: %s", call.api.name, call.client_id, error)
