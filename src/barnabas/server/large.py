@@ -35,13 +35,18 @@ class Shape(NamedTuple):
     named: str = "name"
 
 
-#: Questions whose elements have nothing to do with each other.
+#: Requests whose elements have nothing to do with each other.
 SLICED: dict[int, Shape] = {
     api_named("Metadata").key: Shape("topics", None, "topics"),
     api_named("ListOffsets").key: Shape("topics", "partitions", "topics", "partitions"),
     api_named("OffsetForLeaderEpoch").key: Shape("topics", "partitions", "topics", "partitions", "topic"),
     api_named("DescribeConfigs").key: Shape("resources", None, "results"),
     api_named("DescribeProducers").key: Shape("topics", "partition_indexes", "topics", "partitions"),
+    api_named("FindCoordinator").key: Shape("coordinator_keys", None, "coordinators"),
+    api_named("DescribeGroups").key: Shape("groups", None, "groups"),
+    api_named("ConsumerGroupDescribe").key: Shape("group_ids", None, "groups"),
+    api_named("DescribeTransactions").key: Shape("transactional_ids", None, "transaction_states"),
+    api_named("DeleteGroups").key: Shape("groups_names", None, "results"),
 }
 #: What brokers ask and tell each other. A follower fetches all that it follows.
 WHOLE = frozenset(
