@@ -38,7 +38,7 @@ class Administrator(Client):
 
     async def main(self) -> None:
         while not self.ending:
-            await self.pause(1.0, 5.0)
+            await self.pause(*self.cluster.scenario.admin_s)
             if self.ending:
                 return
             try:

@@ -12,8 +12,10 @@ from barnabas.coordination.session import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation.admin import Administrator
 from tests.simulation.faults import Faults
+from tests.simulation.guests import Guest
 from tests.simulation.load import (
     Auditor,
     Client,
@@ -73,6 +75,9 @@ class SimCluster:
         self.scenario = scenario
         self.world = World(seed)
         self.network = Network(self.world)
+        self.network.usual_s = scenario.network_s
+        self.network.calm()
+        _set_last_epoch(scenario.last_epoch)
         self.oracle = Oracle(self.world)
         self.pace_s = scenario.pace_s
         self.bootstrap = tuple((f"b{number}", 9092) for number in range(1, brokers + 1))
@@ -147,7 +152,9 @@ class SimCluster:
 
     def run(self, *, seconds: float | None = None) -> None:
         world = self.world
-        faults = self.faults = Faults(self, every_s=self.scenario.fault_every_s, without=self._without)
+        faults = self.faults = Faults(
+            self, every_s=self.scenario.fault_every_s, weights=self.scenario.faults, without=self._without
+        )
         self.fault_names = faults.names
         seconds = self.scenario.seconds if seconds is None else seconds
         logging.getLogger("barnabas").addHandler(self._capture)
@@ -181,6 +188,7 @@ class SimCluster:
             *([OffsetKeeper(self, "keeper", partitions)] if scenario.has_keeper else []),
             *([TableKeeper(self, "table", self.table_partitions)] if scenario.has_table else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
+            *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -212,7 +220,9 @@ class SimCluster:
             world.violate(
                 "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"
             )
-        auditor = Auditor(self, [c.group for c in self.clients if isinstance(c, OffsetKeeper)])
+        groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
+        groups += [group for client in self.clients if isinstance(client, Guest) for group in client.groups]
+        auditor = Auditor(self, groups)
         auditor.start()
         while not auditor.is_done and world.now_s < deadline_s + SETTLE_S:
             world.run_until(world.now_s + 0.5)
@@ -303,6 +313,12 @@ class SimCluster:
                         "replicas are equal below the high watermark",
                         f"{tp} [{start}, {end}) of broker {number} is not that of broker {first}",
                     )
+
+
+def _set_last_epoch(last_epoch: int) -> None:
+    """Of producers. No run is long enough to use up 32767 of them."""
+    for module in (state, ending, initializing, machine):
+        vars(module)["LAST_CLIENT_EPOCH"] = last_epoch
 
 
 def _is_zookeepers(error: BaseException | None) -> bool:

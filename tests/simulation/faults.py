@@ -5,7 +5,7 @@ partitions stays up: nobody promises more. `Damage` keeps account of that, and e
 with nothing better than a damaged replica.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.coordination.znodes import LeaderAndIsr
@@ -149,9 +149,11 @@ class Faults:
         cluster: "SimCluster",
         *,
         every_s: tuple[float, float] = (0.3, 2.5),
+        weights: Mapping[str, int] | None = None,
         without: frozenset[str] = frozenset(),
     ) -> None:
-        """`without`: kinds that do not happen, by name, so that a story can be shortened."""
+        """`weights`: how often each kind happens, where the seed does not choose; others do not. `without`: kinds that do
+        not happen, by name, so that a story can be shortened."""
         self._cluster = cluster
         self._world = cluster.world
         self._every_s = every_s
@@ -182,8 +184,11 @@ class Faults:
             (self._write_foreign_znode, 2),
         ]
         #: Each seed has its own mix: some faults only show without others.
-        chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
-        self.names = sorted({action.__name__.strip("_") for action, _ in chosen} - without)
+        if weights:
+            chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]
+        else:
+            chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
+        self.names = sorted({action.__name__.strip("_") for action, weight in chosen if weight} - without)
         self._kinds = [
             action for action, weight in chosen for _ in range(weight) if action.__name__.strip("_") not in without
         ]
@@ -194,8 +199,8 @@ class Faults:
 
     def end(self) -> None:
         self._has_ended = True
-        self._cluster.network.delay_s = (0.0001, 0.001)
-        self._cluster.network.loss = 0.0
+        self._cluster.network.usual_s = 0.001
+        self._cluster.network.calm()
 
     def _act(self) -> None:
         if self._has_ended:
@@ -441,10 +446,7 @@ class Faults:
         network.delay_s, network.loss = (0.0001, most_s), self._world.random.choice([0.0, 0.02, 0.1])
         self._world.note("network", f"is slow: up to {most_s} s, loss {network.loss}")
 
-        def again() -> None:
-            network.delay_s, network.loss = (0.0001, 0.001), 0.0
-
-        self._world.after(self._world.between(0.5, 5.0), again)
+        self._world.after(self._world.between(0.5, 5.0), network.calm)
 
     # -- ZooKeeper and time -----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,12 @@ class Network:
         #: Seconds: (least, most) of an ordinary delay; now and then a packet is lost and sent again.
         self.delay_s = (0.0001, 0.001)
         self.loss = 0.0
+        #: How long a packet takes at most, where no fault makes it slower.
+        self.usual_s = 0.001
+
+    def calm(self) -> None:
+        """No fault makes it slow."""
+        self.delay_s, self.loss = (0.0001, self.usual_s), 0.0
 
     def host(self, name: str) -> "Host":
         if name not in self.hosts:

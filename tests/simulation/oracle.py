@@ -152,6 +152,17 @@ class Oracle:
             # What was asked for before and is lower must not win; what is still under way may.
             self._committing[group, tp] = {each for each in self._committing[group, tp] if each > offset}
 
+    def withdraws(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The transaction of these commits was aborted."""
+        for tp, offset in offsets.items():
+            self._committing[group, tp].discard(offset)
+
+    def finds(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Somebody was told of these: they count as acknowledged. Lower ones may come from a coordinator of the past."""
+        for tp, offset in offsets.items():
+            if offset in self._committing.get((group, tp), ()):
+                self.committed(group, {tp: offset})
+
     def excuse(self, tp: TopicPartition, why: str) -> None:
         if tp not in self.excused:
             self._world.note("oracle", f"excuses {tp}: {why}")

@@ -1,7 +1,10 @@
 """What a seed's world looks like: no two are alike, and the brokers of one are not alike either."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
+
+from tests.simulation.profiles import profile_of
 
 #: Settings that a broker may have for itself, changed when it starts again.
 VARIED: dict[str, tuple[str, ...]] = {
@@ -33,18 +36,27 @@ class Scenario:
     transactional: int = 1
     readers: int = 1
     group_members: int = 1
+    #: Clients of other makes.
+    guests: int = 0
     has_acks_one: bool = False
     has_keeper: bool = True
     has_admin: bool = True
     has_table: bool = False
-    is_network_slow: bool = False
+    #: Between two actions of the administrator.
+    admin_s: tuple[float, float] = (1.0, 5.0)
+    #: How long a packet takes at most, where no fault makes it slower.
+    network_s: float = 0.001
+    #: The highest epoch that a producer gets: with a low one, producer ids are used up.
+    last_epoch: int = 32766
+    #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
+    faults: Mapping[str, int] = field(default_factory=dict)
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @staticmethod
     def of(seed: int) -> "Scenario":
         chance = Random(seed * 7919 + 13)
         brokers = chance.choice([3, 3, 3, 4, 5])
-        return Scenario(
+        mixed = Scenario(
             brokers=brokers,
             seconds=chance.choice([15.0, 25.0, 40.0]),
             pace_s=chance.choice([(0.05, 0.4), (0.3, 1.5), (0.3, 1.5), (0.0, 3.0)]),
@@ -56,12 +68,15 @@ class Scenario:
             transactional=chance.choice([0, 1, 1, 2]),
             readers=chance.choice([1, 2]),
             group_members=chance.choice([0, 1, 2, 3]),
+            guests=chance.choice([0, 0, 1]),
             has_acks_one=chance.random() < 0.2,
             has_keeper=chance.random() < 0.7,
             has_admin=chance.random() < 0.6,
             has_table=chance.random() < 0.3,
             settings={number: vary(chance) for number in range(1, brokers + 1)},
         )
+        profile = profile_of(seed)
+        return replace(mixed, faults=profile.faults, **profile.fields)
 
 
 def vary(chance: Random) -> dict[str, str]:

@@ -1,0 +1,302 @@
+"""Clients of other makes: what librdkafka, a producer that was replaced, or one that never returns does, and ours never would.
+
+A guest speaks the protocol by itself. It pays one visit after the other; each holds the cluster to a promise that well-behaved
+clients do not ask for.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.cluster import Cluster
+from barnabas.client.core import TRANSACTION
+from barnabas.client.errors import BrokerRefused, ClientError, check
+from barnabas.client.group import GroupConfig, GroupMember
+from barnabas.client.identity import ProducerIdentity
+from barnabas.client.sending import produce_outcome, produce_request
+from barnabas.client.transactions import PRODUCE_V1, Transactions
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.protocol.messages.produce import ProduceResponse
+from barnabas.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from barnabas.protocol.records import BatchBuilder
+from tests.simulation.load import Client
+from tests.simulation.oracle import Fate, Sent, Sum
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+#: As clients before `transaction.version` 2 speak.
+_END_TXN_V1: Final = 4
+_ADD_OFFSETS_V1: Final = 3
+_TXN_OFFSET_COMMIT_V1: Final = 4
+_TIMEOUT_MS: Final = 5_000
+#: Nothing was written, for sure.
+_REFUSED_AT_ONCE: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class Guest(Client):
+    def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(cluster, name)
+        self._partitions = list(partitions)
+        self._count = 0
+        self._visits: list[Callable[[Cluster], Awaitable[None]]] = [
+            self._replaced,
+            self._of_a_former_generation,
+            self._commits_offsets,
+            self._repeats_a_sequence,
+            self._comes_early,
+            self._never_returns,
+            self._asks_for_offsets,
+        ]
+
+    @property
+    def groups(self) -> list[str]:
+        """Whose committed offsets the audit compares."""
+        return [f"{self.name}-offsets"]
+
+    async def main(self) -> None:
+        while not self.ending:
+            try:
+                async with self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000) as cluster:
+                    await self.chance.choice(self._visits)(cluster)
+            except ClientError as error:
+                self.note(f"leaves: {error}")
+            await self.pause(*self.cluster.pace_s)
+
+    # -- what it says -----------------------------------------------------------------------------------------------------
+
+    def _record(self, tp: TopicPartition, transaction: Sum | None) -> Sent:
+        return self.oracle.sends(self.name, tp, is_durable=True, is_idempotent=True, transaction=transaction)
+
+    async def _produce(
+        self,
+        cluster: Cluster,
+        record: Sent,
+        identity: ProducerIdentity,
+        sequence: int,
+        *,
+        transactional_id: str | None = None,
+        version_max: int | None = PRODUCE_V1,
+        to: int | None = None,
+    ) -> int | ClientError:
+        """One record in a batch of its own, once. Its offset, or why there is none."""
+        builder = BatchBuilder(
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=sequence,
+            transactional=transactional_id is not None,
+        )
+        builder.append(None, record.name.encode(), timestamp=self.clock.now_ms())
+        if to is None:
+            (to,) = await cluster.leaders([record.tp])
+        request = produce_request(
+            [(record.tp, builder.build())], cluster.image, acks=-1, timeout_ms=2_000, transactional_id=transactional_id
+        )
+        record.fate = Fate.UNKNOWN
+        response = await cluster.ask(to, request, ProduceResponse, version_max=version_max)
+        outcome = produce_outcome(request, response)[record.tp]
+        if isinstance(outcome, int):
+            self.oracle.acknowledges(record, outcome)
+        return outcome
+
+    async def _end(self, cluster: Cluster, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
+        """As clients did before `transaction.version` 2: the epoch stays."""
+        answer = await cluster.ask_coordinator(
+            name,
+            EndTxnRequest(
+                transactional_id=name,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                committed=commit,
+            ),
+            EndTxnResponse,
+            kind=TRANSACTION,
+            error_of=lambda answer: answer.error_code,
+            version_max=_END_TXN_V1,
+        )
+        check(answer.error_code)
+
+    async def _settle(
+        self, cluster: Cluster, name: str, identity: ProducerIdentity, sum_: Sum, *, commit: bool
+    ) -> None:
+        sum_.fate = Fate.UNKNOWN
+        await cluster.retrying("EndTxn", lambda: self._end(cluster, name, identity, commit=commit))
+        sum_.fate = Fate.DONE if commit else Fate.ABORTED
+
+    def _begin(self, kind: str) -> Sum:
+        self._count += 1
+        sum_ = self.oracle.begins(f"{self.name}-{kind}#{self._count}")
+        sum_.fate = Fate.UNKNOWN
+        return sum_
+
+    def _broken(self, name: str, detail: str) -> None:
+        self.world.violate(name, f"{self.name}: {detail}")
+
+    # -- visits -----------------------------------------------------------------------------------------------------------
+
+    async def _replaced(self, cluster: Cluster) -> None:
+        """A producer that does not know that another one has taken its transactional id."""
+        name, tp = f"{self.name}-twins", self.chance.choice(self._partitions)
+        transactions = Transactions(cluster)
+        old = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        new = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        if new == old:
+            self._broken("a new producer fences the one before", f"both are {new}")
+        sum_ = self._begin("twins")
+        await transactions.add_partitions(name, new, [tp])
+        outcome = await self._produce(cluster, self._record(tp, sum_), new, 0, transactional_id=name)
+        if isinstance(outcome, int) and old.producer_id == new.producer_id:
+            stale = await self._produce(cluster, self._record(tp, self._begin("stale")), old, 0, transactional_id=name)
+            if isinstance(stale, int):
+                self._broken("a fenced producer writes nothing", f"{old} wrote to {tp} at {stale}, {new} at {outcome}")
+        if (await transactions.end_all({name: old}, committed=True))[name] is None:
+            self._broken("a fenced producer ends nothing", f"{old} committed the transaction of {new}")
+        await self._settle(cluster, name, new, sum_, commit=False)
+
+    async def _of_a_former_generation(self, cluster: Cluster) -> None:
+        """A member that commits what it read before the group was rebalanced."""
+        config = GroupConfig(
+            group_id=f"{self.name}-group",
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=4_000,
+            enable_auto_commit=False,
+        )
+        member = GroupMember(cluster, config)
+        try:
+            await member.join(["orders"])
+            former = member.generation
+            await member.join(["orders", "events"])
+            if 0 <= former < member.generation:
+                outcome = await commit_offsets(
+                    cluster,
+                    config.group_id,
+                    {self._partitions[0]: CommittedOffset(1)},
+                    generation=former,
+                    member_id=member.member_id,
+                )
+                if ErrorCode.NONE in outcome.values():
+                    self._broken(
+                        "a former generation commits nothing",
+                        f"generation {former}, in {member.generation} of the group",
+                    )
+        finally:
+            await member.leave()
+
+    async def _commits_offsets(self, cluster: Cluster) -> None:
+        """Offsets are a part of a transaction: they stay if it is committed, and only then."""
+        [group] = self.groups
+        tp = self.chance.choice(self._partitions)
+        identity = await Transactions(cluster).initialise(group, timeout_ms=_TIMEOUT_MS)
+        self._count += 1
+        offsets = {tp: self._count}
+        self.oracle.commits(group, offsets)
+
+        async def add() -> None:
+            answer = await cluster.ask_coordinator(
+                group,
+                AddOffsetsToTxnRequest(
+                    transactional_id=group,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.epoch,
+                    group_id=group,
+                ),
+                AddOffsetsToTxnResponse,
+                kind=TRANSACTION,
+                error_of=lambda answer: answer.error_code,
+                version_max=_ADD_OFFSETS_V1,
+            )
+            check(answer.error_code)
+
+        await cluster.retrying("AddOffsetsToTxn", add)
+        await cluster.retrying("TxnOffsetCommit", lambda: self._write_offset(cluster, group, identity, tp))
+        commit = self.chance.random() < 0.5
+        await cluster.retrying("EndTxn", lambda: self._end(cluster, group, identity, commit=commit))
+        if commit:
+            self.oracle.committed(group, offsets)
+        else:
+            self.oracle.withdraws(group, offsets)
+
+    async def _write_offset(self, cluster: Cluster, group: str, identity: ProducerIdentity, tp: TopicPartition) -> None:
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition, committed_offset=self._count, committed_metadata=""
+        )
+        answer = await cluster.ask_coordinator(
+            group,
+            TxnOffsetCommitRequest(
+                transactional_id=group,
+                group_id=group,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                topics=[TxnOffsetCommitRequestTopic(name=tp.topic, partitions=[partition])],
+            ),
+            TxnOffsetCommitResponse,
+            error_of=lambda answer: answer.topics[0].partitions[0].error_code,
+            version_max=_TXN_OFFSET_COMMIT_V1,
+        )
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._broken("who does not coordinate a group says so", f"{code.name} to an offset of {group}")
+        check(code)
+
+    async def _repeats_a_sequence(self, cluster: Cluster) -> None:
+        """librdkafka gives the sequences of what it purges on an abort to the next transaction."""
+        name, tp = f"{self.name}-purger", self.chance.choice(self._partitions)
+        transactions = Transactions(cluster)
+        identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        purged, kept = self._begin("purged"), self._begin("kept")
+        await transactions.add_partitions(name, identity, [tp])
+        outcome = await self._produce(cluster, self._record(tp, purged), identity, 0, transactional_id=name)
+        await self._settle(cluster, name, identity, purged, commit=False)
+        if isinstance(outcome, ClientError):
+            return
+        await transactions.add_partitions(name, identity, [tp])
+        again = await self._produce(cluster, self._record(tp, kept), identity, 0, transactional_id=name)
+        await self._settle(cluster, name, identity, kept, commit=isinstance(again, int))
+
+    async def _comes_early(self, cluster: Cluster) -> None:
+        """A batch behind one that was refused and will come again: nothing is out of order, and it must not be first."""
+        tp = self.chance.choice(self._partitions)
+        identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
+        (leader,) = await cluster.leaders([tp])
+        life = self.cluster.brokers[leader].lives
+        for sequence in range(4):
+            outcome = await self._produce(cluster, self._record(tp, None), identity, sequence, to=leader)
+            if isinstance(outcome, BrokerRefused) and outcome.code in _REFUSED_AT_ONCE:
+                await self.pause(0.0, 2.0)
+                next_one = await self._produce(cluster, self._record(tp, None), identity, sequence + 1, to=leader)
+                is_out = isinstance(next_one, BrokerRefused) and next_one.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                if (isinstance(next_one, int) or is_out) and self.cluster.brokers[leader].lives == life:
+                    self._broken(
+                        "what comes behind a refused batch waits for it",
+                        f"{tp}: sequence {sequence} got {outcome}, then {sequence + 1} got {next_one}",
+                    )
+                return
+            if isinstance(outcome, ClientError):
+                return
+
+    async def _never_returns(self, cluster: Cluster) -> None:
+        """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""
+        self._count += 1
+        name, tp = f"{self.name}-lost-{self._count}", self.chance.choice(self._partitions)
+        transactions = Transactions(cluster)
+        identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        record = self._record(tp, self._begin("lost"))
+        if self.chance.random() < 0.5 and await transactions.raises_epochs(name):
+            await self._produce(cluster, record, identity, 0, transactional_id=name, version_max=None)
+        else:
+            await transactions.add_partitions(name, identity, [tp])
+            await self._produce(cluster, record, identity, 0, transactional_id=name)
+
+    async def _asks_for_offsets(self, cluster: Cluster) -> None:
+        """What one was told of a group's offsets stays, as what was committed does."""
+        group = "group-of-keeper"
+        found = await committed_offsets(cluster, group, require_stable=True)
+        self.oracle.finds(group, {tp: entry.offset for tp, entry in found.items()})

@@ -1,0 +1,81 @@
+"""Worlds with one kind of trouble: two seeds of three. Every third is a mix of everything.
+
+A wrong that needs two certain faults within a second hardly ever shows where twenty kinds take turns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    #: What of the scenario is not left to chance.
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
+    faults: Mapping[str, int] = field(default_factory=dict)
+
+
+_FAST: Mapping[str, Any] = {"brokers": 3, "seconds": 15.0, "pace_s": (0.02, 0.3), "fault_every_s": (0.3, 1.5)}
+
+ANY = Profile()
+PROFILES: dict[str, Profile] = {
+    #: Leaders and controllers go and come back, while records are under way.
+    "elections": Profile(
+        {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0},
+        {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 2},
+    ),
+    #: Followers fall behind and catch up; proposals to the controller are lost.
+    "sync": Profile(
+        {**_FAST, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0, "group_members": 0, "guests": 1},
+        {"cut_link": 5, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2, "ambush": 2,
+         "kill_controller": 1, "kill": 1},
+    ),
+    #: What is not synced is lost.
+    "power": Profile(
+        {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True},
+        {"cut_power": 5, "cut_power_of_two": 3, "die_in_the_middle": 3, "kill": 2, "kill_controller": 2, "restart": 1,
+         "kill_leader": 1},
+    ),
+    #: Producers and coordinators come and go in mid-transaction.
+    "transactions": Profile(
+        {**_FAST, "network_s": 0.02, "transactional": 2, "guests": 2, "readers": 2, "producers": 1, "group_members": 0,
+         "last_epoch": 5},
+        {"kill_leader": 4, "kill": 2, "pause": 2, "reset_connections": 3, "isolate": 2, "restart": 1, "ambush": 2,
+         "break_directory": 1},
+    ),
+    #: Groups and their coordinators.
+    "groups": Profile(
+        {**_FAST, "network_s": 0.05, "transactional": 0, "guests": 2, "has_keeper": True, "group_members": 2,
+         "producers": 1},
+        {"kill_leader": 5, "kill": 2, "pause": 2, "cut_link": 2, "isolate": 3, "reset_connections": 2, "ambush": 1},
+    ),
+    #: Directories fail, now and across a restart; logs are moved, topics deleted, partitions reassigned.
+    "directories": Profile(
+        {**_FAST, "brokers": 4, "has_admin": True, "has_table": True, "transactional": 1, "admin_s": (0.3, 1.5)},
+        {"break_directory": 4, "lose_directory": 5, "fill_directory": 2, "kill": 2, "kill_controller": 2, "restart": 1,
+         "cut_link": 1},
+    ),
+    #: An administrator who never rests, and a controller that moves.
+    "administrator": Profile(
+        {**_FAST, "brokers": 4, "has_admin": True, "has_table": True, "admin_s": (0.1, 0.8), "segment_bytes": 1_500,
+         "transactional": 1},
+        {"kill_controller": 3, "kill": 3, "restart": 2, "pause": 2, "reset_connections": 2, "cut_link": 2, "expire": 1},
+    ),
+    #: ZooKeeper dies, forgets nothing, and takes back sessions; strangers write into it.
+    "zookeeper": Profile(
+        {**_FAST, "session_timeout_ms": 2_000, "network_s": 0.01},
+        {"kill_zookeeper": 4, "pause_zookeeper": 2, "expire": 5, "write_foreign_znode": 2, "kill_controller": 2,
+         "isolate": 2, "cut_link": 2, "pause": 1, "restart": 1},
+    ),
+}  # fmt: skip
+_NAMES = list(PROFILES)
+
+
+def name_of(seed: int) -> str:
+    """Which profile a seed has; empty for a mix."""
+    return "" if seed % 3 == 0 else _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
+
+
+def profile_of(seed: int) -> Profile:
+    return PROFILES.get(name_of(seed), ANY)
