@@ -128,7 +128,9 @@ def attack(broker: Broker, turns: Turns, elements: int, names: set[str]) -> None
             turns.forget()
             answered = answer_bytes(broker.ports[LISTENER], frame)
             took = f"{turns.longest_s * 1000:9.1f} ms {turns.all_s * 1000:8.1f} ms"
-            print(f"{took} {len(frame):9} {'closed' if answered is None else answered:>9}   {api.name} {what}", flush=True)
+            print(
+                f"{took} {len(frame):9} {'closed' if answered is None else answered:>9}   {api.name} {what}", flush=True
+            )
 
 
 async def main(elements: int, names: set[str]) -> None:

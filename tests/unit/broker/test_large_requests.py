@@ -38,7 +38,10 @@ def test_every_element_of_a_sliced_request_is_answered_once(tmp_path: Path, api_
     )
 
     async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, {"auto.create.topics.enable": "false"}) as broker:
+        async with (
+            zookeeper() as ensemble,
+            live_broker(ensemble, tmp_path, {"auto.create.topics.enable": "false"}) as broker,
+        ):
             response = await ask(broker, request, api.response_class, version=api.max_version)
         said = [re.findall(r"'(n\d+)'", str(each)) for each in getattr(response, shape.answered)]
         assert sorted(said) == sorted([f"n{number}"] for number in range(COUNT))
