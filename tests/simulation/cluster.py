@@ -1,5 +1,6 @@
 """A whole cluster in one process: ZooKeeper, brokers, clients, one virtual clock."""
 
+import gc
 import logging
 import traceback
 from typing import Any
@@ -133,7 +134,7 @@ class SimCluster:
             "transaction.state.log.min.isr": "2",
             "min.insync.replicas": "2",
             "replica.lag.time.max.ms": str(scenario.replica_lag_ms),
-            "replica.fetch.wait.max.ms": "500",
+            "replica.fetch.wait.max.ms": str(min(1_000, scenario.replica_lag_ms // 2)),
             "log.index.size.max.bytes": "8192",
             "replica.socket.timeout.ms": "3000",
             "controller.socket.timeout.ms": "3000",
@@ -215,6 +216,10 @@ class SimCluster:
         deadline_s = world.now_s + SETTLE_S
         while any(client.is_up for client in self.clients) and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
+        for process in (self.zookeeper, *self.brokers.values()):
+            if process.loop is not None:
+                process.loop.forget_ended_tasks()
+        gc.collect()  # a task whose exception nobody took says so now
         late = [client.name for client in self.clients if client.is_up]
         if late:
             world.violate(

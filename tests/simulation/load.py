@@ -46,7 +46,7 @@ class Client(Process):
                 request_timeout_ms=request_timeout_ms,
                 api_timeout_ms=api_timeout_ms,
                 connect_timeout_ms=2_000,
-                metadata_max_age_ms=5_000,
+                metadata_max_age_ms=10_000,
             ),
             chance=self.chance,
         )
@@ -227,7 +227,7 @@ class Reader(Persistent):
         config = ConsumerConfig(
             isolation_level=self._isolation,
             auto_offset_reset="earliest",
-            fetch_max_wait_ms=self.chance.choice([300, 1_000]),
+            fetch_max_wait_ms=self.chance.choice([500, 2_000]),
             partition_max_bytes=self.chance.choice([300, 1024 * 1024]),
         )
         async with self.connect() as cluster, Consumer(cluster, config) as consumer:
@@ -262,14 +262,14 @@ class GroupReader(Persistent):
             heartbeat_interval_ms=1_000,
             enable_auto_commit=False,
         )
-        config = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="earliest", fetch_max_wait_ms=500)
+        config = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="earliest", fetch_max_wait_ms=1_500)
         async with (
             self.connect(api_timeout_ms=10_000) as cluster,
             GroupConsumer(cluster, group, topics=self._topics, config=config) as consumer,
         ):
             until_s = self.world.now_s + self.chance.uniform(5, 20)
             while not self.ending and self.world.now_s < until_s:
-                for fetched in await consumer.poll(500):
+                for fetched in await consumer.poll(1_000):
                     consumer.consumed(fetched.partition, fetched.next_position)
                 if self.chance.random() < 0.5:
                     await consumer.commit()

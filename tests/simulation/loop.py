@@ -9,6 +9,7 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.world import World
@@ -46,6 +47,18 @@ class SimTask(asyncio.Task):
         return self._number
 
 
+class _Handle(asyncio.Handle):
+    """asyncio's, without the questions about debugging that each new one asks its loop."""
+
+    def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
+        self._context = context if context is not None else copy_context()
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """Owner: the world. `is_dead`: the process is gone, and nothing of it runs any more."""
 
@@ -60,9 +73,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._busy_until_s = 0.0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         #: Kept until they end: nothing of a killed process may be closed by the garbage collector in the middle of a run.
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self._readers: dict[int, asyncio.Handle] = {}
-        self._writers: dict[int, asyncio.Handle] = {}
+        #: Those that have ended leave a little later, so that no callback is needed for each.
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._tasks_max = 50
+        self.readers: dict[int, asyncio.Handle] = {}
+        self.writers: dict[int, asyncio.Handle] = {}
         self._late: list[Callable[[], None]] = []
         #: Set while a callback runs: what it has cost beyond the usual, by disk.
         self.cost_s = 0.0
@@ -138,7 +153,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.world.now_s
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         self._want_turn()
         return handle
@@ -162,9 +177,14 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "SimTask":
         task = SimTask(coro, loop=self, name=name, context=context)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks.append(task)
+        if len(self.tasks) > self._tasks_max:
+            self.forget_ended_tasks()
         return task
+
+    def forget_ended_tasks(self) -> None:
+        self.tasks = [each for each in self.tasks if not each.done()]
+        self._tasks_max = 2 * len(self.tasks) + 50
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "SimFuture":
         """On a thread that the process has: it begins a little later, and takes as long as its disk work does."""
@@ -224,31 +244,31 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.host.adopt(self, protocol_factory, sock)
 
     def add_reader(self, fd: int, callback: Any, *args: Any) -> None:
-        self._readers[fd] = asyncio.Handle(callback, args, self)
+        self.readers[fd] = asyncio.Handle(callback, args, self)
         self.sockets[fd].poll()
 
     def remove_reader(self, fd: int) -> bool:
-        handle = self._readers.pop(fd, None)
+        handle = self.readers.pop(fd, None)
         if handle is not None:
             handle.cancel()
         return handle is not None
 
     def add_writer(self, fd: int, callback: Any, *args: Any) -> None:
-        self._writers[fd] = asyncio.Handle(callback, args, self)
+        self.writers[fd] = asyncio.Handle(callback, args, self)
         self.sockets[fd].poll()
 
     def remove_writer(self, fd: int) -> bool:
-        handle = self._writers.pop(fd, None)
+        handle = self.writers.pop(fd, None)
         if handle is not None:
             handle.cancel()
         return handle is not None
 
     def readable(self, fd: int) -> None:
         """Level-triggered: the callback runs for as long as there is something to read."""
-        self._ready_for(fd, self._readers, lambda sock: sock.is_readable)
+        self._ready_for(fd, self.readers, lambda sock: sock.is_readable)
 
     def writable(self, fd: int) -> None:
-        self._ready_for(fd, self._writers, lambda sock: sock.is_writable)
+        self._ready_for(fd, self.writers, lambda sock: sock.is_writable)
 
     def _ready_for(self, fd: int, handles: dict[int, asyncio.Handle], is_ready: Callable[["SimSocket"], bool]) -> None:
         handle = handles.get(fd)

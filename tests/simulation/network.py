@@ -238,13 +238,16 @@ class _Line:
     def _transmit(self, piece: bytes | None) -> None:
         """None: the end."""
         network = self.network
+        if network.is_cut(self.host.name, self.peer.name):
+            network.carry(self.host.name, self.peer.name, partial(self._arrive, piece))
+        else:
+            self._arrive(piece)
 
-        def arrive() -> None:
-            when_s = max(self._last_s, network.world.now_s + network.delay())
-            self._last_s = when_s
-            network.world.at(when_s, partial(self.other.take, piece))
-
-        network.carry(self.host.name, self.peer.name, arrive)
+    def _arrive(self, piece: bytes | None) -> None:
+        network = self.network
+        when_s = max(self._last_s, network.world.now_s + network.delay())
+        self._last_s = when_s
+        network.world.push(when_s, None, partial(self.other.take, piece))
 
     def take(self, piece: bytes | None) -> None:
         other = self.other
@@ -274,7 +277,7 @@ class _Line:
             self.poll()
 
     def poll(self) -> None:
-        for sock in tuple(self.watchers):
+        for sock in self.watchers:
             sock.poll()
 
     def close(self) -> None:
@@ -352,12 +355,12 @@ class SimSocket:
         return self.line is not None and (self.line.room > 0 or self.line.is_reset or self.line.is_closed)
 
     def poll(self) -> None:
-        """Tell the loop what has become possible."""
+        """Tell whoever waits what has become possible. No callback runs in it."""
         if self.loop.is_dead:
             return
-        if self.is_readable:
+        if self._fd in self.loop.readers and self.is_readable:
             self.loop.readable(self._fd)
-        if self.is_writable:
+        if self._fd in self.loop.writers and self.is_writable:
             self.loop.writable(self._fd)
         if self.transport is not None:
             self.transport.poll()
@@ -372,7 +375,7 @@ class SimSocket:
         room = line.room
         if room <= 0:
             raise BlockingIOError(errno.EAGAIN, "the window is full")
-        piece = bytes(data[:room])
+        piece = bytes(data) if len(data) <= room else bytes(data[:room])
         line.send(piece)
         return len(piece)
 
@@ -514,7 +517,7 @@ class SimTransport(asyncio.Transport):
         return not self._is_reading_paused
 
     def write(self, data: Any) -> None:
-        if self._is_closing or self._is_lost:
+        if self._is_closing or self._is_lost or not data:
             return
         self._out += data
         self._flush()
@@ -535,7 +538,10 @@ class SimTransport(asyncio.Transport):
         try:
             while self._out:
                 sent = self._sock.send(self._out)
-                del self._out[:sent]
+                if sent == len(self._out):
+                    self._out.clear()
+                else:
+                    del self._out[:sent]
         except BlockingIOError:
             return
         except OSError as error:

@@ -62,7 +62,7 @@ class Scenario:
             pace_s=chance.choice([(0.05, 0.4), (0.3, 1.5), (0.3, 1.5), (0.0, 3.0)]),
             fault_every_s=chance.choice([(0.1, 1.0), (0.3, 2.5), (0.3, 2.5), (2.0, 6.0)]),
             session_timeout_ms=chance.choice([2_000, 3_000, 6_000]),
-            replica_lag_ms=chance.choice([1_000, 2_000, 5_000]),
+            replica_lag_ms=chance.choice([1_500, 2_500, 5_000]),
             segment_bytes=chance.choice([1_048_576, 4_000, 1_500]),
             producers=chance.choice([1, 1, 2]),
             transactional=chance.choice([0, 1, 1, 2]),

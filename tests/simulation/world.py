@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: 2026-01-01T00:00:00Z: where wall clocks begin.
 EPOCH_MS = 1_767_225_600_000
-#: Garbage in circles is collected at moments that are the same in every run.
-COLLECT_EVERY = 40_000
+#: Garbage in circles is collected at moments that are the same in every run; `SimCluster` does it before the audit, too.
+COLLECT_EVERY = 200_000
 #: More events than this at one moment: something spins.
 EVENTS_AT_ONCE_MAX = 20_000
 
