@@ -71,6 +71,7 @@ from barnabas.coordination.session import SessionExpired as SessionIsOver
 from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
+from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 
@@ -201,9 +202,10 @@ class Controller:
         if settings.unclean_leader_election_enable and not before.unclean_leader_election_enable:
             self.feed(UncleanElectionEnabled())
 
-    def unclean_election_enabled(self, topic: str) -> None:
-        """A topic's `unclean.leader.election.enable` became true."""
-        self.feed(UncleanElectionEnabled(topic))
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        """`unclean.leader.election.enable` of a topic takes effect at once."""
+        if topic and config.unclean_leader_election_enable:
+            self.feed(UncleanElectionEnabled(topic))
 
     # --- events and effects -------------------------------------------------------------------------------------------
 

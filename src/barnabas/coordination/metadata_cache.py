@@ -118,6 +118,11 @@ class MetadataCache:
     def is_alive(self, broker_id: BrokerId) -> bool:
         return broker_id in self._brokers
 
+    def rack_of(self, broker_id: BrokerId) -> str | None:
+        """None: the broker has no rack, or is not known to be alive."""
+        image = self._brokers.get(broker_id)
+        return image.rack if image is not None else None
+
     def endpoint(self, broker_id: BrokerId, listener: str) -> Endpoint | None:
         """Where a live broker listens under this name."""
         broker = self._brokers.get(broker_id)

@@ -1,4 +1,4 @@
-"""The group side of a broker, put together: the coordinator, told of leadership, and the handlers that use it."""
+"""The group side of a broker, put together: the coordinator, and the handlers that use it."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 from barnabas.api import consumer_groups, group_admin, group_offsets, groups
 from barnabas.coordination.internal_topic import CreateTopic
 from barnabas.groups.coordinator import GroupCoordinator, VerifyTransaction, trust
-from barnabas.replication.partition import Partition
 from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
-from barnabas.server.coordinator_log import leadership_listener
 from barnabas.server.pipeline import ApiHandler
 
 
@@ -18,8 +16,6 @@ class GroupParts(NamedTuple):
     coordinator: GroupCoordinator
     #: Without FindCoordinator, which serves transactions as well: see `barnabas.api.find_coordinator`.
     families: list[list[ApiHandler]]
-    #: For `ControlRequests.subscribe`.
-    leadership_changed: Callable[[list[Partition], list[Partition]], None]
 
 
 def assemble(
@@ -49,4 +45,4 @@ def assemble(
     families = [
         family.handlers(context, coordinator) for family in (groups, group_offsets, group_admin, consumer_groups)
     ]
-    return GroupParts(coordinator, families, leadership_listener(coordinator))
+    return GroupParts(coordinator, families)

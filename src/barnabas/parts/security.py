@@ -6,16 +6,18 @@ Owner: the event loop.
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from barnabas.api import delegation_tokens, sasl
+from barnabas.api import acls, delegation_tokens, sasl
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.parts.listeners import LinkSecurity, secured
+from barnabas.security.acl import AclAuthorizer
+from barnabas.security.acl_store import AclStore
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.security.key_sets import KeySets
 from barnabas.security.sasl_mechanisms import SaslParts
-from barnabas.security.setup import make_tokens
+from barnabas.security.setup import make_authorizer, make_tokens
 from barnabas.security.tls import Certificates
 from barnabas.security.token_store import TokenStore
 from barnabas.server.context import BrokerContext
@@ -42,6 +44,8 @@ class SecurityParts:
             scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
         )
         self._links = LinkSecurity(config)
+        self.authorizer = make_authorizer(config)
+        self._acl_store: AclStore | None = None
         self._token_store: TokenStore | None = None
         self._certificates: Certificates | None = None
         #: Passwords among the broker's dynamic settings.
@@ -61,7 +65,11 @@ class SecurityParts:
         return ports
 
     async def start(self, session: ZooKeeperSession) -> None:
-        """What ZooKeeper knows of delegation tokens, where they are on."""
+        """Read ACLs and delegation tokens from ZooKeeper, if this broker uses them."""
+        if isinstance(self.authorizer, AclAuthorizer):
+            self._acl_store = AclStore(session, self.authorizer, self._clock)
+            await self._acl_store.start()
+            self._spawn(self._acl_store.run(), "acl changes")
         if self._parts.tokens.is_enabled:
             self._token_store = TokenStore(session, self._parts.tokens, self._clock)
             await self._token_store.start()
@@ -74,6 +82,7 @@ class SecurityParts:
 
     def families(self, context: BrokerContext) -> list[list[ApiHandler]]:
         return [
+            acls.handlers(context, self._acl_store),
             sasl.handlers(self._sasl),
             delegation_tokens.handlers(context, self._parts.tokens, self._token_store),
         ]

@@ -585,6 +585,19 @@ class ReplicaManager:
             DelayedDeleteRecords(waiting, done), [p for p, _ in waiting.values()], timeout_ms=timeout_ms
         )
 
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def topic_settings_changed(self, topic: str) -> None:
+        """The logs have the new settings. `topic` is empty if every topic's may have changed."""
+        now_ms = self._clock.now_ms()
+        for partition in self._partitions.values():
+            if partition.log is not None and topic in ("", partition.tp.topic):
+                moved = partition.machine.set_min_insync_replicas(
+                    partition.log.config.min_insync_replicas, log_end=partition.log.log_end_offset, now_ms=now_ms
+                )
+                if moved:
+                    self.high_watermark_moved(partition)
+
     # -- waking -------------------------------------------------------------------------------------------------------
 
     def log_end_moved(self, partition: Partition) -> None:

@@ -4,10 +4,14 @@
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.ids import BrokerId
 from barnabas.replication.machine import PartitionMachine
+
+if TYPE_CHECKING:
+    from barnabas.replication.partition import FetchParams, Partition
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
@@ -48,3 +52,30 @@ def select_by_rack(client_rack: str, *, leader_rack: str | None, candidates: Ite
         return None
     best = max(nearby, key=lambda view: (view.log_end, -view.since_caught_up_ms, view.broker_id))
     return best.broker_id
+
+
+class ReadReplicaSelector:
+    """Sends a consumer that tells its rack to a replica nearby. Owner: the event loop."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        *,
+        rack_of: Callable[[BrokerId], str | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._rack_of = rack_of
+        self._now_ms = now_ms
+
+    def select(self, partition: "Partition", params: "FetchParams", fetch_offset: int) -> BrokerId | None:
+        """None: the consumer reads here."""
+        if params.replica_id >= 0 or not params.client_rack or not partition.is_leader:
+            return None
+        config = self._config()
+        if config.replica_selector_class != RACK_AWARE_SELECTOR:
+            return None
+        candidates = read_candidates(
+            partition.machine, fetch_offset=fetch_offset, now_ms=self._now_ms(), rack_of=self._rack_of
+        )
+        return select_by_rack(params.client_rack, leader_rack=config.broker_rack, candidates=candidates)

@@ -255,14 +255,14 @@ class LogManager:
     def logs_of(self, topic: str) -> list[Log]:
         return [log for log in self.all_logs() if log.partition.topic == topic]
 
-    def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        for log in self.logs_of(topic):
-            log.update_config(config)
-
-    def refresh_configs(self) -> None:
-        """The broker's own settings changed: every topic's may have."""
-        for log in self.all_logs():
-            log.update_config(self._config_of(log.partition.topic))
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        """`topic` is empty if every topic's settings may have changed."""
+        if topic:
+            for log in self.logs_of(topic):
+                log.update_config(config)
+        else:
+            for log in self.all_logs():
+                log.update_config(self._config_of(log.partition.topic))
 
     def check_framing(self, wanted: bool) -> None:
         """`barnabas.record.framing.check`"""

@@ -114,3 +114,19 @@ def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
 
     caplog.set_level(logging.INFO)
     run(story())
+
+
+def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: Path) -> None:
+    """Not only from the next change on: a broker that restarts must not fall back to its file."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble:
+            async with live_broker(ensemble, tmp_path) as broker:
+                changed = {"log.cleaner.threads": "2", "barnabas.request.max.elements": "4321"}
+                await broker.settings.write(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY, changed)
+                assert broker.cleaner.settings.threads == 2
+            async with live_broker(ensemble, tmp_path) as broker:
+                assert broker.cleaner.settings.threads == 2
+                assert broker.pipeline.elements_max == 4321
+
+    run(story())

@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 from tests.unit.storage.manager import manager_support as storage
 
-from barnabas.broker import Broker
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
@@ -26,6 +25,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.control import EPOCH_DURING_DELETE
 from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder, StopOrder
+from barnabas.replication.failed_dirs import FailedDirs
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import Partition
@@ -209,15 +209,26 @@ def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> No
         control = make(tmp_path)
         told: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
         control.subscribe(lambda led, followed: told.append(([p.tp for p in led], [p.tp for p in followed])))
-        broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
-        broker.control, broker.replicas = control, control._replicas
-        broker.fetchers = control._fetchers
-        broker.logs = cast(LogManager, SimpleNamespace(live_dirs=[]))
-        broker._loop = asyncio.get_running_loop()
+        reported: list[str] = []
+        failures: list[BaseException] = []
+        logs = SimpleNamespace(live_dirs=["/somewhere"])
+        failed_dirs = FailedDirs(
+            cast(LogManager, logs),
+            control._replicas,
+            control._fetchers,
+            control,
+            call_soon=asyncio.get_running_loop().call_soon,
+            report=reported.append,
+            fail=failures.append,
+        )
         await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
-        broker._dir_failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
+        failed_dirs.failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
+        assert reported == ["/nowhere"] and not failures
         await asyncio.sleep(0)
         assert told == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
+        logs.live_dirs = []
+        failed_dirs.failed("/somewhere", [])
+        assert reported == ["/nowhere"] and len(failures) == 1
 
     asyncio.run(run())
 

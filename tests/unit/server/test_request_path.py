@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from barnabas.broker import Broker
+from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.session import SessionExpired, ZooKeeperSession
 from barnabas.core.errors import BrokenInvariant, ErrorCode
 from barnabas.core.ids import BrokerId
@@ -133,12 +134,9 @@ def test_failed_directory_is_reported_by_the_next_session_where_this_one_expires
                 raise SessionExpired("the session has expired and there is no new one yet")
             return path
 
-    monkeypatch.setattr("barnabas.broker.REPORT_RETRY_S", 0.0)
-    broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
+    monkeypatch.setattr("barnabas.coordination.log_dir_failure.REPORT_RETRY_S", 0.0)
     session = Session()
-    broker.session = cast(ZooKeeperSession, session)
-    broker.broker_id = BrokerId(1)
-    asyncio.run(broker._report_log_dir_failure())
+    asyncio.run(report_log_dir_failure(cast(ZooKeeperSession, session), BrokerId(1)))
     assert session.attempts == 2
 
 

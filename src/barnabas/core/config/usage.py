@@ -44,6 +44,15 @@ class Notices:
         return True
 
 
+def volatile_log_dirs(directories: Iterable[str]) -> list[str]:
+    """A warning for each directory that the system may delete."""
+    return [
+        f"log.dirs={directory} is under /tmp: the system may delete it; choose a folder that stays"
+        for directory in directories
+        if directory == "/tmp" or directory.startswith("/tmp/")
+    ]
+
+
 def _broker_notice(name: str) -> str | None:
     if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
         return None

@@ -318,10 +318,10 @@ def test_settings_of_a_topic_reach_its_logs(tmp_path: Path) -> None:
     broker = Broker(tmp_path, config_of=lambda topic: config.get(topic, CONFIG))
     logs = [broker.manager.get_or_create(tp(topic, n), topic_id=None) for topic in "tu" for n in range(2)]
     changed = replace(CONFIG, max_message_bytes=10)
-    broker.manager.update_topic_config("t", changed)
+    broker.manager.topic_settings_changed("t", changed)
     assert [log.config is changed for log in logs] == [True, True, False, False]
     config["u"] = changed
-    broker.manager.refresh_configs()
+    broker.manager.topic_settings_changed("", changed)
     assert [log.config is changed for log in logs] == [False, False, True, True]
     broker.manager.shutdown()
 

@@ -1,0 +1,26 @@
+"""How a broker tells the controller that one of its log directories failed."""
+
+import asyncio
+import logging
+
+from barnabas.coordination import paths
+from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.coordination.znodes import encode_log_dir_event
+from barnabas.core.ids import BrokerId
+
+log = logging.getLogger(__name__)
+
+#: The pause before the next session reports a failure that an expired one could not.
+REPORT_RETRY_S = 1.0
+
+
+async def report_log_dir_failure(session: ZooKeeperSession, broker_id: BrokerId) -> None:
+    """The controller sees the notification, asks which replicas are offline, and elects others."""
+    while True:
+        try:
+            await session.create(paths.log_dir_event(), encode_log_dir_event(broker_id), sequence=True)
+        except SessionExpired as error:
+            log.warning("a failed log directory is not reported yet: %s", error)
+            await asyncio.sleep(REPORT_RETRY_S)
+        else:
+            return

@@ -1,0 +1,57 @@
+"""The handler of each API, put together."""
+
+from collections.abc import Mapping
+
+from barnabas.api import (
+    cluster,
+    configs,
+    control,
+    fetch,
+    find_coordinator,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    quotas,
+    registry,
+    scram,
+    topics,
+)
+from barnabas.api.find_coordinator import KeyType
+from barnabas.coordination.features import ClusterFeatures
+from barnabas.parts.entity_settings import EntitySettings
+from barnabas.parts.groups import GroupParts
+from barnabas.parts.security import SecurityParts
+from barnabas.parts.transactions import TransactionParts
+from barnabas.replication.control_requests import ControlRequests
+from barnabas.server.context import BrokerContext
+from barnabas.server.pipeline import ApiHandler
+
+#: API families that need nothing but the context.
+FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
+
+
+def build_handlers(
+    context: BrokerContext,
+    features: ClusterFeatures,
+    *,
+    control_requests: ControlRequests,
+    settings: EntitySettings,
+    security: SecurityParts,
+    groups: GroupParts,
+    transactions: TransactionParts,
+) -> Mapping[int, ApiHandler]:
+    families = [
+        *(family.handlers(context) for family in FAMILIES),
+        produce.handlers(context, transactions.verifier),
+        control.handlers(context, control_requests),
+        *(family.handlers(context, settings.store, settings.write) for family in (configs, quotas, scram)),
+        *security.families(context),
+        *groups.families,
+        *transactions.families,
+        find_coordinator.handlers(
+            context,
+            {KeyType.GROUP: groups.coordinator.topic, KeyType.TRANSACTION: transactions.coordinator.topic},
+        ),
+    ]
+    return registry.build(families, features)

@@ -1,0 +1,67 @@
+"""When a broker that starts may answer clients: once the controller has sent it the cluster's metadata."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from barnabas.coordination import paths
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.core.ids import BrokerId, TopicPartition
+from barnabas.protocol.versions import api_named
+
+log = logging.getLogger(__name__)
+
+#: How long a broker that starts waits for the topics that ZooKeeper has.
+TOPICS_WAIT_S = 3.0
+#: APIs that describe the cluster. A broker without metadata would send clients away with them.
+CLUSTER_APIS = tuple(
+    api_named(name).key for name in ("Metadata", "DescribeCluster", "DescribeTopicPartitions", "FindCoordinator")
+)
+
+
+class Readiness:
+    """Owner: the event loop."""
+
+    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, stop: asyncio.Event) -> None:
+        """`stop`: set when the broker is told to stop, which ends the wait."""
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._stop = stop
+        self._is_ready = False
+
+    def is_known(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has this partition. Until the metadata is here, any may exist."""
+        return not self._is_ready or self._metadata.partition(partition) is not None
+
+    async def wait(self, session: ZooKeeperSession) -> None:
+        """Until the controller has sent this broker's own registration, and then topics, if there are any.
+
+        A new controller sends brokers first. It never sends topics that are being deleted.
+        """
+        topics = await session.children(paths.BROKER_TOPICS)
+        await self._metadata_shows(lambda: self._metadata.is_alive(self._broker_id))
+        try:
+            async with asyncio.timeout(TOPICS_WAIT_S):
+                await self._metadata_shows(lambda: bool(self._metadata.topics) or not topics)
+        except TimeoutError:
+            log.info("the controller has sent no topic, though ZooKeeper has: %s", ", ".join(topics))
+        self._is_ready = True
+
+    async def _metadata_shows(self, condition: Callable[[], bool]) -> None:
+        shown = asyncio.Event()
+        unsubscribe = self._metadata.subscribe(lambda change: shown.set() if condition() else None)
+        try:
+            if not condition():
+                await _first_of(shown, self._stop)
+        finally:
+            unsubscribe()
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
