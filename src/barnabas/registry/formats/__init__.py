@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.registry.formats.avro import AvroSchema
+from barnabas.registry.formats.json_schema import JsonSchema
 from barnabas.registry.formats.limits import (
     CHARS_MAX,
     CHARS_WITH_REFERENCES_MAX,
-    DIFFERENCES_MAX,
     REFERENCES_MAX,
     SchemaError,
 )
 
 __all__ = ["ParsedSchema", "Reference", "SchemaError", "incompatibilities", "parse"]
+
+_FORMATS: dict[str, type[AvroSchema] | type[JsonSchema]] = {"AVRO": AvroSchema, "JSON": JsonSchema}
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ def parse(
     """
     references = references or {}
     _check_size(text, references)
-    if schema_type != "AVRO":
-        raise SchemaError(f"unknown schema type {schema_type}: it is AVRO, JSON or PROTOBUF")
+    if schema_type not in _FORMATS:
+        raise SchemaError(f"unknown schema type {schema_type}: it is one of {', '.join(_FORMATS)}")
     try:
-        schema = AvroSchema(text, references, as_new=as_new)
+        schema = _FORMATS[schema_type](text, references, as_new=as_new)
         schema.canonical().encode()
     except UnicodeEncodeError:
         raise SchemaError("the schema has half of a surrogate pair, which no UTF-8 text can hold") from None
@@ -61,16 +63,28 @@ def parse(
 
 
 def incompatibilities(
-    reader: ParsedSchema, writer: ParsedSchema, *, reader_name: str = "new", writer_name: str = "old"
+    reader: ParsedSchema,
+    writer: ParsedSchema,
+    *,
+    reader_name: str = "new",
+    writer_name: str = "old",
+    lenient: bool = False,
 ) -> list[str]:
     """Why data that was written with `writer` cannot be read with `reader`; empty if it can.
 
-    The texts are Confluent's verbose messages. They call the schemas by the names given.
+    The texts are Confluent's verbose messages. They call the schemas by the names given. `lenient` is a subject's
+    `compatibilityPolicy: LENIENT`, which only JSON Schemas know.
     """
     if reader.schema_type != writer.schema_type:
         return ["Incompatible because of different schema type"]
-    assert isinstance(reader, AvroSchema) and isinstance(writer, AvroSchema)
-    return reader.incompatibilities(writer, reader_name, writer_name)[:DIFFERENCES_MAX]
+    try:
+        if isinstance(reader, AvroSchema) and isinstance(writer, AvroSchema):
+            return reader.incompatibilities(writer, reader_name, writer_name)
+        if isinstance(reader, JsonSchema) and isinstance(writer, JsonSchema):
+            return reader.incompatibilities(writer, reader_name, writer_name, lenient=lenient)
+    except SchemaError as error:  # it costs too much, or a stored schema does not hold what it refers to
+        return [f"Unexpected exception during compatibility check: {error}"]
+    raise TypeError(f"{type(reader).__name__} and {type(writer).__name__} are not schemas that `parse` made")
 
 
 def _check_size(text: str, references: Mapping[str, str]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from barnabas.registry.formats import avro_compatibility, avro_text, avro_types
-from barnabas.registry.formats.limits import SchemaError
 
 
 class AvroSchema:
@@ -20,10 +19,7 @@ class AvroSchema:
         return avro_text.normalized(self._root, self._known)
 
     def incompatibilities(self, writer: "AvroSchema", reader_name: str, writer_name: str) -> list[str]:
-        try:
-            found = avro_compatibility.differences(self._root, writer._root)
-        except SchemaError as error:
-            return [f"Unexpected exception during compatibility check: {error}"]
+        found = avro_compatibility.differences(self._root, writer._root)
         return [difference.text(reader_name, writer_name) for difference in found]
 
     @cached_property

@@ -7,11 +7,12 @@ are Jackson's.
 import json
 import math
 import re
+from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
 from barnabas.registry.formats.limits import DEPTH_MAX, SchemaError
 
-Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
+Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
 
 #: A string or a comment that never ends is one token up to the end: nothing is read twice.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*.*?(?:\*/|\Z)|//[^\n]*|[\[{\]}]', re.DOTALL)
@@ -19,13 +20,16 @@ _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def loads(text: str, *, comments: bool = False) -> Json:
-    """The value of a JSON text. Of two equal keys the last counts, at the place of the first, as with Jackson."""
+def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
+    """The value of a JSON text. Of two equal keys the last counts, at the place of the first, as with Jackson.
+
+    With `decimals` a number with a point keeps all its digits, else it is a double.
+    """
     if comments:
         text = _without_comments(text)
     _check_depth(text)
     try:
-        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=Decimal if decimals else _finite)
     except SchemaError:
         raise
     except ValueError as error:  # also an integer of more digits than Python converts
@@ -92,6 +96,8 @@ def _write(value: Json, parts: list[str]) -> None:
         parts.append(str(value))
     elif isinstance(value, float):
         parts.append(java_double(value))
+    elif isinstance(value, Decimal):
+        parts.append(str(value))  # BigDecimal.toString writes the same
     elif isinstance(value, dict):
         opening = "{"
         for key, item in value.items():
