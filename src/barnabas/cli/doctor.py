@@ -1,13 +1,23 @@
 """`barnabas doctor`: what is wrong with settings or with a cluster, and what to do. It changes nothing."""
 
 import asyncio
+import shutil
 import sys
+import textwrap
+import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from barnabas.cli._doctor_finding import Finding, in_order, is_wrong
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, say, say_json
+from barnabas.client.config import ClientConfig
+from barnabas.core.times import utc
+from barnabas.doctor.finding import Finding, Severity, count, in_order, worst
+
+#: By the worst that was found. Notes alone are fine.
+EXIT = {None: 0, Severity.ERROR: 1, Severity.WARNING: 3}
+_INDENT = " " * 8
 
 
 def command(
@@ -18,33 +28,110 @@ def command(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
     json: Json = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, help="Look again and again; print what begins and what is over."),
+    ] = None,
 ) -> None:
-    """Check settings or a running cluster: what is wrong, and what to do.
+    """Check settings or a running cluster: what is wrong, since when, what it means for clients, what to do.
 
-    Give properties files, --bootstrap-server, or both. Exit status 1 when something is wrong; notes alone are not.
+    Give properties files, --bootstrap-server, or both. Exit status 0: nothing is wrong; 1: an error; 3: only warnings.
     """
-    findings: list[Finding] = []
-    brokers: int | None = None
     if not files and bootstrap_server is None and command_config is None:
         raise UsageError("nothing to check: name a properties file, or a cluster with --bootstrap-server")
+    config = None
     if bootstrap_server is not None or command_config is not None:
-        from barnabas.cli._doctor_cluster import check_cluster
-
-        found, brokers = asyncio.run(check_cluster(options(bootstrap_server, command_config)))
-        findings += found
-    if files:
-        from barnabas.cli._doctor_file import check_files
-
-        findings += check_files(files, brokers=brokers)
-    findings = in_order(findings)
-    wrong = is_wrong(findings)
+        config = options(bootstrap_server, command_config)
+    if watch is not None:
+        _watch(files or [], config, watch, as_json=json)
+    findings, brokers = _look(files or [], config)
+    severity = worst(findings)
     if json:
-        say_json({"ok": not wrong, "brokers": brokers, "findings": [finding.as_json() for finding in findings]})
+        say_json({"ok": severity is None, "brokers": brokers, "findings": [finding.as_json() for finding in findings]})
     else:
         for finding in findings:
-            say(str(finding))
-        if not wrong:
-            say("nothing is wrong" + (f" with these {brokers} brokers" if brokers else ""))
+            _show(finding)
+        if severity is None:
+            say("nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
     sys.stdout.flush()
-    if wrong:
-        raise typer.Exit(1)
+    if severity is not None:
+        raise typer.Exit(EXIT[severity])
+
+
+def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding], int | None]:
+    findings: list[Finding] = []
+    brokers: int | None = None
+    if config is not None:
+        from barnabas.doctor.cluster import check_cluster
+
+        report = asyncio.run(check_cluster(config))
+        findings, brokers = list(report.findings), report.brokers
+    if files:
+        from barnabas.doctor.files import check_files
+
+        findings += check_files(files, brokers=brokers)
+    return in_order(findings), brokers
+
+
+def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as_json: bool) -> None:
+    """Until Ctrl-C. What changes in a finding's words does not make it a new one."""
+    present: dict[tuple[str, str], Finding] | None = None
+    while True:
+        findings, brokers = _look(files, config)
+        now_ms = time.time_ns() // 1_000_000
+        seen = {(finding.check, finding.subject): finding for finding in findings}
+        before = present or {}
+        for key in before.keys() - seen.keys():
+            _tell_change("over", before[key], now_ms, as_json=as_json)
+        for key, finding in seen.items():
+            if key not in before or before[key].severity is not finding.severity:
+                _tell_change("begins", finding, now_ms, as_json=as_json)
+        if present is None and not as_json and worst(findings) is None:
+            say(f"{utc(now_ms)} nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
+        sys.stdout.flush()
+        present = seen
+        time.sleep(period_s)
+
+
+def _tell_change(what: str, finding: Finding, now_ms: int, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        say(json.dumps({"time": utc(now_ms), "change": what, **finding.as_json()}, ensure_ascii=False))
+    elif what == "over":
+        say(f"{utc(now_ms)} over: {finding.subject}: {finding.message}")
+    else:
+        say(utc(now_ms))
+        _show(finding)
+
+
+def _these(brokers: int | None) -> str:
+    return "this broker" if brokers == 1 else f"these {count(brokers or 0, 'broker')}"
+
+
+def _show(finding: Finding) -> None:
+    """What, then since when, what it means and what to do; within the terminal's width, if there is one."""
+    say(_wrapped(f"{finding.severity.upper():7} ", [f"{finding.subject}: {finding.message}"]))
+    parts = [
+        ("since", "" if finding.since_ms is None else utc(finding.since_ms)),
+        ("means", finding.means),
+        ("do", finding.advice),
+    ]
+    for name, text in parts:
+        if text:
+            say(_wrapped(f"{_INDENT}{name + ':':7}", [text]))
+
+
+def _wrapped(first: str, texts: Iterable[str]) -> str:
+    text = " ".join(texts)
+    if not sys.stdout.isatty():
+        return first + text
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

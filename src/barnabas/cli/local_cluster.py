@@ -328,13 +328,16 @@ class LocalCluster:
 
     def restart_zookeeper(self, *, kill: bool = False, away_s: float = 0) -> None:
         """The embedded ZooKeeper, on its data and port again: sessions live on."""
-        member = self._members[COORDINATOR]
         port = self.zookeeper_connect.rpartition(":")[2]
+        self.stop_zookeeper(kill=kill)
+        time.sleep(away_s)
+        self._start_zookeeper(port)
+
+    def stop_zookeeper(self, *, kill: bool = False) -> None:
+        member = self._members[COORDINATOR]
         self._signal(member, signal.SIGKILL if kill else signal.SIGTERM)
         if not self._wait_exit(member, STOP_TIMEOUT_S):
             raise ClusterFailed(f"ZooKeeper did not stop\n{_tail(member.log)}")
-        time.sleep(away_s)
-        self._start_zookeeper(port)
 
     def pause_zookeeper(self) -> None:
         self._signal(self._members[COORDINATOR], signal.SIGSTOP)

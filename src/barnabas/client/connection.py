@@ -14,7 +14,7 @@ import re
 import ssl
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar, cast, overload
 
@@ -91,6 +91,13 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         return self._failure is not None
+
+    @property
+    def peer_certificate(self) -> Mapping[str, object] | None:
+        """Of the broker, as `ssl` tells it, where the connection has TLS and checked it."""
+        if self._transport is None:
+            return None
+        return cast("Mapping[str, object] | None", self._transport.get_extra_info("peercert"))
 
     @property
     def in_flight(self) -> int:

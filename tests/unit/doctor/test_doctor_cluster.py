@@ -1,20 +1,26 @@
 """`barnabas doctor --bootstrap-server`: clusters that are ill, as the protocol shows them."""
 
 import asyncio
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from barnabas.cli._doctor_cluster import ClusterView, DirView, check_cluster, examine
-from barnabas.cli._doctor_finding import Finding, Severity
+import barnabas
 from barnabas.client.config import client_config
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.ids import TopicPartition
+from barnabas.doctor.checks import examine
+from barnabas.doctor.cluster import check_cluster
+from barnabas.doctor.finding import Finding, Severity
+from barnabas.doctor.view import BrokerView, ClusterView, DirView, TokenView, ZooKeeperView
 from barnabas.testing.cluster import Cluster as RealCluster
 
 GIB = 1 << 30
 BROKERS = {number: Broker(number, f"kafka{number}", 9092) for number in (1, 2, 3)}
 APIS = {0: (0, 12), 1: (0, 17)}
+HEALTHY = BrokerView(versions=APIS, log_dirs=(DirView("/data", "", 100 * GIB, 50 * GIB),), controller_id=1)
 
 
 def topic(
@@ -39,8 +45,7 @@ def healthy(*topics: TopicInfo) -> ClusterView:
     return ClusterView(
         image=image(*(topics or (topic(),))),
         now_ms=1_000_000,
-        versions=dict.fromkeys(BROKERS, APIS),
-        log_dirs=dict.fromkeys(BROKERS, (DirView("/data", "", 100 * GIB, 50 * GIB),)),
+        brokers=dict.fromkeys(BROKERS, HEALTHY),
         min_isr={"orders": 2},
     )
 
@@ -77,7 +82,7 @@ def test_missing_controller_is_an_error(controller: int) -> None:
 
 
 def test_versions_that_differ_name_who_has_which() -> None:
-    view = replace(healthy(), versions={1: APIS, 2: APIS, 3: {0: (0, 9)}})
+    view = replace(healthy(), brokers={**healthy().brokers, 3: replace(HEALTHY, versions={0: (0, 9)})})
     assert "1, 2 | 3" in found(view)["versions-differ"].message
 
 
@@ -115,7 +120,9 @@ def test_offline_and_nearly_full_and_short_lived_directories_are_told_apart() ->
         2: (DirView("/b", "", 100 * GIB, 2 * GIB),),
         3: (DirView("/tmp/c", "", -1, -1),),
     }
-    findings = found(replace(healthy(), log_dirs=directories))
+    findings = found(
+        replace(healthy(), brokers={broker: replace(HEALTHY, log_dirs=dirs) for broker, dirs in directories.items()})
+    )
     assert {check: finding.subject for check, finding in findings.items()} == {
         "log-dir-offline": "broker 1",
         "disk-nearly-full": "broker 2",
@@ -137,11 +144,12 @@ def test_question_without_an_answer_is_a_note() -> None:
 
 def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> None:
     """U6: a consumer hung, and nothing was wrong."""
-    view = replace(healthy(), internal_factors={"offsets.topic.replication.factor": 9})
+    factor = {"offsets.topic.replication.factor": "9"}
+    view = replace(healthy(), brokers=dict.fromkeys(BROKERS, replace(HEALTHY, settings=factor)))
     finding = found(view)["internal-topic-impossible"]
     assert finding.severity is Severity.ERROR
     assert "offsets.topic.replication.factor=9" in finding.message
-    assert "consumer groups wait" in finding.message
+    assert finding.means == "consumer groups wait"
     assert (
         found(replace(view, image=image(topic("__consumer_offsets")))).keys().isdisjoint({"internal-topic-impossible"})
     )
@@ -149,5 +157,66 @@ def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> 
 
 def test_internal_topics_of_one_broker_with_kafkas_default_factor_are_found_on_a_real_cluster() -> None:
     with RealCluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
-        findings, _ = asyncio.run(check_cluster(client_config(cluster.bootstrap)))
-    assert "internal-topic-impossible" in {finding.check for finding in findings}
+        report = asyncio.run(check_cluster(client_config(cluster.bootstrap)))
+    assert "internal-topic-impossible" in {finding.check for finding in report.findings}
+
+
+def seen_by(trouble: dict[int, str]) -> ClusterView:
+    brokers = {broker: replace(HEALTHY, zookeeper_trouble=trouble.get(broker, "")) for broker in BROKERS}
+    return replace(healthy(), brokers=brokers, zookeeper=ZooKeeperView("zk:2181"))
+
+
+def test_zookeeper_that_no_broker_reaches_is_an_error_and_one_cut_off_broker_is_named() -> None:
+    assert "no broker reaches it" in found(seen_by(dict.fromkeys(BROKERS, "gone")))["zookeeper-unreachable"].message
+    assert "brokers 2 cannot reach it" in found(seen_by({2: "gone"}))["zookeeper-unreachable"].message
+
+
+def test_zookeeper_that_only_we_cannot_reach_is_a_note() -> None:
+    told = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
+    view = replace(healthy(), brokers=told, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))
+    assert found(view)["zookeeper-not-asked"].severity is Severity.NOTE
+    unasked = replace(view, brokers=healthy().brokers)
+    assert found(unasked)["zookeeper-not-asked"].severity is Severity.WARNING
+
+
+def test_registrations_are_held_beside_the_metadata() -> None:
+    registered = {1: ("PLAINTEXT://kafka1:9092",), 2: ("PLAINTEXT://elsewhere:9092",), 8: ("PLAINTEXT://kafka8:9092",)}
+    findings = found(replace(healthy(), zookeeper=ZooKeeperView("zk:2181", registrations=registered, controller_id=1)))
+    assert {check: finding.subject for check, finding in findings.items()} == {
+        "broker-not-registered": "broker 3",
+        "broker-not-in-metadata": "broker 8",
+        "registration-differs": "broker 2",
+    }
+
+
+def test_brokers_that_name_another_controller_are_told_of() -> None:
+    brokers = {**healthy().brokers, 3: replace(HEALTHY, controller_id=2)}
+    assert "broker 3: 2" in found(replace(healthy(), brokers=brokers))["controller-disputed"].message
+
+
+def test_token_is_told_of_in_the_last_tenth_of_its_life() -> None:
+    fresh = TokenView("t", "User:a", issued_ms=999_000, ends_ms=1_600_000, max_ms=9_000_000)
+    assert found(replace(healthy(), tokens=(fresh,))) == {}
+    late = replace(fresh, issued_ms=0, ends_ms=1_050_000)
+    assert "renew it" in found(replace(healthy(), tokens=(late,)))["token-ends"].advice
+    assert "make a new one" in found(replace(healthy(), tokens=(replace(late, max_ms=1_050_000),)))["token-ends"].advice
+
+
+def test_every_error_and_warning_says_what_it_means_for_clients() -> None:
+    view = replace(
+        seen_by({1: "gone"}),
+        image=image(topic(leader=-1, isr=(1,)), topic("t", isr=(1,), replicas=(1, 2)), controller=9),
+        min_isr={"t": 3},
+        unreachable={2: "no"},
+    )
+    findings = [each for each in examine(view) if each.severity is not Severity.NOTE]
+    assert len(findings) > 4
+    assert [each.check for each in findings if not each.means] == []
+
+
+def test_the_documentation_names_every_check_and_no_other() -> None:
+    root = Path(barnabas.__file__).parents[2]
+    code = "".join(path.read_text() for path in (root / "src/barnabas/doctor").rglob("*.py") if path.name != "files.py")
+    in_code = set(re.findall(r'Severity\.\w+,\s+"([a-z-]+)"', code))
+    section = (root / "docs/tools.md").read_text().partition("## doctor")[2].partition("\n## ")[0]
+    assert in_code and in_code == set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", section))

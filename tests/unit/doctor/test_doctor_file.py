@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from barnabas.cli._doctor_file import (
+from barnabas.cli.main import app
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.doctor.files import (
     HostFacts,
     LogDirFacts,
     examine,
@@ -17,9 +19,7 @@ from barnabas.cli._doctor_file import (
     short_lived,
     zookeeper_hosts,
 )
-from barnabas.cli._doctor_finding import Finding, Severity, in_order, some
-from barnabas.cli.main import app
-from barnabas.core.config.broker import BrokerConfig
+from barnabas.doctor.finding import Finding, Severity, in_order, some
 
 GIB = 1 << 30
 HEALTHY = HostFacts(log_dirs=(LogDirFacts("/data/kafka", writable=True, total_bytes=100 * GIB, free_bytes=50 * GIB),))

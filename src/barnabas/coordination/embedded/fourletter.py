@@ -208,6 +208,7 @@ def _mntr(service: "Service") -> str:
     import resource
 
     stats, tree = service.stats, service.machine.tree
+    room = os.statvfs(service.store.folder)
     watch_count = tree.data_watches.watch_count + tree.child_watches.watch_count
     values = {
         "version": VERSION,
@@ -229,6 +230,9 @@ def _mntr(service: "Service") -> str:
         "open_file_descriptor_count": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
         "max_file_descriptor_count": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "fsync_count": service.commit.flush_count,
+        # Not one of Apache's: `barnabas doctor` warns before the log cannot be written any more.
+        "data_dir_total_bytes": room.f_blocks * room.f_frsize,
+        "data_dir_usable_bytes": room.f_bavail * room.f_frsize,
     }
     return _lines(*(f"zk_{name}\t{value}" for name, value in values.items()))
 

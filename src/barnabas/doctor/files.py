@@ -11,21 +11,16 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from barnabas.cli._doctor_finding import Finding, Severity, some
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.config.usage import Notices
 from barnabas.core.errors import ConfigError
+from barnabas.doctor.finding import Finding, Severity, some
+from barnabas.doctor.room import is_loopback, nearly_full, room, short_lived
 
-#: Trees that a reboot or a nightly job empties.
-SHORT_LIVED: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-#: A disk with less room than either is nearly full.
-FREE_SHARE_MIN: Final = 0.05
-FREE_BYTES_MIN: Final = 1 << 30
 #: Files that a broker has open besides those of its logs: sockets of clients, mostly.
 FILES_BESIDES_LOGS: Final = 1024
 #: What a new partition opens: its segment and two indexes.
@@ -92,7 +87,7 @@ def _look_at_dir(path: str) -> LogDirFacts:
     existing = Path(path).absolute()
     while not existing.exists():
         existing = existing.parent
-    room = shutil.disk_usage(existing)
+    usage = shutil.disk_usage(existing)
     partitions = files = 0
     if Path(path).is_dir():
         folders = [entry for entry in os.scandir(path) if entry.is_dir() and _PARTITION_FOLDER.fullmatch(entry.name)]
@@ -101,8 +96,8 @@ def _look_at_dir(path: str) -> LogDirFacts:
     return LogDirFacts(
         path=path,
         writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
-        total_bytes=room.total,
-        free_bytes=room.free,
+        total_bytes=usage.total,
+        free_bytes=usage.free,
         partitions=partitions,
         files=files,
     )
@@ -218,18 +213,6 @@ def _directories(file: str, facts: HostFacts) -> list[Finding]:
     return findings
 
 
-def short_lived(path: str) -> bool:
-    return any(path == tree or path.startswith(tree + "/") for tree in SHORT_LIVED)
-
-
-def nearly_full(total_bytes: int, free_bytes: int) -> bool:
-    return total_bytes > 0 and (free_bytes < total_bytes * FREE_SHARE_MIN or free_bytes < FREE_BYTES_MIN)
-
-
-def room(total_bytes: int, free_bytes: int) -> str:
-    return f"{free_bytes / (1 << 30):.1f} GiB ({100 * free_bytes / total_bytes:.0f} %) left"
-
-
 def _open_files(file: str, facts: HostFacts) -> list[Finding]:
     partitions = sum(each.partitions for each in facts.log_dirs)
     files = max(sum(each.files for each in facts.log_dirs), partitions * FILES_PER_PARTITION)
@@ -313,13 +296,6 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
         severity = Severity.ERROR if len(reasons) == len(hosts) else Severity.WARNING
         findings.append(Finding(severity, "zookeeper-unreachable", file, message, advice))
     return findings
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "localhost.localdomain")
 
 
 def check_files(paths: Sequence[str], *, brokers: int | None) -> list[Finding]:

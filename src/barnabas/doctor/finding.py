@@ -1,8 +1,10 @@
-"""A finding of `barnabas doctor`: one line, with what to do."""
+"""A finding of the doctor: what is wrong, since when, what it means for clients, and what to do. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from barnabas.core.times import utc
 
 
 class Severity(StrEnum):
@@ -23,16 +25,23 @@ class Finding:
     message: str
     #: What to do next.
     advice: str
+    #: What clients notice; empty where they notice nothing.
+    means: str = ""
+    #: When it began, where that is known.
+    since_ms: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.severity.upper():7} {self.subject}: {self.message}; {self.advice}"
+        since = "" if self.since_ms is None else f", since {utc(self.since_ms)}"
+        return f"{self.severity.upper():7} {self.subject}: {self.message}{since}; {self.advice}"
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str | None]:
         return {
             "severity": str(self.severity),
             "check": self.check,
             "subject": self.subject,
             "message": self.message,
+            "since": None if self.since_ms is None else utc(self.since_ms),
+            "means": self.means,
             "advice": self.advice,
         }
 
@@ -43,8 +52,10 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda finding: rank.index(finding.severity))
 
 
-def is_wrong(findings: Iterable[Finding]) -> bool:
-    return any(finding.severity is not Severity.NOTE for finding in findings)
+def worst(findings: Iterable[Finding]) -> Severity | None:
+    """The severity of the worst that is wrong; None where nothing is."""
+    found = {finding.severity for finding in findings} - {Severity.NOTE}
+    return next((severity for severity in Severity if severity in found), None)
 
 
 def some(names: Iterable[object], limit: int = 5) -> str:
@@ -52,3 +63,8 @@ def some(names: Iterable[object], limit: int = 5) -> str:
     every = [str(name) for name in names]
     shown = ", ".join(every[:limit])
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 broker`, `2 brokers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,44 @@
+"""`check_cluster`: one look at a cluster, and what is wrong with it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientError
+from barnabas.doctor.checks import examine
+from barnabas.doctor.finding import Finding, Severity, in_order
+from barnabas.doctor.look import Looker
+from barnabas.doctor.view import Limits
+
+#: A doctor does not wait as long as a client would.
+TIMEOUT_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    #: The worst first.
+    findings: tuple[Finding, ...]
+    #: How many the cluster has; None where none answered.
+    brokers: int | None
+
+
+async def check_cluster(config: ClientConfig, limits: Limits | None = None) -> Report:
+    patient = dataclasses.replace(
+        config,
+        connect_timeout_ms=min(config.connect_timeout_ms, TIMEOUT_MS),
+        request_timeout_ms=min(config.request_timeout_ms, TIMEOUT_MS),
+        api_timeout_ms=min(config.api_timeout_ms, 2 * TIMEOUT_MS),
+    )
+    async with Cluster(patient) as cluster:
+        try:
+            image = await cluster.refresh(None)
+        except ClientError as error:
+            where = ",".join(f"{host}:{port}" for host, port in config.bootstrap)
+            advice = "start the brokers, or correct --bootstrap-server"
+            means = "clients that are given this address cannot connect"
+            finding = Finding(Severity.ERROR, "bootstrap-unreachable", where, str(error), advice, means)
+            return Report((finding,), None)
+        view = await Looker(cluster, image, limits or Limits()).look()
+        return Report(tuple(in_order(examine(view))), len(image.brokers))

@@ -1,0 +1,29 @@
+"""Disks and addresses: what both the settings' and the cluster's checks ask. Pure."""
+
+from ipaddress import ip_address
+from typing import Final
+
+#: Trees that a reboot or a nightly job empties.
+SHORT_LIVED: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+#: A disk with less room than either is nearly full.
+FREE_SHARE_MIN: Final = 0.05
+FREE_BYTES_MIN: Final = 1 << 30
+
+
+def short_lived(path: str) -> bool:
+    return any(path == tree or path.startswith(tree + "/") for tree in SHORT_LIVED)
+
+
+def nearly_full(total_bytes: int, free_bytes: int, share_min: float = FREE_SHARE_MIN) -> bool:
+    return total_bytes > 0 and (free_bytes < total_bytes * share_min or free_bytes < FREE_BYTES_MIN)
+
+
+def room(total_bytes: int, free_bytes: int) -> str:
+    return f"{free_bytes / (1 << 30):.1f} GiB ({100 * free_bytes / total_bytes:.0f} %) left"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "localhost.localdomain")

@@ -1,0 +1,180 @@
+"""Each finding of the doctor, caused on a real cluster."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from typer.testing import CliRunner
+
+from barnabas.cli.main import app
+from barnabas.client.admin.partitions import delete_records
+from barnabas.client.admin.tokens import create_token
+from barnabas.client.cluster import Cluster as Client
+from barnabas.client.config import ClientConfig, client_config
+from barnabas.coordination import paths
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.core.ids import TopicPartition as Partition
+from barnabas.doctor.cluster import check_cluster
+from barnabas.doctor.finding import Finding, Severity
+from barnabas.doctor.view import DAY_MS, Limits
+from barnabas.testing import Cluster, wait_until
+
+
+def findings(config: str | ClientConfig, limits: Limits | None = None) -> dict[str, Finding]:
+    """By check. Where one is there several times, the first."""
+    settings = client_config(config) if isinstance(config, str) else config
+    found: dict[str, Finding] = {}
+    for finding in asyncio.run(check_cluster(settings, limits)).findings:
+        found.setdefault(finding.check, finding)
+    return found
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Cluster]:
+    """Three brokers that do not agree, with settings that do nothing."""
+    own = {2: {"num.partitions": "5"}}
+    config = {"num.io.threads": "9", "nmu.partitions": "3"}
+    with Cluster(brokers=3, config=config, broker_config=own) as cluster:
+        cluster.create_topic("orders", partitions=1, replication_factor=3)
+        yield cluster
+
+
+def produce(cluster: Cluster, topic: str, number: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for each in range(number):
+        producer.produce(topic, str(each))
+    assert producer.flush(60) == 0
+
+
+def commit(cluster: Cluster, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def test_settings_that_differ_or_do_nothing_are_told_of(patient: Cluster) -> None:
+    found = findings(patient.bootstrap)
+    assert found["settings-differ"].message == "num.partitions differs: 1 on 1, 3; 5 on 2"
+    assert found["setting-without-effect"].subject == "brokers 1, 2, 3"
+    assert "num.io.threads" in found["setting-without-effect"].message
+    assert "did you mean num.partitions?" in found["setting-unknown"].message
+    assert found["log-dirs-in-tmp"].subject == "brokers 1, 2, 3"
+
+
+def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) -> None:
+    found = findings(patient.bootstrap, Limits(disk_share=1.0, zookeeper_ms=0))
+    assert found["disk-nearly-full"].subject == "broker 1"
+    assert "GiB" in found["zookeeper-disk-nearly-full"].message
+    assert "answers brokers 1, 2, 3 after" in found["zookeeper-slow"].message
+
+
+def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> None:
+    patient.create_topic("deleted", partitions=1, replication_factor=1)
+    produce(patient, "deleted", 20)
+
+    async def delete() -> None:
+        async with Client(client_config(patient.bootstrap)) as client:
+            await delete_records(client, {Partition("deleted", 0): 10})
+
+    asyncio.run(delete())
+    commit(patient, "late", "deleted", 3)
+    commit(patient, "near", "deleted", 10)
+    commit(patient, "fine", "deleted", 19)
+    found = findings(patient.bootstrap)
+    assert found["group-lost-records"].subject == "group late"
+    assert found["group-lost-records"].message == "7 records were deleted before it read them: deleted-0"
+    assert found["group-lag-near-retention"].subject == "group near"
+
+
+def test_transaction_past_its_time_is_told_of_with_its_beginning(patient: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": patient.bootstrap, "transactional.id": "slow"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("orders", b"x")
+    assert producer.flush(60) == 0
+    try:
+        patience_ms = 60_000 + 1  # librdkafka's time-out
+        stuck = findings(patient.bootstrap, Limits(transaction_late_ms=-patience_ms))["transaction-stuck"]
+        assert stuck.subject == "transaction slow" and "orders-0" in stuck.message
+        assert stuck.since_ms is not None and abs(stuck.since_ms - time.time() * 1000) < 600_000
+    finally:
+        producer.abort_transaction(60)
+
+
+def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None:
+    settings = {"bootstrap.servers": patient.bootstrap, "group.id": "restless", "log_level": 0}
+    first = Consumer(settings)
+    first.subscribe(["orders"])
+    while not first.assignment():
+        first.poll(0.1)
+    second = Consumer(settings)
+    second.subscribe(["orders"])  # it joins in the background; the first does not poll, so it does not rejoin
+    limits = Limits(group_gap_s=0.1)
+    try:
+        wait_until(lambda: "group-rebalancing" in findings(patient.bootstrap, limits), 60)
+        assert findings(patient.bootstrap, limits)["group-rebalancing"].subject == "group restless"
+    finally:
+        done = [first, second]
+        while done:
+            for consumer in done:
+                consumer.poll(0.05)  # a rebalance under way needs both to end
+            with contextlib.suppress(RuntimeError):
+                done.pop().close()
+
+
+def test_certificates_and_tokens_that_end_are_told_of() -> None:
+    config = {"delegation.token.secret.key": "s3cret", "delegation.token.expiry.time.ms": "600000"}
+    with Cluster(brokers=1, secure=True, config=config) as cluster:
+        settings = client_config(settings=cluster.client_settings("admin"))
+
+        async def make() -> None:
+            async with Client(settings) as client:
+                await create_token(client)
+
+        asyncio.run(make())
+        found = findings(settings, Limits(certificate_ms=100_000 * DAY_MS, token_share=2))
+        assert found["certificate-ends"].subject == "broker 1"
+        assert "User:admin" in found["token-ends"].subject
+        # What a secured ZooKeeper hides from strangers is a note.
+        assert found["zookeeper-not-asked"].severity is Severity.NOTE
+
+
+def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
+    with Cluster(brokers=3, config={"zookeeper.session.timeout.ms": "60000"}) as cluster:
+        controller = cluster.controller()
+        first, second = (broker for broker in cluster.broker_ids if broker != controller)
+        # The controller can tell nobody what it sees in ZooKeeper.
+        cluster.cut_off(controller)
+        asyncio.run(meddle(cluster.zookeeper_connect, gone=first, moved=second, new=9))
+        config = client_config(cluster.address(second), {"socket.connection.setup.timeout.ms": "500"})
+        found = findings(config)
+        assert found["broker-not-registered"].subject == f"broker {first}"
+        assert found["registration-differs"].subject == f"broker {second}"
+        assert found["broker-not-in-metadata"].subject == "broker 9"
+
+        cluster.stop_zookeeper(kill=True)
+        result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", cluster.address(second)])
+        assert result.exit_code == 1
+        [first_line, means, do, *_] = result.stdout.splitlines()
+        assert first_line.startswith(f"ERROR   ZooKeeper at {cluster.zookeeper_connect}: no broker reaches it: ")
+        assert "has not answered since 20" in first_line
+        assert means.startswith("        means: clients of live leaders go on; no leader is elected")
+        assert do.startswith("        do:    start ZooKeeper")
+
+
+async def meddle(connect: str, *, gone: int, moved: int, new: int) -> None:
+    """What only faults or people do to registrations."""
+    session = ZooKeeperSession(SessionConfig(connect))
+    await session.start()
+    try:
+        elsewhere = (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1),)
+        await session.delete(paths.broker_id(gone))
+        await session.set(paths.broker_id(moved), BrokerRegistration(moved, elsewhere).encode())
+        await session.create(paths.broker_id(new), BrokerRegistration(new, elsewhere).encode())
+    finally:
+        await session.stop()
