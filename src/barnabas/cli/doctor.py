@@ -1,6 +1,7 @@
 """`barnabas doctor`: what is wrong with settings or with a cluster, and what to do. It changes nothing."""
 
 import asyncio
+import logging
 import shutil
 import sys
 import textwrap
@@ -39,6 +40,7 @@ def command(
     """
     if not files and bootstrap_server is None and command_config is None:
         raise UsageError("nothing to check: name a properties file, or a cluster with --bootstrap-server")
+    logging.getLogger("barnabas").addHandler(logging.NullHandler())  # findings say it all
     config = None
     if bootstrap_server is not None or command_config is not None:
         config = options(bootstrap_server, command_config)

@@ -28,12 +28,13 @@ from barnabas.server.connection import Connection
 from barnabas.server.large import LARGE_FRAME_BYTES, SLICE_ELEMENTS
 from barnabas.server.ranges import Part
 from barnabas.server.request_quota import RequestQuota
-from barnabas.server.zookeeper_gate import NEEDS_ZOOKEEPER, ZooKeeperGate
+from barnabas.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, ZooKeeperGate
 
 log = logging.getLogger(__name__)
 
 #: What a client is told of a bug. The rest is for the operator, in the log.
 BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
+ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
 #: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
 HandlerResult = ApiMessage | Awaitable[ApiMessage] | None
 
@@ -296,7 +297,7 @@ class Pipeline:
         self._running += 1
         if call.meter is not None:
             result = call.meter.measured(call, result)
-        if self.zookeeper is not None and call.api.api_key in NEEDS_ZOOKEEPER:
+        if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:
             self.zookeeper.begin(call, request)
         is_large = shape is not None
         self._spawn(self._finish(call, request, result, is_large=is_large), name=f"request {call.api.name}")

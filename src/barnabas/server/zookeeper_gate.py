@@ -39,6 +39,10 @@ NEEDS_ZOOKEEPER: Final = frozenset(
         "ElectLeaders",
     )
 )
+#: What may need it, by what is asked for: begun all the same, and refused where it does not end at once.
+MAY_NEED_ZOOKEEPER: Final = frozenset({api_named("DescribeConfigs").key})
+#: How long these may take while ZooKeeper is away.
+GRACE_S: Final = 0.5
 
 Refuse = Callable[[Call, ApiMessage | None, Exception], None]
 
@@ -60,12 +64,15 @@ class ZooKeeperGate:
         self._on_closed = on_closed
         self._refuse = refuse
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._waiting: dict[Call, ApiMessage | None] = {}
         session.on_state(self._state_changed)
 
     def begin(self, call: Call, request: ApiMessage | None) -> None:
         """A request that needs ZooKeeper is under way."""
         self._waiting[call] = request
+        if self._is_closed:
+            self._timers.call_later(GRACE_S, self._refuse_if_waiting, call)
 
     def end(self, call: Call) -> None:
         self._waiting.pop(call, None)
@@ -84,12 +91,18 @@ class ZooKeeperGate:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+            self._is_closed = False
             self._on_closed(frozenset())
         elif self._timer is None:
             self._timer = self._timers.call_later(PATIENCE_S, self._close)
 
     def _close(self) -> None:
+        self._is_closed = True
         self._on_closed(NEEDS_ZOOKEEPER)
-        waiting, self._waiting = self._waiting, {}
-        for call, request in waiting.items():
-            self._refuse(call, request, ConnectionLost(f"{self._since()}; the change may still be made"))
+        for call in list(self._waiting):
+            self._refuse_if_waiting(call)
+
+    def _refuse_if_waiting(self, call: Call) -> None:
+        if call in self._waiting and self._is_closed:
+            request = self._waiting.pop(call)
+            self._refuse(call, request, ConnectionLost(f"{self._since()}; what was asked for may still be done"))

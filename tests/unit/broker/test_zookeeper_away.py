@@ -14,7 +14,13 @@ from barnabas.broker import Broker
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.core.errors import ErrorCode
+from barnabas.core.words import ConfigResourceType
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from barnabas.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -38,6 +44,12 @@ async def create(broker: Broker, topic: str) -> tuple[ErrorCode, str | None]:
     return ErrorCode(result.error_code), result.error_message
 
 
+async def describe(broker: Broker, kind: ConfigResourceType, name: str) -> ErrorCode:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    answer = await ask(broker, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, version=4)
+    return ErrorCode(answer.results[0].error_code)
+
+
 def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_served_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,16 +60,19 @@ def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_served_aga
         await ensemble.server.start()
         async with live_broker(ensemble, tmp_path / "log") as broker:
             address = ensemble.server.connect_string
+            assert (await create(broker, "known"))[0] is ErrorCode.NONE
             await ensemble.server.stop()
             code, message = await create(broker, "caught-by-it")
             assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None
             assert f"ZooKeeper cannot be reached: {address} has not answered since 20" in message
-            assert "may still be made" in message
+            assert "may still be done" in message
             code, message = await create(broker, "later")
             assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None and "nothing was changed" in message
             read = DescribeUserScramCredentialsRequest(users=None)
             refused = await ask(broker, read, DescribeUserScramCredentialsResponse, version=0)
             assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert await describe(broker, ConfigResourceType.TOPIC, "known") is ErrorCode.REQUEST_TIMED_OUT
+            assert await describe(broker, ConfigResourceType.BROKER, "1") is ErrorCode.NONE
 
             back = EmbeddedZooKeeper(
                 tmp_path / "zookeeper",
