@@ -12,7 +12,8 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.client.group import GroupConfig, GroupConsumer
+from barnabas.client.group import GroupConsumer
+from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

@@ -15,7 +15,8 @@ from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.client.group import GroupConfig, GroupConsumer
+from barnabas.client.group import GroupConsumer
+from barnabas.client.membership import GroupConfig
 from barnabas.client.settings import consumer_config, group_config
 
 _MB: Final = 1024 * 1024

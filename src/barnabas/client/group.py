@@ -1,26 +1,21 @@
-"""A member of a consumer group: the classic protocol (JoinGroup, SyncGroup, Heartbeat) with the range assignor.
+"""A member of a consumer group, with the range assignor.
 
-`assign_range` is pure. `GroupMember` joins, beats, commits and leaves; `GroupConsumer` puts a `Consumer` on top, resumes from
-what was committed, and commits as it goes. Owner: the event loop.
+`assign_range` is pure. `GroupConsumer` puts a `Consumer` on top of a `GroupMember`, resumes from what was committed, and
+commits as it goes. Owner: the event loop.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from barnabas.client.admin.groups import (
-    CommittedOffset,
-    commit_offsets,
-    committed_offsets,
-    decode_assignment,
-)
+from barnabas.client.admin.groups import committed_offsets, decode_assignment
 from barnabas.client.cluster import Cluster
 from barnabas.client.consumer import Consumer
-from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded, check, error_code
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig, Fetched
+from barnabas.client.membership import REJOIN, GroupConfig, GroupMember
 from barnabas.client.subscription import Subscription
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -28,15 +23,6 @@ from barnabas.protocol import codec
 from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from barnabas.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
 from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from barnabas.protocol.messages.join_group import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-)
-from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +34,6 @@ _ASSIGNMENT_VERSION = 1
 _LEAVE_S: Final = 5.0
 #: A look at the metadata that is under way is waited for beside the fetches.
 _LOOK_AGAIN_S: Final = 0.5
-
-#: The coordinator has forgotten this member, or its generation: join again.
-_REJOIN = frozenset(
-    {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-    }
-)
 
 
 def assign_range(
@@ -77,191 +54,29 @@ def assign_range(
     return assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    group_id: str
-    session_timeout_ms: int = 45_000
-    rebalance_timeout_ms: int = 300_000
-    heartbeat_interval_ms: int = 3_000
-    auto_commit_interval_ms: int = 5_000
-    enable_auto_commit: bool = True
-    group_instance_id: str | None = None
+class RangeProtocol:
+    """Consumers share out the partitions of their topics. `topics` is what this member subscribes to when it joins."""
 
+    type = "consumer"
+    name = "range"
 
-class GroupMember:
-    """`join` as often as `rejoin_needed` says so; between, heartbeats run by themselves."""
-
-    def __init__(self, cluster: Cluster, config: GroupConfig, *, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called when the coordinator has said that the member must join again."""
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._config = config
-        self._changed = changed
-        #: It gives the partitions out.
-        self.is_leader = False
-        self.member_id = ""
-        self.generation = -1
-        self.rejoin_needed = True
-        self._beat: asyncio.Task[None] | None = None
+        self.topics: Collection[str] = ()
 
-    async def join(self, topics: Collection[str]) -> tuple[TopicPartition, ...]:
-        """Take part in a rebalance; what this member owns after it."""
-        await self._stop_beat()
-        while True:
-            joined = await self._join(topics)
-            try:
-                assignment = await self._sync(joined)
-            except BrokerRefused as refused:
-                if refused.code not in _REJOIN:
-                    raise
-                self._forget(refused.code)
-                continue
-            self.rejoin_needed = False
-            self._beat = asyncio.create_task(self._heartbeats(), name=f"heartbeat-{self._config.group_id}")
-            return assignment
+    def metadata(self) -> bytes:
+        return codec.encode_versioned(ConsumerProtocolSubscription(topics=sorted(self.topics)), _SUBSCRIPTION_VERSION)
 
-    async def _join(self, topics: Collection[str]) -> JoinGroupResponse:
-        subscription = codec.encode_versioned(
-            ConsumerProtocolSubscription(topics=sorted(topics)), _SUBSCRIPTION_VERSION
-        )
-        config = self._config
-        while True:
-            response = await self._cluster.ask_coordinator(
-                config.group_id,
-                JoinGroupRequest(
-                    group_id=config.group_id,
-                    session_timeout_ms=config.session_timeout_ms,
-                    rebalance_timeout_ms=config.rebalance_timeout_ms,
-                    member_id=self.member_id,
-                    group_instance_id=config.group_instance_id,
-                    protocol_type="consumer",
-                    protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
-                ),
-                JoinGroupResponse,
-                error_of=lambda answer: answer.error_code,
-                # The answer comes when all members have joined.
-                timeout_ms=config.rebalance_timeout_ms + 5_000,
-            )
-            code = error_code(response.error_code)
-            if code is ErrorCode.MEMBER_ID_REQUIRED:
-                self.member_id = response.member_id
-            elif code in _REJOIN:
-                self._forget(code)
-            else:
-                check(code)
-                self.member_id, self.generation = response.member_id, response.generation_id
-                self.is_leader = response.leader == response.member_id
-                return response
-
-    async def _sync(self, joined: JoinGroupResponse) -> tuple[TopicPartition, ...]:
-        assignments: list[SyncGroupRequestAssignment] = []
-        if joined.leader == joined.member_id and not joined.skip_assignment:
-            assignments = await self._assign(joined.members)
-        response = await self._cluster.ask_coordinator(
-            self._config.group_id,
-            SyncGroupRequest(
-                group_id=self._config.group_id,
-                generation_id=self.generation,
-                member_id=self.member_id,
-                group_instance_id=self._config.group_instance_id,
-                protocol_type="consumer",
-                protocol_name="range",
-                assignments=assignments,
-            ),
-            SyncGroupResponse,
-            error_of=lambda answer: answer.error_code,
-            timeout_ms=self._config.rebalance_timeout_ms + 5_000,
-        )
-        check(response.error_code)
-        return decode_assignment(response.assignment)
-
-    async def _assign(self, members: Sequence[JoinGroupResponseMember]) -> list[SyncGroupRequestAssignment]:
-        """Only the leader of the group does this."""
+    async def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         subscriptions = {
-            member.member_id: codec.decode_versioned(
-                ConsumerProtocolSubscription, bytes(member.metadata), newest_known=True
-            )[0].topics
-            for member in members
+            member: codec.decode_versioned(ConsumerProtocolSubscription, metadata, newest_known=True)[0].topics
+            for member, metadata in members.items()
         }
         topics = {topic for wanted in subscriptions.values() for topic in wanted}
         known = await self._cluster.topics(sorted(topics))
         counts = {name: len(info.partitions) for name, info in known.items() if info.error is ErrorCode.NONE}
         plan = assign_range(subscriptions, counts)
-        return [
-            SyncGroupRequestAssignment(member_id=member, assignment=_encode_assignment(partitions))
-            for member, partitions in plan.items()
-        ]
-
-    async def _heartbeats(self) -> None:
-        config = self._config
-        while True:
-            await asyncio.sleep(config.heartbeat_interval_ms / 1000)
-            try:
-                response = await self._cluster.ask_coordinator(
-                    config.group_id,
-                    HeartbeatRequest(
-                        group_id=config.group_id,
-                        generation_id=self.generation,
-                        member_id=self.member_id,
-                        group_instance_id=config.group_instance_id,
-                    ),
-                    HeartbeatResponse,
-                    error_of=lambda answer: answer.error_code,
-                )
-            except ClientError:
-                # The coordinator is out of reach for longer than a session lasts: whatever it knew of us is gone.
-                self.rejoin_needed = True
-                self._changed()
-                return
-            if response.error_code:
-                self._forget(error_code(response.error_code))
-                return
-
-    def _forget(self, code: ErrorCode) -> None:
-        self.rejoin_needed = True
-        if code is not ErrorCode.REBALANCE_IN_PROGRESS:
-            self.generation = -1  # the group has moved on: nothing can be committed in the name of what was
-        if code is ErrorCode.UNKNOWN_MEMBER_ID:
-            self.member_id = ""
-        self._changed()
-
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises where the group has moved on without this member."""
-        entries = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
-        outcome = await commit_offsets(
-            self._cluster,
-            self._config.group_id,
-            entries,
-            generation=self.generation,
-            member_id=self.member_id,
-            instance_id=self._config.group_instance_id,
-        )
-        for partition, code in outcome.items():
-            if code in _REJOIN:
-                self._forget(code)
-            check(code, f"commit of {partition}")
-
-    async def leave(self) -> None:
-        """A member with an instance id stays: it is expected back (KIP-345)."""
-        await self._stop_beat()
-        if not self.member_id or self._config.group_instance_id is not None:
-            return
-        await self._cluster.ask_coordinator(
-            self._config.group_id,
-            LeaveGroupRequest(
-                group_id=self._config.group_id,
-                member_id=self.member_id,
-                members=[MemberIdentity(member_id=self.member_id)],
-            ),
-            LeaveGroupResponse,
-            error_of=lambda answer: answer.error_code,
-        )
-        self.member_id = ""
-
-    async def _stop_beat(self) -> None:
-        beat, self._beat = self._beat, None
-        if beat is not None:
-            beat.cancel()
-            await asyncio.gather(beat, return_exceptions=True)
+        return {member: _encode_assignment(partitions) for member, partitions in plan.items()}
 
 
 def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
@@ -296,7 +111,8 @@ class GroupConsumer:
         self._group = group
         self._subscription = Subscription(cluster, topics, matching)
         self.consumer = Consumer(cluster, config or ConsumerConfig())
-        self.member = GroupMember(cluster, group, changed=self.consumer.wake)
+        self._protocol = RangeProtocol(cluster)
+        self.member = GroupMember(cluster, group, self._protocol, changed=self.consumer.wake)
         self._committed: dict[TopicPartition, int] = {}
         #: The next offset of each partition whose records were handed out.
         self._consumed: dict[TopicPartition, int] = {}
@@ -386,7 +202,7 @@ class GroupConsumer:
         try:
             await self.commit()
         except BrokerRefused as refused:
-            if refused.code not in _REJOIN:
+            if refused.code not in REJOIN:
                 raise
         except DeadlineExceeded:
             return  # the coordinator is out of reach; the next commit says it all
@@ -404,7 +220,8 @@ class GroupConsumer:
         """However long it takes, as the Java client: who waits for records says for how long."""
         while True:
             try:
-                return await self.member.join(self._subscription.topics)
+                self._protocol.topics = self._subscription.topics
+                return decode_assignment(await self.member.join())
             except DeadlineExceeded as error:
                 log.warning("group %s cannot be joined yet: %s", self._group.group_id, error)
 

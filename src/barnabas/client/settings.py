@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.client.group import GroupConfig
+from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import ProducerConfig
 from barnabas.client.sending import ACKS_ALL
 from barnabas.core.errors import ConfigError

@@ -10,7 +10,8 @@ from client_fake_cluster import FakeCluster, canned
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.client.group import GroupConfig, GroupConsumer, assign_range
+from barnabas.client.group import GroupConsumer, assign_range
+from barnabas.client.membership import GroupConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
