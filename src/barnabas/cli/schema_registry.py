@@ -1,0 +1,103 @@
+"""`barnabas schema-registry`: one instance of a schema registry in the foreground."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, UsageError, options, say
+from barnabas.core.errors import ConfigError
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8081,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    advertised_host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Where other instances reach this one, if not at --host.")
+    ] = None,
+    command_config: CommandConfig = None,
+    topic: Annotated[str, typer.Option(help="The compacted topic that holds the schemas.")] = "_schemas",
+    group: Annotated[
+        str, typer.Option(help="Instances of one registry share it: one of them is the primary.")
+    ] = "schema-registry",
+    compatibility: Annotated[
+        str, typer.Option(metavar="LEVEL", help="The compatibility level where none is set.")
+    ] = "BACKWARD",
+    eligible: Annotated[
+        bool, typer.Option("--eligible/--not-eligible", help="Whether this instance may become the primary.")
+    ] = True,
+    mode_changes: Annotated[
+        bool, typer.Option("--mode-changes/--no-mode-changes", help="Whether clients may change modes.")
+    ] = True,
+    access: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Users, tokens, and who may read and write which subject.")
+    ] = None,
+    ssl_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="Serve HTTPS with this certificate (and chain).")
+    ] = None,
+    ssl_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
+    ssl_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="Authorities of the other instances' certificates.")
+    ] = None,
+    session_timeout_ms: Annotated[
+        int, typer.Option(metavar="MS", help="A primary that is gone is replaced after this long.")
+    ] = 10_000,
+    hash_password: Annotated[
+        bool, typer.Option("--hash-password", help="Read a password, print its line for the access file, and exit.")
+    ] = False,
+) -> None:
+    """Run a schema registry: Confluent's REST API, its state in the topic _schemas.
+
+    Prints `ready schema-registry=URL` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
+    """
+    _needs_registry()
+    from barnabas.registry import access as access_file
+    from barnabas.registry import server
+    from barnabas.registry.settings import LEVELS
+
+    if hash_password:
+        say(access_file.hash_password(typer.prompt("Password", hide_input=True, err=True)))
+        return
+    if compatibility.upper() not in LEVELS:
+        raise UsageError(f"--compatibility {compatibility} is none of {', '.join(LEVELS)}")
+    if ssl_key is not None and ssl_certificate is None:
+        raise UsageError("--ssl-key needs --ssl-certificate")
+    from barnabas.core.log_format import log_to
+
+    log_to(sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    config = server.ServerConfig(
+        client=options(bootstrap_server, command_config),
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        access=access_file.load(access) if access else access_file.OPEN,
+        certificate=str(ssl_certificate) if ssl_certificate else None,
+        key=str(ssl_key) if ssl_key else None,
+        ca=str(ssl_ca) if ssl_ca else None,
+        topic=topic,
+        group_id=group,
+        compatibility=compatibility.upper(),
+        allow_mode_changes=mode_changes,
+        eligible=eligible,
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=max(session_timeout_ms // 4, 1),
+    )
+    if code := server.run(config, _announce):
+        raise typer.Exit(code)
+
+
+def _announce(server: object) -> None:
+    sys.stdout.write(f"ready schema-registry={server.url}\n")  # type: ignore[attr-defined]
+    sys.stdout.flush()
+
+
+def _needs_registry() -> None:
+    try:
+        import httpx  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'barnabas[registry]'") from None

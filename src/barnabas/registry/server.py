@@ -1,0 +1,189 @@
+"""A registry as a process: settings, a socket, the node behind it, and an end that loses nothing."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvicorn
+
+from barnabas.client.config import ClientConfig
+from barnabas.core.errors import BarnabasError, ConfigError
+from barnabas.registry.access import OPEN, Access
+from barnabas.registry.api import BODY_BYTES_MAX, Api
+from barnabas.registry.election import Identity
+from barnabas.registry.forwarding import Forwarder
+from barnabas.registry.node import Node, NodeConfig
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_CONNECTIONS_MAX: Final = 5_000
+_KEEP_ALIVE_S: Final = 60
+_SHUTDOWN_S: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    client: ClientConfig
+    host: str = "127.0.0.1"
+    port: int = 8081
+    #: Where other instances reach this one; `host` where that is an address, else this machine's name.
+    advertised_host: str | None = None
+    access: Access = OPEN
+    certificate: str | None = None
+    key: str | None = None
+    #: Authorities that signed the other instances' certificates.
+    ca: str | None = None
+    topic: str = "_schemas"
+    group_id: str = "schema-registry"
+    compatibility: str = "BACKWARD"
+    allow_mode_changes: bool = True
+    eligible: bool = True
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 3_000
+    body_bytes_max: int = BODY_BYTES_MAX
+
+
+class _Server(uvicorn.Server):
+    """Signals are this module's: the node has to leave its group after the last request."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class RegistryServer:
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._socket = _listen(config.host, config.port)
+        port = self._socket.getsockname()[1]
+        self.identity = Identity(
+            host=config.advertised_host or _reachable(config.host),
+            port=port,
+            scheme="https" if config.certificate else "http",
+            is_eligible=config.eligible,
+        )
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def url(self) -> str:
+        return self.identity.url
+
+    def stop(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Until `stop`. `ready` is called when clients may come."""
+        config = self._config
+        self._stopping = asyncio.Event()
+        node = Node(
+            NodeConfig(
+                client=config.client,
+                identity=self.identity,
+                topic=config.topic,
+                group_id=config.group_id,
+                default_compatibility=config.compatibility,
+                allow_mode_changes=config.allow_mode_changes,
+                session_timeout_ms=config.session_timeout_ms,
+                heartbeat_interval_ms=config.heartbeat_interval_ms,
+            )
+        )
+        forwarder = Forwarder(timeout_s=30.0, tls=_forward_tls(config))
+        server = _Server(self._settings(Api(node, forwarder, config.access)))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                started = asyncio.Event()
+                running = tasks.create_task(node.run(started.set), name="registry")
+                serving = tasks.create_task(self._serve(server, started, ready), name="http")
+                await self._stopping.wait()
+                server.should_exit = True
+                await asyncio.wait([serving], timeout=_SHUTDOWN_S + 5)
+                serving.cancel()
+                running.cancel()
+        finally:
+            await forwarder.close()
+            self._socket.close()
+
+    async def _serve(self, server: uvicorn.Server, started: asyncio.Event, ready: Callable[[], None]) -> None:
+        await started.wait()
+        ready()
+        await server.serve(sockets=[self._socket])
+
+    def _settings(self, api: Api) -> uvicorn.Config:
+        config = self._config
+        return uvicorn.Config(
+            api.application(body_bytes_max=config.body_bytes_max),
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level=logging.WARNING,
+            server_header=False,
+            ssl_certfile=config.certificate,
+            ssl_keyfile=config.key,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before anything else: others have to be told the port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+def _reachable(host: str) -> str:
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+
+
+def _forward_tls(config: ServerConfig) -> ssl.SSLContext | None:
+    if config.ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=config.ca)
+    except OSError as error:
+        raise ConfigError(f"{config.ca}: {error}") from None
+
+
+def run(config: ServerConfig, announce: Callable[[RegistryServer], None]) -> int:
+    """As this process, until SIGTERM or SIGINT. Returns the exit code."""
+    import uvloop
+
+    async def main() -> None:
+        server = RegistryServer(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        await server.run(lambda: announce(server))
+
+    exit_code = 0
+    try:
+        uvloop.run(main())
+    except* BarnabasError as errors:
+        for error in _leaves(errors):
+            log.critical("%s", error)
+        exit_code = 1
+    return exit_code
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
