@@ -146,6 +146,7 @@ class SimCluster:
             "log.cleaner.backoff.ms": "700",
             "log.retention.check.interval.ms": "2000",
             "log.segment.bytes": str(scenario.segment_bytes),
+            **scenario.all_brokers,
             **scenario.settings.get(number, {}),
         }
 
@@ -233,6 +234,10 @@ class SimCluster:
             world.run_until(world.now_s + 0.5)
         if not auditor.is_done:
             world.violate("a healthy cluster serves in time", f"the audit did not end within {2 * SETTLE_S:.0f} s")
+        while self.watch.unfinished() and world.now_s < deadline_s + SETTLE_S:
+            world.run_until(world.now_s + 0.5)
+        for work in self.watch.unfinished():
+            world.violate("a healthy cluster comes to rest", work)
         world.run_until(world.now_s)
 
     def _ended(self, process: Process, error: BaseException | None) -> None:

@@ -53,6 +53,7 @@ class Guest(Client):
             self._commits_offsets,
             self._repeats_a_sequence,
             self._comes_early,
+            self._begins_anywhere,
             self._never_returns,
             self._asks_for_offsets,
         ]
@@ -281,6 +282,14 @@ class Guest(Client):
                 return
             if isinstance(outcome, ClientError):
                 return
+
+    async def _begins_anywhere(self, cluster: Cluster) -> None:
+        """A producer of which the brokers know nothing any more goes on where it was: compaction and time forget producers."""
+        tp = self.chance.choice(self._partitions)
+        identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
+        outcome = await self._produce(cluster, self._record(tp, None), identity, 7)
+        if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._broken("a producer that is not known begins anywhere", f"{tp}: {outcome}")
 
     async def _never_returns(self, cluster: Cluster) -> None:
         """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""

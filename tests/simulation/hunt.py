@@ -1,4 +1,8 @@
-"""Which seed notices which mutant: `python -m tests.simulation.hunt [--seeds 300] [NAME…]` keeps the table in mutants.json."""
+"""Which seed notices which mutant: `python -m tests.simulation.hunt [--tries 40] [NAME…]` keeps the table in mutants.json.
+
+A mutant is tried on the seeds of the profile that it names first, then on all the others below 300. A hunt goes on where the
+last one ended; `--again` begins anew.
+"""
 
 import argparse
 import json
@@ -9,16 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.profiles import name_of
 
 TABLE = Path(__file__).with_name("mutants.json")
+SEEDS = 300
 
 
-def hunt(name: str, seeds: int, first: int) -> dict[str, Any]:
+def order_of(mutant: Mutant) -> list[int]:
+    """All seeds, the likely ones first."""
+    if mutant.world == "storage" or not mutant.profile:
+        return list(range(SEEDS))
+    return sorted(range(SEEDS), key=lambda seed: name_of(seed) != mutant.profile)
+
+
+def hunt(mutant: Mutant, seeds: list[int], tried: int) -> dict[str, Any]:
     done = subprocess.run(
         [
-            sys.executable, "-m", "tests.simulation.simulate", f"{first}:{first + seeds}",
-            "--mutant", name, "--stop-at-first", "--json",
+            sys.executable, "-m", "tests.simulation.simulate", ",".join(map(str, seeds)),
+            "--mutant", mutant.name, "--world", mutant.world, "--stop-at-first", "--json",
         ],
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
@@ -26,35 +39,40 @@ def hunt(name: str, seeds: int, first: int) -> dict[str, Any]:
         check=False,
     )  # fmt: skip
     if not done.stdout:
-        return {"seed": None, "broken": "does not run", "detail": done.stderr[-500:]}
+        return {"seed": None, "tried": tried, "broken": "does not run", "detail": done.stderr[-500:]}
     report = json.loads(done.stdout.splitlines()[-1])
+    tried += int(report["seeds"])
     if not report["failures"]:
-        return {"seed": None, "broken": None, "seeds": int(report["seeds"])}
+        return {"seed": None, "tried": tried}
     failure = report["failures"][0]
-    return {"seed": failure["seed"], "broken": failure["broken"], "detail": failure["detail"][:200]}
+    return {"seed": failure["seed"], "tried": tried, "broken": failure["broken"], "detail": failure["detail"][:200]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=300)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument(
+        "--tries", type=int, default=SEEDS, help="seeds for each mutant, those of earlier hunts included"
+    )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--missing", action="store_true", help="only those that the table has no seed for")
+    parser.add_argument("--again", action="store_true", help="forget what the table knows of these mutants")
     arguments = parser.parse_args()
     table: dict[str, Any] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     table = {name: row for name, row in table.items() if name in MUTANTS}
-    names = arguments.names or list(MUTANTS)
-    if arguments.missing:
-        names = [name for name in names if table.get(name, {}).get("seed") is None]
+    for name in arguments.names if arguments.again else ():
+        table.pop(name, None)
 
     def one(name: str) -> None:
-        table[name] = row = hunt(name, arguments.seeds, arguments.first)
-        print(f"{row['seed']!s:>6}  {name}: {row['broken']}", flush=True)
+        mutant, row = MUTANTS[name], table.get(name, {"seed": None, "tried": 0})
+        seeds = order_of(mutant)[row["tried"] : arguments.tries]
+        if mutant.test or row["seed"] is not None or not seeds:
+            return
+        table[name] = row = hunt(mutant, seeds, row["tried"])
+        print(f"{row['seed']!s:>6} of {row['tried']:>3}  {name}: {row.get('broken')}", flush=True)
         TABLE.write_text(json.dumps({each: table[each] for each in MUTANTS if each in table}, indent=1) + "\n")
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        list(pool.map(one, names))
+        list(pool.map(one, arguments.names or list(MUTANTS)))
     return 0
 
 

@@ -20,26 +20,38 @@ class Mutant:
     where: str
     old: str
     new: str
+    #: More pieces: (where, old, new).
+    also: tuple[tuple[str, str, str], ...] = ()
+    #: The mended defect that it puts back.
+    finding: str = ""
+    #: The profile of the worlds that are likely to notice it; empty: any.
+    profile: str = ""
+    #: "cluster": whole brokers; "storage": logs alone, much cheaper.
+    world: str = "cluster"
+    #: A test that notices it, where no simulated world can: the reason, and the test.
+    test: str = ""
 
-    def find(self) -> tuple[Path, str]:
-        """The file, and what stands in it instead."""
-        place = SOURCE / self.where
-        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        found = [(file, text) for file in files if self.old in (text := file.read_text())]
-        if len(found) != 1 or found[0][1].count(self.old) != 1:
-            raise LookupError(f"{self.name}: {self.where} does not have its piece once: {self.old!r}")
-        file, text = found[0]
-        return file, text.replace(self.old, self.new)
+    def find(self) -> dict[Path, str]:
+        """The files, and what stands in them instead."""
+        found: dict[Path, str] = {}
+        for where, old, new in ((self.where, self.old, self.new), *self.also):
+            place = SOURCE / where
+            files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+            having = [(file, text) for file in files if old in (text := found.get(file) or file.read_text())]
+            if len(having) != 1 or having[0][1].count(old) != 1:
+                raise LookupError(f"{self.name}: {where} does not have its piece once: {old!r}")
+            file, text = having[0]
+            found[file] = text.replace(old, new)
+        return found
 
     def apply(self) -> None:
-        """From now on: call it before the module is imported."""
-        file, source = self.find()
-        target = str(file)
+        """From now on: call it before the modules are imported."""
+        sources = {str(file): source for file, source in self.find().items()}
         original = importlib.machinery.SourceFileLoader.get_code
 
         def get_code(loader: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
-            if loader.path == target:
-                return compile(source, target, "exec", dont_inherit=True)
+            if loader.path in sources:
+                return compile(sources[loader.path], loader.path, "exec", dont_inherit=True)
             return original(loader, fullname)
 
         importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
@@ -66,22 +78,18 @@ _ALL = [
         "if self.high_watermark < required_offset - 1:\n            return None",
     ),
     Mutant(
-        "acks=all is answered whoever leads meanwhile",
-        "replication",
-        "if self.role is not Role.LEADER or self.leaderships != leadership:",
-        "if self.role is not Role.LEADER:",
-    ),
-    Mutant(
         "a lagging follower joins the ISR",
         "replication",
         "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:\n            return None",
         "if False:\n            return None",
+        profile="sync",
     ),
     Mutant(
         "a follower joins the ISR without what earlier leaders wrote",
         "replication",
         "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:",
         "if follower.log_end < self.high_watermark:",
+        profile="elections",
     ),
     Mutant(
         "a leader counts a shrunk ISR before the controller agrees",
@@ -102,18 +110,13 @@ _ALL = [
         "replication",
         "return self.role is Role.LEADER and self.leader_epoch_start > self.high_watermark",
         "return False",
+        profile="elections",
     ),
     Mutant(
         "an old leader epoch is not fenced",
         "replication",
         "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.FENCED_LEADER_EPOCH",
         "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.NONE",
-    ),
-    Mutant(
-        "a fetch of a broker's former life counts",
-        "replication",
-        "            if broker_epoch < follower.broker_epoch:",
-        "            if False:",
     ),
     Mutant(
         "a follower takes the leader's high watermark though its log is shorter",
@@ -132,19 +135,31 @@ _ALL = [
         "replication",
         "return IsrSettled(applied=True, retry=proposal)",
         "return IsrSettled(applied=True)",
-    ),
-    Mutant(
-        "an ISR change of an earlier leadership is applied",
-        "replication",
-        "if proposal is not self._pending or leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:",
-        "if leader_epoch != self.leader_epoch:",
+        profile="sync",
     ),
     # -- replication: requests of the controller
     Mutant(
-        "a request for the broker's former life is obeyed (R1)",
+        "a broker obeys before it is registered",
+        "broker.py",
+        "        await self._unless_stopped(self.registrar.register())\n        self.server.start_accepting()\n",
+        "        self.server.start_accepting()\n        await self._unless_stopped(self.registrar.register())\n",
+        also=(("replication", "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n", ""),),
+        finding="R1",
+        profile="power",
+    ),
+    Mutant(
+        "a controller of the past is obeyed, whatever epoch it names",
         "replication",
-        "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n",
-        "",
+        "return request_epoch < known_epoch",
+        "return False",
+        also=(
+            (
+                "replication",
+                "    if state.leader_epoch > current_leader_epoch:",
+                "    if state.leader_epoch != current_leader_epoch:",
+            ),
+        ),
+        profile="sync",
     ),
     Mutant(
         "a request for an earlier registration is obeyed",
@@ -153,28 +168,12 @@ _ALL = [
         "return False",
     ),
     Mutant(
-        "a controller of the past is obeyed",
-        "replication",
-        "return request_epoch < known_epoch",
-        "return False",
-    ),
-    Mutant(
-        "an old leader epoch is obeyed",
-        "replication",
-        "    if state.leader_epoch > current_leader_epoch:",
-        "    if state.leader_epoch != current_leader_epoch:",
-    ),
-    Mutant(
-        "StopReplica of an old epoch is obeyed",
-        "replication",
-        "or request_leader_epoch >= current_leader_epoch:",
-        "or True:",
-    ),
-    Mutant(
-        "one bad partition ends the whole LeaderAndIsr (R2)",
+        "one bad partition ends the whole LeaderAndIsr",
         "replication",
         "        except (LogDirFault, Refused) as error:\n            # Of this",
         "        except LogDirFault as error:\n            # Of this",
+        profile="directories",
+        finding="R2",
     ),
     Mutant(
         "a new leader goes on fetching from the old one",
@@ -202,34 +201,30 @@ _ALL = [
     ),
     # -- controller
     Mutant(
+        "a controller of the past still writes",
+        "controller",
+        "guard = Guard(self._state.context.epoch_zk_version) if step.guarded else None",
+        "guard = None",
+        also=(
+            (
+                "controller",
+                "SetData(paths.partition_state(partition), leadership.encode(), leadership.partition_epoch)",
+                "SetData(paths.partition_state(partition), leadership.encode(), -1)",
+            ),
+        ),
+        profile="zookeeper",
+    ),
+    Mutant(
         "anybody alive is elected, in sync or not",
         "controller",
         "leader = next((each for each in live if each in state.isr), None)",
         "leader = next(iter(live), None)",
     ),
     Mutant(
-        "the dead stay in the ISR after an election",
-        "controller",
-        "isr = tuple(each for each in state.isr if context.is_online(each, partition))",
-        "isr = tuple(state.isr)",
-    ),
-    Mutant(
-        "a broker that is shutting down is elected",
-        "controller",
-        "leader = next((each for each in alive if each in state.isr and each not in context.shutting_down), None)",
-        "leader = next((each for each in alive if each in state.isr), None)",
-    ),
-    Mutant(
         "the leader epoch does not rise with an election",
         "coordination",
         "            self.leader_epoch + 1,\n",
         "            self.leader_epoch,\n",
-    ),
-    Mutant(
-        "states are written without regard to their version",
-        "controller",
-        "SetData(paths.partition_state(partition), leadership.encode(), leadership.partition_epoch)",
-        "SetData(paths.partition_state(partition), leadership.encode(), -1)",
     ),
     Mutant(
         "a broker that bounced is not noticed",
@@ -254,36 +249,42 @@ _ALL = [
         "controller",
         "        if proposed.leader_epoch < current.leader_epoch:\n            return ErrorCode.FENCED_LEADER_EPOCH\n",
         "",
+        profile="sync",
     ),
     Mutant(
         "AlterPartition of an old partition epoch is granted",
         "controller",
         "        if proposed.partition_epoch < current.partition_epoch:\n            return ErrorCode.INVALID_UPDATE_VERSION\n",
         "",
+        profile="sync",
     ),
     Mutant(
         "the dead are let into the ISR (KIP-841, KIP-903)",
         "controller",
         "        if not self._is_eligible(proposed):",
         "        if False:",
+        profile="power",
     ),
     Mutant(
         "a failed directory is not acted on",
         "controller",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.add(partition)",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.discard(partition)",
+        profile="directories",
     ),
     Mutant(
         "two controllers at once",
         "controller",
         "    if (yield from who_is_controller()) == state.settings.broker_id:",
         "    if True:",
+        profile="zookeeper",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",
         "controller",
         "self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)",
         "self._replicas.to_online(iter(()))",
+        profile="administrator",
     ),
     # -- replication: partitions, fetchers, the manager
     Mutant(
@@ -303,6 +304,7 @@ _ALL = [
         "replication",
         "        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:",
         "        if False:",
+        profile="elections",
     ),
     Mutant(
         "read_committed is told of no aborted transactions",
@@ -311,30 +313,117 @@ _ALL = [
         "        if False:",
     ),
     Mutant(
-        "a follower does not take over the leader's high watermark",
-        "replication",
-        "        return self.log.maybe_increment_high_watermark(committed)",
-        "        return False",
-    ),
-    Mutant(
         "a follower does not take over the leader's log start",
         "replication",
         "        if log.log_start_offset < leader_log_start <= log.high_watermark:",
         "        if False:",
+        profile="administrator",
     ),
     Mutant(
         "the leader epoch is not written down when it begins",
         "replication",
         "        if started.is_new_epoch:\n            log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)\n",
         "",
-    ),
-    Mutant(
-        "a produce is not woken by the high watermark",
-        "runtime",
-        "            if not operation.completed and operation.is_satisfied_by(key):",
-        "            if False:",
+        profile="elections",
     ),
     # -- storage
+    Mutant(
+        "a truncation to the high watermark leaves ended transactions unstable",
+        "storage",
+        "            state.set_high_watermark(min(state.high_watermark, offset))\n            state.env.on_recovery_point",
+        "            if state.high_watermark > offset:\n"
+        "                state.set_high_watermark(offset)\n"
+        "            state.env.on_recovery_point",
+        finding="R3",
+        profile="elections",
+    ),
+    Mutant(
+        "a copy cannot begin inside a batch",
+        "storage",
+        "            self._begin_with(records)\n        batches",
+        "            pass\n        batches",
+        finding="R7",
+        profile="administrator",
+    ),
+    Mutant(
+        "a producer that is not known has to begin with its first sequence",
+        "storage",
+        "        if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):",
+        "        if not in_sequence(last_sequence, first_sequence):",
+        finding="R10",
+        profile="transactions",
+    ),
+    Mutant(
+        "a sequence of an ended transaction is confirmed as a duplicate",
+        "storage",
+        "                        if header.is_transactional and entry.has_ended(duplicate):\n",
+        "                        if False:\n",
+        finding="L1",
+        profile="transactions",
+    ),
+    Mutant(
+        "the clean shutdown marker comes back with the power",
+        "storage",
+        "            self._disk.unlink(path)\n"
+        "            # A power cut must not bring it back: logs would count as complete that were written to since.\n"
+        "            self._disk.fsync_dir(self.path)\n",
+        "            self._disk.unlink(path)\n",
+        finding="power cut 1",
+        world="storage",
+    ),
+    Mutant(
+        "leader epochs come from a file that knows of a lost truncation",
+        "storage",
+        "        self._epochs.truncate_from_end(first)\n        # Those above",
+        "        # Those above",
+        finding="power cut 2",
+        world="storage",
+    ),
+    Mutant(
+        "a new log that lost a segment keeps the hole",
+        "storage",
+        "            if recovered.cut_bytes or is_holed:",
+        "            if recovered.cut_bytes:",
+        finding="power cut 3",
+        world="storage",
+    ),
+    Mutant(
+        "segments behind a torn one stay",
+        "storage",
+        "            if recovered.cut_bytes or is_holed:",
+        "            if False:",
+        world="storage",
+    ),
+    Mutant(
+        "what was read back counts as durable",
+        "storage",
+        "            recovery_point=min(self._recovered_from, end_offset),",
+        "            recovery_point=end_offset,",
+        finding="power cut 4",
+        world="storage",
+    ),
+    Mutant(
+        "records are cut before the recovery point is on disk",
+        "storage",
+        "        if self._flusher.recovery_point <= base or not is_wanted():",
+        "        if True:",
+        finding="power cut 5",
+        world="storage",
+    ),
+    Mutant(
+        "a flush that was overtaken by a cut counts",
+        "storage",
+        "            job.up_to = min(job.up_to, Offset(offset))",
+        "            job.up_to = job.up_to",
+        world="storage",
+    ),
+    Mutant(
+        "a flush leaves out the segments before the active one",
+        "storage",
+        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)",
+        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)[-1:]",
+        world="storage",
+    ),
     Mutant(
         "a duplicate is appended again",
         "storage",
@@ -352,6 +441,7 @@ _ALL = [
         "storage",
         "        if producer_epoch >= self.updated.producer_epoch:\n            return\n",
         "        return\n",
+        profile="transactions",
     ),
     Mutant(
         "aborted transactions are not indexed",
@@ -376,6 +466,7 @@ _ALL = [
         "storage",
         "        if not self._unreplicated:\n            return None if ongoing",
         "        if True:\n            return None if ongoing",
+        profile="elections",
     ),
     Mutant(
         "an ended transaction stays unstable until the next record",
@@ -388,36 +479,28 @@ _ALL = [
         "storage",
         "        self.recovery_point = max(self.recovery_point, job.up_to)",
         "        self.recovery_point = self._log.log_end_offset",
+        world="storage",
     ),
     Mutant(
         "recovery trusts what was not synced",
         "storage",
         "                self._recover(self._recovery_point, progress)",
         "                pass",
-    ),
-    Mutant(
-        "recovery keeps segments behind a hole",
-        "storage",
-        "            if recovered.cut_bytes or is_holed:",
-        "            if False:",
+        world="storage",
     ),
     Mutant(
         "leader epochs are not cut with the log at recovery",
         "storage",
         "        self._epochs.truncate_from_end(end_offset)\n",
         "",
+        world="storage",
     ),
     Mutant(
         "a batch's CRC is not looked at when the log is recovered",
         "storage",
         "                if crc32c(view[at + ATTRIBUTES_AT : after]) != raw[4]:",
         "                if False:",
-    ),
-    Mutant(
-        "a log is marked clean whatever happened",
-        "storage",
-        "            if log_dir.is_loaded:\n                log_dir.mark_clean_shutdown(broker_epoch)",
-        "            log_dir.mark_clean_shutdown(broker_epoch)",
+        world="storage",
     ),
     Mutant(
         "the leader epoch of a batch is not its leader's",
@@ -433,16 +516,71 @@ _ALL = [
     ),
     # -- transactions
     Mutant(
+        "without verification no partition is added to a transaction",
+        "transactions",
+        "            and (asked is Asked.ADD or producers.transaction_verification)",
+        "            and producers.transaction_verification",
+        finding="T1",
+        profile="transactions",
+    ),
+    Mutant(
+        "offsets in a transaction are refused with the log's own error",
+        "parts",
+        "            raise Refused(coordinator_error(refusal.code), refusal.message) from refusal",
+        "            raise",
+        also=(
+            (
+                "groups",
+                "        partition = self.partition_for(request.group_id)\n        self._runtime.require(partition)\n        guard",
+                "        partition = self.partition_for(request.group_id)\n        guard",
+            ),
+        ),
+        finding="T2",
+        profile="groups",
+    ),
+    Mutant(
+        "the last producer epoch is raised",
+        "transactions",
+        "    return min(epoch, LAST_CLIENT_EPOCH) + 1",
+        "    return epoch + 1",
+        finding="T3",
+        profile="transactions",
+    ),
+    Mutant(
+        "late batches are not verified",
+        "storage",
+        "        if guard is None or entry is None or entry.guard is not guard:",
+        "        if False:",
+        also=(
+            (
+                "transactions",
+                "        return (\n            header.producer_id != NO_PRODUCER_ID\n",
+                "        return asked is Asked.ADD and (\n            header.producer_id != NO_PRODUCER_ID\n",
+            ),
+        ),
+        profile="transactions",
+    ),
+    Mutant(
+        "our client never raises its epoch at the end of a transaction",
+        "client",
+        "            version_max=None if with_raise else _END_TXN_V1,",
+        "            version_max=_END_TXN_V1,",
+        finding="T9",
+        profile="transactions",
+    ),
+    Mutant(
         "a decided transaction is forgotten with its coordinator",
         "transactions",
         "            if txn.state.is_prepared:\n                result.effects.append(Tell(_markers_of(txn)))\n",
         "            if False:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        profile="transactions",
     ),
     Mutant(
         "an open transaction has no timer after a fail-over",
         "transactions",
         "            elif txn.state is TransactionState.ONGOING:\n                self._watch(result, txn, now_ms)\n        result.effects",
         "            elif False:\n                self._watch(result, txn, now_ms)\n        result.effects",
+        profile="transactions",
     ),
     Mutant(
         "a partition of a transaction gets no marker",
@@ -461,30 +599,35 @@ _ALL = [
         "transactions",
         "            for marker, _ in sent:\n                self._park(marker)\n            return",
         "            return",
+        profile="transactions",
     ),
     Mutant(
         "markers that were refused are not sent again",
         "transactions",
         "        if again:\n            self._park(_Marker(decided, tuple(again)))",
         "        if again:\n            decided.left.difference_update(again)",
+        profile="transactions",
     ),
     Mutant(
         "the epoch does not rise when a transaction is fenced",
         "transactions",
         "    epoch = _raise(txn.epoch)\n    if txn.has_kept:",
         "    epoch = txn.epoch\n    if txn.has_kept:",
+        profile="transactions",
     ),
     Mutant(
         "EndTxn of a stranger is obeyed",
         "transactions",
         "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
         "    if txn.state is not TransactionState.ONGOING and commit:",
+        profile="transactions",
     ),
     Mutant(
         "a transaction that has timed out stays open",
         "transactions",
         "        if now_ms < txn.start_ms + txn.timeout_ms:\n            self._watch(result, txn, now_ms)\n            return result\n",
         "        if True:\n            return result\n",
+        profile="transactions",
     ),
     Mutant(
         "producer ids are given out twice",
@@ -494,28 +637,65 @@ _ALL = [
     ),
     # -- coordinators
     Mutant(
+        "a coordinator serves what it has loaded before it is committed",
+        "server",
+        "        error = await replicated\n",
+        "        error = ErrorCode.NONE\n",
+        finding="T13",
+        profile="groups",
+    ),
+    Mutant(
+        "who looks at what waits is disturbed by a failing disk",
+        "runtime",
+        "        completed = 0\n"
+        "        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.\n"
+        "        for operation in list(watchers):\n"
+        "            if not operation.completed and operation.is_satisfied_by(key):\n"
+        "                completed += self._finish(operation, False)\n"
+        "        return completed\n",
+        "        done = [operation for operation in watchers if operation.is_satisfied_by(key)]\n"
+        "        for operation in done:\n"
+        "            self._finish(operation, False)\n"
+        "        return len(done)\n",
+        finding="R9",
+        profile="directories",
+    ),
+    Mutant(
+        "a batch behind a refused one is judged by the log",
+        "replication",
+        "        if code not in RETRIABLE or code in _UNTRUSTED:\n            return\n",
+        "        if True:\n            return\n",
+        also=(("replication", "            self._early.elected(partition.tp)\n", "            pass\n"),),
+        finding="L2",
+        profile="sync",
+    ),
+    Mutant(
         "a coordinator answers before its record is committed",
         "runtime",
         "        self._uncommitted.add(number)\n        limit = self._limit(responses)",
         "        is_replayed = True\n        committed(ErrorCode.NONE)",
+        profile="groups",
     ),
     Mutant(
         "a coordinator keeps its state when it is refused",
         "runtime",
         "            if error is ErrorCode.NONE:\n                self._answer(responses)",
         "            if True:\n                self._answer(responses)",
+        profile="groups",
     ),
     Mutant(
         "a moved coordinator goes on",
         "runtime",
         "        self.state = ShardState.CLOSED\n        self._alarms.clear()",
         "        self._alarms.clear()",
+        profile="groups",
     ),
     Mutant(
         "reads of a coordinator do not wait for what they saw",
         "runtime",
         "        if self._uncommitted:\n            future: asyncio.Future[None]",
         "        if False:\n            future: asyncio.Future[None]",
+        profile="groups",
     ),
     # -- groups
     Mutant(
@@ -523,37 +703,59 @@ _ALL = [
         "groups",
         "            if generation != self.generation:\n                raise Refused(ErrorCode.ILLEGAL_GENERATION)\n        elif not is_transactional:",
         "            pass\n        elif not is_transactional:",
+        profile="groups",
     ),
     Mutant(
         "offsets of an aborted transaction are kept",
         "groups",
         "        if not is_commit:\n            return\n        for group_id, topics in pending.by_group.items():",
         "        for group_id, topics in pending.by_group.items():",
+        profile="transactions",
     ),
     Mutant(
         "a commit is answered and not written",
         "groups",
         "                    out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))",
         "                    pass",
+        profile="groups",
     ),
     # -- the embedded ZooKeeper and the session
+    Mutant(
+        "ZooKeeper takes a torn flush for damage",
+        "coordination",
+        "        if not mark and len(head) == RECORD_HEADER.size:",
+        "        if len(head) == RECORD_HEADER.size:",
+        finding="R11",
+        profile="zookeeper",
+    ),
+    Mutant(
+        "ZooKeeper takes a page of zeros among acknowledged writes for the end",
+        "coordination",
+        "        if mark > at:\n",
+        "        if False:\n",
+        also=(("coordination", "            self._disk.fdatasync(self._fd)\n", "            pass\n"),),
+        profile="zookeeper",
+    ),
     Mutant(
         "ephemeral znodes outlive their session",
         "coordination",
         "        paths = tuple(self.tree.ephemerals.get(session_id, ()))",
         "        paths = ()",
+        profile="zookeeper",
     ),
     Mutant(
         "ZooKeeper answers before its log is synced",
         "coordination",
         "        if self._records:\n            held = self._waiting\n        elif self._flushing is not None:\n            held = self._flushing\n        else:\n",
         "        if True:\n",
+        profile="zookeeper",
     ),
     Mutant(
         "a conditional write ignores the version",
         "coordination",
         "    if expected not in (-1, current):\n        raise Refusal(Err.BAD_VERSION)\n",
         "",
+        profile="zookeeper",
     ),
     Mutant(
         "a watch is not told",
@@ -568,10 +770,12 @@ _ALL = [
         "        return self.order > other.order",
     ),
     Mutant(
-        "a foreign notification ends the broker (R8)",
+        "a foreign notification ends the broker",
         "coordination",
         '        except Malformed as error:\n            log.error("ignoring %s/%s: %s", self._root, name, error)\n        except Exception:',
         "        except ZeroDivisionError:",
+        profile="zookeeper",
+        finding="R8",
     ),
 ]
 

@@ -60,6 +60,10 @@ class Network:
             self._cuts[pair] = 1
             self.mend(*pair)
 
+    @property
+    def has_cuts(self) -> bool:
+        return bool(self._cuts)
+
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 

@@ -77,8 +77,6 @@ class Oracle:
         self._rows: dict[tuple[TopicPartition, str], list[Sent]] = {}
         #: Partitions whose last in-sync replica lost its power: nothing is promised of what was there before.
         self.excused: dict[TopicPartition, str] = {}
-        #: Records below were deleted because somebody asked for it.
-        self.deleted_below: dict[TopicPartition, int] = {}
 
     # -- books ------------------------------------------------------------------------------------------------------------
 

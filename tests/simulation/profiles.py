@@ -17,17 +17,21 @@ class Profile:
 
 
 _FAST: Mapping[str, Any] = {"brokers": 3, "seconds": 15.0, "pace_s": (0.02, 0.3), "fault_every_s": (0.3, 1.5)}
+#: One batch at a time: who is behind stays behind for a while.
+_SLOW_FETCH: Mapping[str, str] = {"replica.fetch.max.bytes": "1"}
 
 ANY = Profile()
 PROFILES: dict[str, Profile] = {
     #: Leaders and controllers go and come back, while records are under way.
     "elections": Profile(
-        {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0},
+        {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0,
+         "all_brokers": _SLOW_FETCH},
         {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 2},
     ),
     #: Followers fall behind and catch up; proposals to the controller are lost.
     "sync": Profile(
-        {**_FAST, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0, "group_members": 0, "guests": 1},
+        {**_FAST, "network_s": 0.01, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0,
+         "group_members": 0, "guests": 1, "all_brokers": _SLOW_FETCH},
         {"cut_link": 5, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2, "ambush": 2,
          "kill_controller": 1, "kill": 1},
     ),

@@ -50,6 +50,8 @@ class Scenario:
     last_epoch: int = 32766
     #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
     faults: Mapping[str, int] = field(default_factory=dict)
+    #: Settings that all brokers have.
+    all_brokers: Mapping[str, str] = field(default_factory=dict)
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @staticmethod

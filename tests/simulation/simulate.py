@@ -71,6 +71,24 @@ def _compile(codecs: list[tuple[str, str, int]]) -> None:
         codec.writer(cls, version)
 
 
+def run_storage(seed: int) -> dict[str, Any]:
+    """Logs alone, on a disk that loses what was not synced."""
+    from tests.simulation.storage_world import StorageWorld
+
+    began_s = time.process_time()
+    world = StorageWorld(seed, journaled=seed % 2 == 0)
+    report: dict[str, Any] = {**_NOTHING, "seed": seed, "broken": None}
+    try:
+        world.run(150)
+    except Exception as failure:
+        report |= {
+            "broken": "logs keep what is durable",
+            "detail": f"{type(failure).__name__}: {failure}",
+            "trace": traceback.format_exc(),
+        }
+    return report | {"story": "\n".join(world.story), "cpu_s": round(time.process_time() - began_s, 2)}
+
+
 def _fix_chance(seed: int) -> None:
     """What the operating system's chance decides (ids of topics, clusters, directories) is the seed's to decide."""
     chance = Random(seed ^ 0x5EED)
@@ -95,14 +113,14 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def run_forked(seed: int, **options: Any) -> dict[str, Any]:
+def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str, Any]:
     """One run in a process of its own."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read_fd)
         try:
-            report = run_seed(seed, **options)
+            report = run_storage(seed) if world == "storage" else run_seed(seed, **options)
         except BaseException as error:
             trace = traceback.format_exc()
             report = {**_NOTHING, "seed": seed, "broken": type(error).__name__, "detail": repr(error), "trace": trace}
@@ -156,6 +174,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", help="one seed, or FROM:TO, or several with commas")
     parser.add_argument("--mutant", help="put this small wrong into what ships")
+    parser.add_argument(
+        "--world", choices=("cluster", "storage"), default="cluster", help="whole brokers, or logs alone"
+    )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="of faults, in virtual time")
     parser.add_argument("--shorten", action="store_true", help="of one seed that fails: look for a shorter story")
@@ -173,7 +194,7 @@ def main() -> int:
     digests: dict[int, str] = {}
     total: dict[str, float] = {"seeds": 0, "virtual_s": 0, "cpu_s": 0, "acknowledged": 0, "excused": 0}
     for seed in seeds:
-        report = run_forked(seed, seconds=arguments.seconds)
+        report = run_forked(seed, world=arguments.world, seconds=arguments.seconds)
         if report["broken"] and arguments.shorten:
             report = shorten(seed, report)
         total["seeds"] += 1

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.05
 #: Beyond twice `replica.lag.time.max.ms`: the leader looks every half of it, and its loop has other things to do.
-LAG_SLACK_S = 2.0
+LAG_SLACK_S = 1.0
+#: How long an elected leader may need to lead, where nothing is cut and the controller stays.
+ELECTED_S = 4.0
 #: Deleted and made again by the same name: nothing is written to it.
 IGNORED = frozenset({"coming"})
 
@@ -37,6 +39,8 @@ class Watch:
         #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
         self._behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
 
+        #: Partition -> (what must not change for it to begin to lead, since when): elected, and not leading.
+        self._unled: dict[TopicPartition, tuple[object, float]] = {}
         #: The highest offset that a client was told of.
         self._told: dict[TopicPartition, int] = {}
 
@@ -63,6 +67,7 @@ class Watch:
                     self._look_at(process, partition, behind)
         self._behind = behind
         self._look_at_isr()
+        self._look_at_elected()
 
     def _look_at(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, log, machine = partition.tp, partition.log, partition.machine
@@ -134,6 +139,48 @@ class Watch:
                     "ZooKeeper knows every leader epoch",
                     f"{tp}: {state.leader_epoch}, and broker {self._leaders[tp, state.leader_epoch + 1][0]} leads in the next",
                 )
+
+    def _look_at_elected(self) -> None:
+        """Who was elected leads soon: one bad disk or partition must not keep a broker from the others."""
+        cluster = self._cluster
+        controller = cluster.controller()
+        unled: dict[TopicPartition, tuple[object, float]] = {}
+        if controller is not None and controller.is_serving and not cluster.network.has_cuts:
+            for tp, state in cluster.partition_states().items():
+                leader = cluster.brokers.get(state.leader)
+                if leader is None or not leader.is_serving or tp.topic in IGNORED:
+                    continue
+                partition = leader.broker.replicas.get(tp) if leader.broker is not None else None
+                if (
+                    partition is not None
+                    and partition.is_leader
+                    and partition.machine.leader_epoch == state.leader_epoch
+                ):
+                    continue
+                same = (state.leader, leader.lives, state.leader_epoch, controller.id, controller.lives)
+                known, since_s = self._unled.get(tp, (None, 0.0))
+                if known != same:
+                    since_s = self._world.now_s
+                unled[tp] = (same, since_s)
+                if self._world.now_s - since_s > ELECTED_S:
+                    self._broken(
+                        "who is elected leads",
+                        f"{tp}: broker {state.leader} in epoch {state.leader_epoch} for {ELECTED_S} s",
+                    )
+        self._unled = unled
+
+    def unfinished(self) -> list[str]:
+        """What a cluster that is in sync has still to do."""
+        found: list[str] = []
+        for process in self._cluster.brokers.values():
+            for partition in getattr(process.broker, "replicas", ()):
+                if partition.future_log is not None:
+                    found.append(f"{partition.tp} on {process.name} is being moved to another directory")
+                leader = self._cluster.log_of(partition.machine.leader, partition.tp)
+                log = partition.log
+                if leader is not None and log is not None and log.log_start_offset < leader.log_start_offset:
+                    found.append(f"{partition.tp} on {process.name} has what its leader has deleted")
+        return found
 
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says."""
