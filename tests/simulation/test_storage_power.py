@@ -116,3 +116,26 @@ def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_
 
     for world in after_power_cuts(prepare, journaled=True):
         assert world.log(PLAIN).log_end_offset >= 1  # the rest is checked at each restart
+
+
+def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
+    """The log start is checkpointed now and then; until then, an aborted transaction below it must stay aborted."""
+
+    def prepare(world: StorageWorld) -> None:
+        abort(world, 7)
+        world.log(PLAIN).roll(world.clock.now_ms())
+        append(world, b"kept")
+        world.restart("kill")  # the index of aborted transactions is built anew, and not synced
+        log = world.log(PLAIN)
+        log.update_high_watermark(3)
+        log.maybe_increment_log_start_offset(2)
+        log.flusher.flush()
+        world.manager.checkpoint("recovery-point-offset-checkpoint")
+        world.threads.run_all()
+
+    came_back = [
+        [txn.producer_id for txn in world.log(PLAIN).aborted_transactions(0, 2)]
+        for world in after_power_cuts(prepare, journaled=True)
+        if world.log(PLAIN).log_start_offset == 0
+    ]
+    assert came_back and all(found == [7] for found in came_back)

@@ -61,7 +61,7 @@ class Log:
         )
         self._reader = reader = LogReader(state)
         self._segments = segments = LogSegments(state, flusher=flusher, reader=reader)
-        self._retention = LogRetention(state, segments=segments, flusher=flusher)
+        self._retention = LogRetention(state, segments=segments)
         self._truncator = truncator = LogTruncator(state, segments=segments, flusher=flusher, reader=reader)
         self._appender = appender = LogAppender(state, segments=segments, flusher=flusher, truncator=truncator)
         # The hot path calls the parts straight.

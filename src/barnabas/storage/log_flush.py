@@ -104,7 +104,8 @@ class LogFlusher:
     """How far a log is durable, and making it so. Owner: the log; `FlushJob.run` alone may be on another thread.
 
     Promise: a crash takes nothing below `recovery_point`. For that it must hear of every file that is written without a
-    sync (`unsynced`), of every cut (`cut_to`, `restart_at`), and of a log start that moves on (`skip_to`).
+    sync (`unsynced`), and of every cut (`cut_to`, `restart_at`). A log start that moves on does not count: a crash may take
+    it back.
     """
 
     __slots__ = ("_log", "_running", "_waiters", "last_flush_ms", "recovery_point", "unsynced")
@@ -239,7 +240,3 @@ class LogFlusher:
         """The log was emptied, and goes on from there."""
         self.cut_to(offset)
         self.recovery_point = offset
-
-    def skip_to(self, offset: int) -> None:
-        """The log starts there now: what is below matters to nobody."""
-        self.recovery_point = max(self.recovery_point, offset)

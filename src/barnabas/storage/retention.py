@@ -7,7 +7,6 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
-from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
 from barnabas.storage.segment import Segment
@@ -77,12 +76,11 @@ def deletable_segments(
 class LogRetention:
     """Moves the log start on, and drops the segments that retention lets go. Owner: the log."""
 
-    __slots__ = ("_flusher", "_segments", "_state")
+    __slots__ = ("_segments", "_state")
 
-    def __init__(self, state: LogState, *, segments: LogSegments, flusher: LogFlusher) -> None:
+    def __init__(self, state: LogState, *, segments: LogSegments) -> None:
         self._state = state
         self._segments = segments
-        self._flusher = flusher
 
     def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
         """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
@@ -97,7 +95,7 @@ class LogRetention:
             return False
         logger.info("log start offset of %s goes to %d: %s", state.partition, offset, reason)
         state.log_start_offset = Offset(offset)
-        self._flusher.skip_to(offset)
+        # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
         try:
             state.epochs.truncate_from_start(offset)
             state.epochs.flush()

@@ -184,7 +184,7 @@ class LogModel(RuleBasedStateMachine):
         log = self.partition.log
         assert (log.log_start_offset, log.log_end_offset) == (self.start, self.end)
         assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
-        assert log.log_start_offset <= log.recovery_point <= log.log_end_offset
+        assert 0 <= log.recovery_point <= log.log_end_offset
         assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
         assert not self.partition.faults
 
