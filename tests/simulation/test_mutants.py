@@ -27,6 +27,7 @@ def test_mutant_is_up_to_date(name: str) -> None:
 def test_mutant_is_noticed(name: str) -> None:
     # A few seeds from the one that noticed it: another change may have moved what chance decides.
     first = TABLE[name]["seed"]
-    report = simulate(f"{first}:{first + 10}", "--mutant", name, "--stop-at-first")
+    world = MUTANTS[name].world
+    report = simulate(f"{first}:{first + 10}", "--mutant", name, "--world", world, "--stop-at-first")
     assert report["failures"], f"no seed from {first} on noticed that {name}"
     assert report["failures"][0]["broken"], describe(report)
