@@ -36,10 +36,12 @@ from barnabas.core.errors import BrokenInvariant
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
+from barnabas.parts import gauges
 from barnabas.parts import groups as group_parts
 from barnabas.parts import transactions as transaction_parts
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.parts.handlers import build_handlers
+from barnabas.parts.health import Health, Phase
 from barnabas.parts.identity import advertised_endpoints, find_broker_id
 from barnabas.parts.readiness import CLUSTER_APIS, Readiness
 from barnabas.parts.replication import ReplicationParts
@@ -117,7 +119,8 @@ class Broker:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         self.registry = Registry()
-        self.metrics_server = MetricsServer(self.registry)
+        self.health = Health(self._clock, self.registry)
+        self.metrics_server = MetricsServer(self.registry, {b"/health": self.health.live, b"/ready": self.health.ready})
         self._are_logs_open = False
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
@@ -144,6 +147,7 @@ class Broker:
                 except StoppedEarly:
                     await self._give_up_start()
                 else:
+                    self.health.enter(Phase.RUNNING)
                     on_ready(self)
                     await self._stop.wait()
                     await self._shut_down()
@@ -160,7 +164,7 @@ class Broker:
         """Something is broken that cannot be worked around: stop, and say why."""
         if self._fatal is None:
             log.critical("stopping because of %s: %s", type(error).__name__, error)
-            self._fatal = error
+            self._fatal = self.health.fatal = error
         self._stop.set()
 
     def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -180,11 +184,15 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._bind_listeners()
+        if config.barnabas_metrics_port >= 0:
+            await self.metrics_server.start(config.barnabas_metrics_host, config.barnabas_metrics_port)
         self.session = ZooKeeperSession(session_config(config), self._platform.zookeeper)
+        self.health.watch(session=self.session)
         self.pipeline.zookeeper = ZooKeeperGate(
             self.session, self._loop, self._clock, on_closed=self.pipeline.close, refuse=self.pipeline.refuse
         )
         await self._unless_stopped(self._find_cluster())
+        self.health.enter(Phase.RECOVERY)
         self.settings = EntitySettings(
             ConfigStore(self.session, self._clock),
             self.dynamic,
@@ -294,6 +302,15 @@ class Broker:
                 transactions=self.transactions,
             )
         )
+        self.health.watch(logs=self.logs, replicas=self.replicas)
+        self._add_gauges()
+
+    def _add_gauges(self) -> None:
+        gauges.add_controller_gauges(self.registry, self.controller)
+        gauges.add_replication_gauges(self.registry, self.replicas, self.replication.fetchers)
+        gauges.add_log_gauges(self.registry, self.logs, self._platform.disk)
+        gauges.add_zookeeper_gauges(self.registry, self.session)
+        gauges.add_offset_gauges(self.registry, lambda: self.groups.coordinator.machines)
 
     def _assemble_membership(self, config: BrokerConfig) -> None:
         """What this broker knows of the others, and how it reaches them."""
@@ -503,8 +520,6 @@ class Broker:
         self.replication.start()
         self._spawn(watch_loop_lag(self.registry), "loop lag")
         add_gc_gauges(self.registry)
-        if self.config.barnabas_metrics_port >= 0:
-            await self.metrics_server.start(self.config.barnabas_metrics_host, self.config.barnabas_metrics_port)
         await self.controller.start()
         self._spawn(self._watch_controller(), "controller failure")
         await self.readiness.wait(self.session)
@@ -540,12 +555,14 @@ class Broker:
 
     async def _shut_down(self) -> None:
         log.info("stopping")
+        self.health.enter(Phase.PENDING_CONTROLLED_SHUTDOWN)
         self.replication.fetchers.take_no_more()
         if self.config.controlled_shutdown_enable and self._fatal is None:
             if self.session.is_connected:
                 await self.controller_client.hand_over()
             else:
                 log.warning("ZooKeeper at %s is away: nobody can take over what this broker leads", self.session.hosts)
+        self.health.enter(Phase.SHUTTING_DOWN)
         self.server.stop_accepting()
         self.replication.fetchers.stop()
         self.groups.coordinator.close()

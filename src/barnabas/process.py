@@ -20,6 +20,7 @@ from barnabas.protocol import codec
 from barnabas.protocol.versions import api_named
 from barnabas.runtime.descriptors import raise_limit
 from barnabas.runtime.parent import die_with_parent
+from barnabas.runtime.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,23 @@ def run_broker(properties: Mapping[str, str], *, control_path: str | None = None
 async def _run_until_signal(properties: Mapping[str, str], control_path: str | None) -> None:
     broker = Broker(properties, control_path=control_path)
     loop = asyncio.get_running_loop()
+    systemd = Notifier()
+
+    def stop() -> None:
+        systemd.tell(STOPPING="1", STATUS="stopping")
+        broker.stop()
+
+    def ready(broker: Broker) -> None:
+        _announce(broker)
+        systemd.tell(READY="1", STATUS=f"broker {broker.broker_id} of cluster {broker.cluster_id}")
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.stop)
-    await broker.run(_announce)
+        loop.add_signal_handler(number, stop)
+    life = asyncio.create_task(systemd.show_life(), name="systemd watchdog")
+    try:
+        await broker.run(ready)
+    finally:
+        life.cancel()
 
 
 def _announce(broker: Broker) -> None:

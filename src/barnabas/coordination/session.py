@@ -41,7 +41,7 @@ from barnabas.coordination.operations import (
 )
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.core.errors import BarnabasError
-from barnabas.metrics.registry import Histogram
+from barnabas.metrics.registry import Counter, Histogram
 
 if TYPE_CHECKING:
     from barnabas.coordination.kazoo_client import Answer, KazooConnection
@@ -194,8 +194,8 @@ class ZooKeeperSession:
         self._packs_reads = True
         #: When the connection was lost, by the loop's clock; None while there is one.
         self.away_since_s: float | None = None
-        self.disconnects = 0
-        self.expirations = 0
+        self.disconnects = Counter()
+        self.expirations = Counter()
         #: From the sending of a request to its answer.
         self.latency = Histogram()
 
@@ -532,7 +532,7 @@ class ZooKeeperSession:
         if self._stopped:
             return
         self._lose_connection()
-        self.disconnects += 1
+        self.disconnects.add()
         _log.warning("the connection to ZooKeeper is lost; trying again")
         self._tell(SessionState.SUSPENDED)
 
@@ -546,7 +546,7 @@ class ZooKeeperSession:
             return
         self._are_credentials_refused = auth_failed
         self._lose_connection()
-        self.expirations += 1
+        self.expirations.add()
         self._expired = True
         _log.warning("session 0x%x with ZooKeeper has expired", self._session_id)
         self._fail_all(SessionExpired(f"session 0x{self._session_id:x} has expired"))

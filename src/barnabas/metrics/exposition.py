@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from barnabas.metrics.registry import LATENCY_BUCKETS_MS, Counter, Family, Gauge, Histogram, Registry
+from barnabas.metrics.registry import LATENCY_BUCKETS_MS, Counter, Family, Gauge, Histogram, Registry, Table
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as PrometheusMetric
@@ -15,10 +15,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(registry: Registry) -> bytes:
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(_Collector(registry))
+    ProcessCollector(registry=collectors)  # memory, CPU, open files, as every other program names them
     return generate_latest(collectors)
 
 
@@ -34,6 +35,8 @@ class _Collector:
 def _translate(family: Family) -> "PrometheusMetric":
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+    if family.kind is Table:
+        return _translate_table(family)
     names = sorted({name for labels in family.series for name, _ in labels})
     out: PrometheusMetric
     if family.kind is Counter:
@@ -52,8 +55,19 @@ def _translate(family: Family) -> "PrometheusMetric":
             assert isinstance(out, CounterMetricFamily)
             out.add_metric(values, metric.value)
         else:
-            assert isinstance(out, GaugeMetricFamily)
+            assert isinstance(out, GaugeMetricFamily) and isinstance(metric, Gauge)
             out.add_metric(values, metric.read())
+    return out
+
+
+def _translate_table(family: Family) -> "PrometheusMetric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    rows = [row for table in family.series.values() if isinstance(table, Table) for row in table.read()]
+    names = list(rows[0][0]) if rows else []
+    out = GaugeMetricFamily(family.name, family.help, labels=names)
+    for labels, value in rows:
+        out.add_metric([labels[name] for name in names], value)
     return out
 
 

@@ -5,7 +5,7 @@ is made, never when it is counted. Exposition (`barnabas.metrics.exposition`) re
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 #: Upper bounds of the latency buckets, in milliseconds.
@@ -58,7 +58,20 @@ class Gauge:
         self.read = read
 
 
-Metric = Counter | Histogram | Gauge
+#: Labels and value of one series.
+Row = tuple[Mapping[str, str], float]
+
+
+class Table:
+    """Series that come and go, one for each partition, say: `read` yields those of the moment, at each scrape."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[], Iterable[Row]]) -> None:
+        self.read = read
+
+
+Metric = Counter | Histogram | Gauge | Table
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -94,6 +107,10 @@ class Registry:
         metric = self._get_or_add(name, help, Gauge, labels, lambda: Gauge(read))
         assert isinstance(metric, Gauge)
         return metric
+
+    def table(self, name: str, help: str, read: Callable[[], Iterable[Row]]) -> None:
+        self.remove(name)
+        self._get_or_add(name, help, Table, {}, lambda: Table(read))
 
     def remove(self, name: str, **labels: str) -> None:
         """Forget one series, as when its topic is deleted."""

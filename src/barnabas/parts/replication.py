@@ -70,6 +70,7 @@ class ReplicationParts:
             send=controller.alter_partition,
             on_settled=lambda partition, settled: self.replicas.isr_settled(partition, settled),
             clock=clock,
+            registry=registry,
         )
         selector = ReadReplicaSelector(lambda: dynamic.broker, rack_of=metadata.rack_of, now_ms=clock.now_ms)
         self.replicas = ReplicaManager(

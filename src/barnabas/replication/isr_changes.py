@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch
+from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -18,7 +19,7 @@ from barnabas.protocol.messages.alter_partition import (
     RequestTopicData,
 )
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import IsrMember, IsrSettled, ProposeIsr
+from barnabas.replication.state import IsrChange, IsrMember, IsrSettled, ProposeIsr
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class IsrChanges:
         send: Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]],
         on_settled: Callable[[Partition, IsrSettled], None],
         clock: Clock,
+        registry: Registry | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -43,6 +45,14 @@ class IsrChanges:
         self._clock = clock
         self._waiting: dict[Partition, ProposeIsr] = {}
         self._wake = asyncio.Event()
+        counter = (registry or Registry()).counter
+        self._counts = {
+            IsrChange.SHRINK: counter("kafka_server_replica_manager_isr_shrinks", "ISRs that lost replicas."),
+            IsrChange.EXPAND: counter("kafka_server_replica_manager_isr_expands", "ISRs that got replicas back."),
+        }
+        self._refused = counter(
+            "kafka_server_replica_manager_failed_isr_updates", "Changes of an ISR that the controller refused."
+        )
 
     def submit(self, partition: Partition, proposal: ProposeIsr) -> None:
         """A machine has one proposal at a time; a later one replaces an earlier that was not sent yet."""
@@ -118,6 +128,7 @@ class IsrChanges:
                 settled = machine.isr_rejected(proposal, ErrorCode.UNKNOWN_SERVER_ERROR)
             elif answer.error_code:
                 settled = machine.isr_rejected(proposal, ErrorCode(answer.error_code))
+                self._refused.add()
                 log.info("ISR change of %s refused: %s", partition.tp, ErrorCode(answer.error_code).name)
             else:
                 settled = machine.isr_accepted(
@@ -129,6 +140,7 @@ class IsrChanges:
                     now_ms=self._clock.now_ms(),
                     leader_recovery_state=answer.leader_recovery_state,
                 )
+                self._counts[proposal.change].add()
                 log.info("ISR of %s is now %s", partition.tp, sorted(machine.isr))
             self._on_settled(partition, settled)
             if settled.retry is not None:

@@ -1,8 +1,11 @@
-"""Metrics over HTTP (`barnabas.metrics.port`): GET /metrics in Prometheus's text form, and nothing else."""
+"""HTTP on `barnabas.metrics.port`: GET /metrics in Prometheus's text form, /health and /ready for who watches over brokers."""
 
 import asyncio
 import gc
+import json
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from barnabas.core.errors import ConfigError
 from barnabas.metrics.exposition import CONTENT_TYPE, render
@@ -13,13 +16,17 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 8192
 REQUEST_TIMEOUT_S = 5.0
 LAG_PERIOD_S = 1.0
+#: Yes or no, and what there is to say about it.
+Verdict = tuple[bool, dict[str, Any]]
 
 
 class MetricsServer:
     """Owner: the event loop."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, verdicts: Mapping[bytes, Callable[[], Verdict]] | None = None) -> None:
+        """`verdicts` by path: 200 for yes, 503 for no, with a JSON document that says why."""
         self._registry = registry
+        self._verdicts = verdicts or {}
         self._server: asyncio.Server | None = None
         self.port = -1
 
@@ -53,10 +60,17 @@ class MetricsServer:
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET is served\n")
-        if path not in (b"/metrics", b"/"):
-            return _response("404 Not Found", b"metrics are at /metrics\n")
-        body = render(self._registry)
-        return _response("200 OK", body if method == b"GET" else b"", content_type=CONTENT_TYPE)
+        verdict = self._verdicts.get(path)
+        if verdict is not None:
+            ok, document = verdict()
+            body, kind = json.dumps(document).encode() + b"\n", "application/json"
+        elif path in (b"/metrics", b"/"):
+            ok, body, kind = True, render(self._registry), CONTENT_TYPE
+        else:
+            known = b", ".join([b"/metrics", *self._verdicts])
+            return _response("404 Not Found", b"there are " + known + b"\n")
+        status = "200 OK" if ok else "503 Service Unavailable"
+        return _response(status, body if method == b"GET" else b"", content_type=kind)
 
 
 def _response(status: str, body: bytes, *, content_type: str = "text/plain; charset=utf-8") -> bytes:

@@ -1,9 +1,12 @@
 """ISR changes on their way to the controller: what comes back may find the replica gone."""
 
 import asyncio
+from types import SimpleNamespace
 
 from barnabas.core.clock import ManualClock
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.alter_partition import AlterPartitionResponse, ResponsePartitionData, ResponseTopicData
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.machine import PartitionMachine
@@ -49,3 +52,44 @@ def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
         task.cancel()
 
     asyncio.run(run())
+
+
+def test_shrunk_isrs_and_refused_changes_are_counted():
+    async def run(error_code):
+        machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
+        state = PartitionState(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+        machine.become_leader(state, log_end=0, now_ms=0)
+        machine.record_append(1, 0)
+        partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
+        partition.topic_id = TOPIC_ID
+        partition.log = SimpleNamespace(log_end_offset=1)
+        settled, registry = asyncio.Event(), Registry()
+
+        async def controller(request):
+            answer = ResponsePartitionData(
+                partition_index=0, leader_id=1, leader_epoch=5, isr=[1], partition_epoch=11, error_code=error_code
+            )
+            return AlterPartitionResponse(topics=[ResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
+
+        changes = IsrChanges(
+            1,
+            broker_epoch=lambda: 7,
+            send=controller,
+            on_settled=lambda *what: settled.set(),
+            clock=ManualClock(),
+            registry=registry,
+        )
+        changes.submit(partition, machine.tick(200, 1).propose)
+        task = asyncio.create_task(changes.run())
+        await settled.wait()
+        task.cancel()
+        name = "kafka_server_replica_manager_"
+        return {
+            each.name.removeprefix(name): metric.value
+            for each in registry.families()
+            for metric in each.series.values()
+        }
+
+    assert asyncio.run(run(0)) == {"isr_shrinks": 1, "isr_expands": 0, "failed_isr_updates": 0}
+    refused = asyncio.run(run(ErrorCode.INVALID_UPDATE_VERSION))
+    assert refused == {"isr_shrinks": 0, "isr_expands": 0, "failed_isr_updates": 1}
