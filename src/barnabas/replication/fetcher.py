@@ -57,7 +57,7 @@ class FollowerPartition(LocalLog, Protocol):
         """Cut the log. That may take a while: `is_wanted` is asked right before the cut, which is left out if it says no."""
         ...
 
-    def truncate_fully_and_start_at(self, offset: Offset) -> None: ...
+    async def truncate_fully_and_start_at(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None: ...
 
 
 class Throttle(Protocol):
@@ -285,10 +285,10 @@ class ReplicaFetcher:
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Truncations come last, for they may take a while, in which everything else may change."""
-        truncations: list[TruncateTo] = []
+        truncations: list[TruncateTo | TruncateFully] = []
         fenced = 0
         for effect in effects:
-            if isinstance(effect, TruncateTo):
+            if isinstance(effect, TruncateTo | TruncateFully):
                 truncations.append(effect)
                 continue
             if isinstance(effect, GiveUp) and effect.is_fenced:
@@ -306,24 +306,22 @@ class ReplicaFetcher:
                 fenced,
             )
         states = [self._machine.state(effect.partition) for effect in truncations]
-        for effect, state in zip(truncations, states, strict=True):
-            if state is not None:
-                await self._truncate(effect, state)
+        # All at once: they wait for the disk, and share the checkpoints that they write.
+        await asyncio.gather(
+            *(self._truncate(each, state) for each, state in zip(truncations, states, strict=True) if state is not None)
+        )
 
-    def _apply(self, effect: Append | TruncateFully | GiveUp, replica: FollowerPartition) -> None:
+    def _apply(self, effect: Append | GiveUp, replica: FollowerPartition) -> None:
         match effect:
             case Append(partition, records, leader_high_watermark, leader_log_start):
                 replica.append_follower(records, leader_high_watermark, leader_log_start)
                 if self._throttle is not None and records:
                     self._throttle.record(partition, len(records))
                 self._machine.appended(effect)
-            case TruncateFully(_, offset):
-                replica.truncate_fully_and_start_at(offset)
-                self._machine.truncated(effect)
             case GiveUp():
                 self._give_up(effect)
 
-    async def _truncate(self, effect: TruncateTo, state: FetchState) -> None:
+    async def _truncate(self, effect: TruncateTo | TruncateFully, state: FetchState) -> None:
         """Unless the partition has been taken away meanwhile, or is followed in another epoch: this broker may lead it."""
         partition, offset = effect.partition, effect.offset
 
@@ -333,11 +331,14 @@ class ReplicaFetcher:
         if not is_wanted():
             return
         replica = self._partitions[partition]
-        if offset < replica.high_watermark:
+        if isinstance(effect, TruncateTo) and offset < replica.high_watermark:
             _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
         try:
-            # Also where there is nothing to cut: an epoch that this replica began as leader, without a record, goes.
-            await replica.truncate_to(offset, is_wanted=is_wanted)
+            if isinstance(effect, TruncateFully):
+                await replica.truncate_fully_and_start_at(offset, is_wanted=is_wanted)
+            else:
+                # Even with nothing to cut: an epoch that this replica began as leader, without a record, must go.
+                await replica.truncate_to(offset, is_wanted=is_wanted)
         except (Malformed, Refused, LogDirFault) as error:
             if is_wanted():
                 self._effect_failed(effect, error)

@@ -13,7 +13,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition, truncate_log
+from barnabas.replication.partition import Partition, cut
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.storage.log import Log
 
@@ -97,10 +97,13 @@ class LogDirMoves:
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
+                if future.log_end_offset < partition.log.log_start_offset:
+                    await cut(future.restart_then, partition.log.log_start_offset)
+                    continue
                 excess_from = self._excess_from(partition.log, future)
                 if excess_from is not None:
                     # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
-                    await truncate_log(future, excess_from)
+                    await cut(future.truncate_then, excess_from)
                 elif future.log_end_offset == partition.log.log_end_offset:
                     self._swap(partition)
                     return
@@ -131,8 +134,6 @@ class LogDirMoves:
     @staticmethod
     def _excess_from(current: Log, future: Log) -> int | None:
         """From where on the future log has what the current one has not; None where it is a beginning of it."""
-        if future.log_end_offset < current.log_start_offset:
-            future.truncate_fully_and_start_at(current.log_start_offset)
         if future.log_end_offset > current.log_end_offset:
             return current.log_end_offset
         epoch = future.latest_epoch

@@ -6,7 +6,7 @@ wait is the manager's work.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
@@ -242,10 +242,12 @@ class Partition:
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""
         log = self.local_log
-        await truncate_log(log, offset, is_wanted=lambda: self.log is log and is_wanted())
+        await cut(log.truncate_then, offset, is_wanted=lambda: self.log is log and is_wanted())
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.local_log.truncate_fully_and_start_at(Offset(offset))
+    async def truncate_fully_and_start_at(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop everything: what the leader has does not reach this log, or begins after it."""
+        log = self.local_log
+        await cut(log.restart_then, offset, is_wanted=lambda: self.log is log and is_wanted())
 
     def delete_records(self, offset: int) -> int:
         """Move the log start, as DeleteRecords asks; -1 means the high watermark. Returns the offset to wait for."""
@@ -402,9 +404,16 @@ class Partition:
         return ticked.hw_moved, ticked.propose
 
 
-async def truncate_log(log: Log, offset: int, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
-    """Cut a log. What is left may have to be read first, on a thread: `is_wanted` is asked again then, and nothing is cut
-    where it says no."""
+class Cut(Protocol):
+    """`Log.truncate_then` or `Log.restart_then`."""
+
+    def __call__(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None: ...
+
+
+async def cut(how: Cut, offset: int, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Cut a log, and wait for it. `is_wanted` is asked right before: nothing is cut if it says no by then."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def then(error: Exception | None) -> None:
@@ -415,5 +424,5 @@ async def truncate_log(log: Log, offset: int, *, is_wanted: Callable[[], bool] =
         else:
             done.set_exception(error)
 
-    log.truncate_then(offset, is_wanted=lambda: not done.done() and is_wanted(), then=then)
+    how(offset, is_wanted=lambda: not done.done() and is_wanted(), then=then)
     await done

@@ -53,10 +53,14 @@ class ManualThreads:
     def run(self, work: Work, done: Done) -> None:
         self._pending.append((work, done))
 
+    def run_one(self) -> None:
+        if self._pending:
+            InlineThreads().run(*self._pending.popleft())
+
     def run_pending(self) -> None:
         """Also what the work itself asks for."""
         while self._pending:
-            InlineThreads().run(*self._pending.popleft())
+            self.run_one()
 
 
 class NoTimer:
@@ -120,9 +124,10 @@ class LogEnvironment:
     #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After compaction: the holes
     #: that it made must not lie in what recovery doubts.
     on_recovery_point: Callable[[str], None] = _ignore
-    #: Asked on the event loop to have the recovery points of a directory's logs on disk, and then to say so. Before a cut
-    #: below one of them: recovery would trust records that are written over.
-    save_recovery_points: Callable[[str, Done], None] = _saved
+    #: Called on the event loop: write the recovery points and log starts of a directory's logs to disk, then call back.
+    #: Before a log that was cut grows again: recovery would trust records that were written over, or drop those below
+    #: the former log start.
+    save_bounds: Callable[[str, Done], None] = _saved
     #: Told on the event loop that a log was cut, before it grows again: (partition, its directory, the new log end).
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.

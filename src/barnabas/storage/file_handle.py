@@ -6,6 +6,7 @@ keep files open, so that thousands of partitions fit in the process's descriptor
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.core.errors import BrokenInvariant
@@ -13,6 +14,8 @@ from barnabas.runtime.disk import Disk, WritableBuffer
 
 if TYPE_CHECKING:
     import socket
+
+    from barnabas.storage.segment import Segment
 
 
 class OpenFile:
@@ -122,10 +125,12 @@ class SegmentPool:
     A segment holds up to three descriptors: its log and the maps of its two indexes.
     """
 
-    __slots__ = ("_open", "max_open")
+    __slots__ = ("_open", "max_open", "repair")
 
     def __init__(self, max_open: int = 1000) -> None:
         self.max_open = max_open
+        #: Rebuilds damaged indexes of an inactive segment on a thread, (segment, why); None: the segment does it itself.
+        self.repair: Callable[[Segment, str], None] | None = None
         self._open: OrderedDict[HoldsFiles, None] = OrderedDict()
 
     def __len__(self) -> int:

@@ -1,7 +1,12 @@
 """Offset and time index of a segment anew, batch by batch, as appends would have written them."""
 
+import logging
+
 from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.segment_slice import CorruptSegment, SegmentSlice
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
+
+logger = logging.getLogger(__name__)
 
 
 class IndexBuilder:
@@ -40,6 +45,14 @@ class IndexBuilder:
                 self._offset_index.append(last_offset, position)
             if not self._time_index.is_full:
                 self._time_index.maybe_append(self.max_timestamp, self.offset_of_max)
+
+    def add_all(self, batches: SegmentSlice) -> None:
+        """Every batch of the segment, or those up to damage in it."""
+        try:
+            for position, header in batches.headers():
+                self.add(position, header.last_offset, header.max_timestamp)
+        except CorruptSegment as error:
+            logger.error("the indexes of %s reach only to the damage in it: %s", batches.path, error)
 
     def finish(self, *, trim: bool) -> None:
         self._time_index.maybe_append(self.max_timestamp, self.offset_of_max, skip_full_check=True)

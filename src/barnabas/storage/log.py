@@ -275,8 +275,14 @@ class Log:
         """Drop every record at or above `offset`, if `is_wanted` still says so then; call `then` with the error, if any."""
         self._truncator.truncate_then(offset, is_wanted=is_wanted, then=then)
 
+    def restart_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when that is safe against a crash."""
+        self._truncator.restart_then(offset, is_wanted=is_wanted, then=then)
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next record gets `offset`."""
+        """The same at once, without a checkpoint: for tools, tests and threads that own the log."""
         self._truncator.restart_at(offset, log_start_offset=offset)
 
     def expire_producers(self, now_ms: int) -> int:

@@ -23,6 +23,7 @@ from barnabas.core.topics import InvalidTopicName, check_topic_name
 from barnabas.runtime import descriptors
 from barnabas.storage import meta_properties, names
 from barnabas.storage.environment import Done, LogEnvironment
+from barnabas.storage.index_repair import IndexRepairs
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
 from barnabas.storage.manager_load import DuplicateLog, load_dirs
@@ -111,8 +112,9 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
         env.on_fault = self.handle_fault
+        env.pool.repair = IndexRepairs(env).begin
         env.on_recovery_point = self._on_recovery_point
-        env.save_recovery_points = self._save_recovery_points
+        env.save_bounds = self._save_bounds
         self.checkpoints = Checkpointer(env, self.logs_in, self.handle_fault)
         self._tasks: list[Periodic] = []
 
@@ -472,9 +474,16 @@ class LogManager:
         for name in CHECKPOINTS:
             self.checkpoints.request(log_dir, name)
 
-    def _save_recovery_points(self, path: str, done: Done) -> None:
+    def _save_bounds(self, path: str, done: Done) -> None:
         log_dir = next(log_dir for log_dir in self._dirs if log_dir.path == path)
-        self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT, done)
+
+        def then(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self.checkpoints.request(log_dir, names.LOG_START_OFFSET_CHECKPOINT, done)
+
+        self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT, then)
 
     def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:

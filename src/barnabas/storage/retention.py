@@ -9,7 +9,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
-from barnabas.storage.segment import Segment
+from barnabas.storage.segment import IndexUnderRepair, Segment
 from barnabas.storage.segments import SegmentList
 
 logger = logging.getLogger(__name__)
@@ -121,6 +121,8 @@ class LogRetention:
             for deletable in passes:
                 self._delete(deletable, now_ms)
             return sum(len(deletable.segments) for deletable in passes)
+        except IndexUnderRepair:
+            return 0  # the next pass finds how old that segment is
         except OSError as error:
             state.fault(error)
 

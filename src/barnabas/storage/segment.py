@@ -10,9 +10,9 @@ many are. An index is checked when it is opened and at every use; one that canno
 import logging
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from barnabas.core.errors import Malformed
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH, BatchHeader
 from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage import names
@@ -21,6 +21,7 @@ from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.segment_slice import BatchAt, CorruptSegment, SegmentSlice, check_batch
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.storage.txn_index import TransactionIndex
 
@@ -32,7 +33,6 @@ _SHORT_HEADER_SIZE: Final = _SHORT_HEADER.size
 _short_header = _SHORT_HEADER.unpack_from
 #: One read covers the distance between two index entries at the default `index.interval.bytes`.
 _LOOKUP_BYTES: Final = 4096
-_SCAN_BYTES: Final = 1 << 20
 #: A segment is not rolled for its records' timestamps before it is so old, or so large.
 ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
@@ -40,49 +40,11 @@ ROLLED_BYTES_MIN: Final = 1 << 20
 UNKNOWN: Final = -2
 
 
-class BatchAt(NamedTuple):
-    """A batch that a look-up found."""
+class IndexUnderRepair(Refused):
+    """A thread is rebuilding the indexes of a segment. Clients and followers try again."""
 
-    position: int
-    size_bytes: int
-    base_offset: int
-    last_offset: int
-
-
-class CorruptSegment(Malformed):
-    """Bytes in a log file that are no batch, where a batch must be."""
-
-    def __init__(self, message: str, position: int = 0) -> None:
-        super().__init__(message)
-        self.position = position
-
-
-class SegmentFile(NamedTuple):
-    """The batches of a segment from `position` on, as far as it went when this was made.
-
-    Any thread may read them, while `file` is pinned: nothing before the end of a segment is ever written again.
-    """
-
-    file: OpenFile
-    #: For messages.
-    path: str
-    position: int
-    size_bytes: int
-
-    def headers(self) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch. Lengths checked, CRCs not; `CorruptSegment` where the bytes are no batch."""
-        position, limit = self.position, self.size_bytes
-        while position < limit:
-            chunk = self.file.read(position, min(_SCAN_BYTES, limit - position))
-            at, size = 0, len(chunk)
-            while size - at >= HEADER_SIZE:
-                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-                _check_batch(self.path, position + at, header.magic, header.batch_length, limit)
-                yield position + at, header
-                at += header.batch_length + LOG_OVERHEAD
-            if at == 0:
-                raise CorruptSegment(f"{self.path}: torn batch header at position {position}", position)
-            position += at
+    def __init__(self, log_path: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the indexes of {log_path} are being rebuilt")
 
 
 class Segment:
@@ -104,6 +66,7 @@ class Segment:
         "directory",
         "index_interval_bytes",
         "is_active",
+        "is_under_repair",
         "max_index_bytes",
         "pool",
         "preallocated",
@@ -136,6 +99,8 @@ class Segment:
         self.roll_jitter_ms = 0
         self.preallocated = False
         self.is_active = False
+        #: A thread builds new indexes; until it is done there are none.
+        self.is_under_repair = False
         #: None while the log is being loaded: the pool belongs to the event loop.
         self.pool = pool
         self._disk = disk
@@ -213,6 +178,8 @@ class Segment:
 
     def _open_indexes(self) -> None:
         """Open both indexes, checked, or neither."""
+        if self.is_under_repair:
+            raise IndexUnderRepair(self.log_path)
         try:
             self._open_and_check_indexes()
         except OSError:
@@ -220,13 +187,13 @@ class Segment:
             raise
 
     def _open_and_check_indexes(self) -> None:
-        """Rebuilds them where one is missing or cannot be right."""
+        """Repairs them if one is missing or cannot be right."""
         missing = [path for path in self.paths()[1:3] if not self._disk.exists(path)]
         offset_index, time_index = self._make_indexes()
         if not self.is_active and self.pool is not None:
             self.pool.touch(self)
         if missing:
-            self.rebuild_indexes(f"{missing[0]} is missing")
+            self._repair(f"{missing[0]} is missing")
         else:
             try:
                 offset_index.sanity_check()
@@ -234,7 +201,7 @@ class Segment:
                 if self._max_timestamp == UNKNOWN:
                     self._check_time_index(time_index)
             except CorruptIndex as error:
-                self.rebuild_indexes(str(error))
+                self._repair(str(error))
         if self.is_active:
             self._make_room_in_indexes()
 
@@ -256,12 +223,17 @@ class Segment:
             self._open_indexes()
 
     def _make_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        self._offset_index, self._time_index = made = self.new_indexes()
+        return made
+
+    def new_indexes(self, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
+        """Not opened yet. `suffix` is added to the names of their files."""
         _, index_path, time_path, _ = self.paths()
         base, room, disk = self.base_offset, self.max_index_bytes, self._disk
-        offset_index = OffsetIndex(index_path, base, max_index_bytes=room, disk=disk)
-        time_index = TimeIndex(time_path, base, max_index_bytes=room, disk=disk)
-        self._offset_index, self._time_index = offset_index, time_index
-        return offset_index, time_index
+        return (
+            OffsetIndex(index_path + suffix, base, max_index_bytes=room, disk=disk),
+            TimeIndex(time_path + suffix, base, max_index_bytes=room, disk=disk),
+        )
 
     def _make_room_in_indexes(self) -> None:
         self.offset_index.preallocate()
@@ -270,16 +242,19 @@ class Segment:
 
     def release_files(self) -> None:
         """Let go of descriptors and maps; whoever needs them opens them again. Pinned ranges stay readable."""
+        self._release_indexes()
+        self._txn_index = None
+        if self._file is not None:
+            self._file.let_go()
+            self._file = None
+
+    def _release_indexes(self) -> None:
         if self._offset_index is not None:
             self._offset_index.release()
             self._offset_index = None
         if self._time_index is not None:
             self._time_index.release()
             self._time_index = None
-        self._txn_index = None
-        if self._file is not None:
-            self._file.let_go()
-            self._file = None
 
     # -- becoming active, inactive, closed, deleted
 
@@ -454,21 +429,39 @@ class Segment:
             self._make_room_in_indexes()
         return dropped
 
-    def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentFile]:
+    def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentSlice]:
         """The last entry of the time index below `offset`, and the batches from there on: what `largest_timestamp_of`
         must look at. They may be many, where timestamps do not ascend."""
         entry = self.time_index.last_below(offset)
         return entry, self.part_from(self.offset_index.lookup_position(entry.offset))
 
+    def _repair(self, why: str) -> None:
+        """Rebuild damaged indexes: on a thread if the event loop owns this segment, and then `IndexUnderRepair` is raised.
+
+        The indexes of an active segment were checked when the log was loaded, and change with each append: they are
+        rebuilt at once.
+        """
+        if self.is_active or self.pool is None or self.pool.repair is None:
+            self.rebuild_indexes(why)
+            return
+        self._release_indexes()
+        self.is_under_repair = True
+        self.pool.repair(self, why)
+        if self._offset_index is None:
+            raise IndexUnderRepair(self.log_path)
+
+    def take_repaired(self, indexes: tuple[OffsetIndex, TimeIndex], builder: IndexBuilder) -> None:
+        """Give the new indexes the names of the old ones."""
+        for index, path in zip(indexes, self.paths()[1:3], strict=True):
+            self._disk.rename(index.path, path)
+        self._make_indexes()
+        self._max_timestamp, self._offset_of_max_timestamp = builder.max_timestamp, builder.offset_of_max
+
     def rebuild_indexes(self, why: str) -> None:
-        """Offset and time index anew from the log. Blocks: a damaged index is rare, and serving by it is not an option."""
+        """Offset and time index anew from the log. Blocks."""
         logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
         builder = self.index_builder()
-        try:
-            for position, header in self.headers(0):
-                builder.add(position, header.last_offset, header.max_timestamp)
-        except CorruptSegment as error:
-            logger.error("the indexes of %s reach only to the damage in it: %s", self.log_path, error)
+        builder.add_all(self.part_from(0))
         self.take_indexes(builder)
 
     def index_builder(self) -> IndexBuilder:
@@ -489,8 +482,8 @@ class Segment:
         """(position, header) of every batch from `position` on, which is a batch's."""
         return self.part_from(position).headers()
 
-    def part_from(self, position: int) -> SegmentFile:
-        return SegmentFile(self.file, self.log_path, position, self.size_bytes)
+    def part_from(self, position: int) -> SegmentSlice:
+        return SegmentSlice(self.file, self.log_path, position, self.size_bytes)
 
     def _header_at(self, position: int) -> BatchHeader:
         data = self.file.read(position, HEADER_SIZE)
@@ -501,7 +494,7 @@ class Segment:
         return header
 
     def _check(self, position: int, magic: int, length: int, limit: int) -> None:
-        _check_batch(self.log_path, position, magic, length, limit)
+        check_batch(self.log_path, position, magic, length, limit)
 
     def find(self, offset: int, *, not_before: int = 0) -> BatchAt | None:
         """The first batch that reaches `offset`; None where all end before it.
@@ -524,7 +517,7 @@ class Segment:
             if error.position != position:
                 raise  # the entry is right, the log itself is damaged further on
             why = f"entry for offset {offset} points to position {position}: {error}"
-        self.rebuild_indexes(why)
+        self._repair(why)
         return self._walk(self.offset_index.lookup_position(offset), offset)
 
     def _walk(self, position: int, offset: int) -> BatchAt | None:
@@ -592,7 +585,8 @@ class Segment:
             except CorruptSegment as error:
                 if error.position != start:
                     raise
-                self.rebuild_indexes(f"the last entry is wrong: {error}")
+                self._repair(f"the last entry is wrong: {error}")
+                index = self.offset_index
                 start = index.lookup_position(index.last_offset) if index.entries else 0
         return self._last_batch_from(start)
 
@@ -606,27 +600,3 @@ class Segment:
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)
-
-
-def _check_batch(path: str, position: int, magic: int, length: int, limit: int) -> None:
-    if magic != MAGIC_V2:
-        if magic in (0, 1):
-            raise CorruptSegment(
-                f"{path}: the batch at position {position} has message format v{magic} (Kafka before 0.11), which is not "
-                "supported: convert the topic with Apache Kafka first",
-                position,
-            )
-        raise CorruptSegment(f"{path}: the batch at position {position} has an unknown magic {magic}", position)
-    if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > limit:
-        raise CorruptSegment(f"{path}: the batch at position {position} claims {length} bytes", position)
-
-
-def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentFile, offset: int) -> TimestampOffset:
-    """The largest timestamp of a segment below `offset`: that of an index entry, or one of the batches after it."""
-    timestamp, found_at = indexed
-    for _, header in batches.headers():
-        if header.last_offset >= offset:
-            break
-        if header.max_timestamp > timestamp:
-            timestamp, found_at = header.max_timestamp, header.last_offset
-    return TimestampOffset(timestamp, found_at)

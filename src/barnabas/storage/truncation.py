@@ -16,7 +16,8 @@ from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
 from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.storage.segment import Segment, SegmentFile, largest_timestamp_of
+from barnabas.storage.segment import Segment
+from barnabas.storage.segment_slice import SegmentSlice, largest_timestamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Truncation:
         self.replay = replay
         self.largest, self._timestamps = segment.unindexed_below(offset)
         self._now_ms = now_ms
-        self._pinned: list[SegmentFile] = [*replay.segments, self._timestamps]
+        self._pinned: list[SegmentSlice] = [*replay.segments, self._timestamps]
         for each in self._pinned:
             each.file.pin()
 
@@ -102,6 +103,9 @@ class LogTruncator:
         is: the replica may have become leader meanwhile. Both are called on the event loop, or before this returns.
         """
         state = self._state
+        if not state.is_closed and 0 <= offset < state.segments.first.base_offset:
+            self.restart_then(offset, is_wanted=is_wanted, then=then)
+            return
         try:
             truncation = self._begin_or_finish(offset)
         except (LogDirFault, Refused) as error:
@@ -135,28 +139,32 @@ class LogTruncator:
         """Recovery must doubt the whole segment that is cut, before it is: what is written over must not be trusted, nor
         what a lost cut leaves."""
         state = self._state
-        base = truncation.segment.base_offset
-        if self._flusher.recovery_point <= base or not is_wanted():
-            then(self._cut_if(is_wanted, truncation))
+        base, log_start = truncation.segment.base_offset, state.log_start_offset
+        if self._flusher.recovery_point > base and is_wanted():
+            self._flusher.cut_to(base)
+            # And look again: a flush may move it up meanwhile.
+            self._save_then(lambda error: then(error) if error else self._cut_when_safe(truncation, is_wanted, then))
             return
-        self._flusher.cut_to(base)
-
-        def saved(error: BaseException | None) -> None:
-            if state.is_closed or error is not None:
-                then(state.storage_error())  # the directory's fault has been told
-            else:
-                # A flush may have moved it up again meanwhile.
-                self._cut_when_safe(truncation, is_wanted, then)
-
-        state.env.save_recovery_points(state.log_dir, saved)
-
-    def _cut_if(self, is_wanted: Callable[[], bool], truncation: Truncation) -> Exception | None:
         try:
             if is_wanted():
                 self._finish_truncation(truncation)
         except (LogDirFault, Refused) as error:
-            return error
-        return None
+            then(error)
+            return
+        if state.log_start_offset < log_start:
+            self._save_then(then)
+        else:
+            then(None)
+
+    def _save_then(self, then: Callable[[Exception | None], None]) -> None:
+        """Have the recovery point and the log start on disk, as they are now, before anything else happens to the log."""
+        state = self._state
+
+        def saved(error: BaseException | None) -> None:
+            # A failed directory has been reported already.
+            then(state.storage_error() if state.is_closed or error is not None else None)
+
+        state.env.save_bounds(state.log_dir, saved)
 
     def _begin_or_finish(self, offset: int) -> Truncation | None:
         """None where nothing had to be read, and so all is done."""
@@ -197,7 +205,11 @@ class LogTruncator:
         state = self._state
         offset = truncation.offset
         state.check_open()
-        if state.log_end_offset != truncation.log_end or truncation.segment not in state.segments:
+        if (
+            state.log_end_offset != truncation.log_end
+            or truncation.segment not in state.segments
+            or truncation.segment.is_under_repair
+        ):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.partition} has changed while its cut was prepared")
         logger.info("truncating %s from %d to %d", state.partition, state.log_end_offset, offset)
         try:
@@ -219,6 +231,24 @@ class LogTruncator:
             state.env.on_recovery_point(state.log_dir)
         except OSError as error:
             state.fault(error)
+
+    def restart_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`, then call `then`, with the error, if any. The next record gets `offset`.
+
+        A crash before `then` leaves an empty log. Without the new bounds on disk, a crash after it could lose records: recovery
+        would drop a log that ends below its former start, and trust unflushed records below the former recovery point.
+        """
+        try:
+            if not is_wanted():
+                then(None)
+                return
+            self.restart_at(offset, log_start_offset=offset)
+        except (LogDirFault, Refused) as error:
+            then(error)
+            return
+        self._save_then(then)
 
     def restart_at(self, offset: int, *, log_start_offset: int) -> None:
         """Drop everything; the next record gets `offset`."""

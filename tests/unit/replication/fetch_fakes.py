@@ -56,7 +56,10 @@ class FakeReplica:
         self.cache.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)
 
-    def truncate_fully_and_start_at(self, offset):
+    async def truncate_fully_and_start_at(self, offset, *, is_wanted):
+        self.restart_at(offset)
+
+    def restart_at(self, offset):
         self.epochs_of.clear()
         self.cache.clear()
         self.log_start = self.high_watermark = offset

@@ -67,7 +67,7 @@ def carry_out(machine, replicas, effects):
                 replica.cut(offset)
                 machine.truncated(effect)
             case TruncateFully(_, offset):
-                replica.truncate_fully_and_start_at(offset)
+                replica.restart_at(offset)
                 machine.truncated(effect)
 
 

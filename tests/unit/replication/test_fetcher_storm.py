@@ -102,7 +102,7 @@ class Replica:
         del self.records[offset:]
         self.cache.truncate_from_end(offset)
 
-    def truncate_fully_and_start_at(self, offset):
+    async def truncate_fully_and_start_at(self, offset, *, is_wanted):
         raise AssertionError("nothing is ever deleted here")
 
 

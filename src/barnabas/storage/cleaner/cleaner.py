@@ -26,7 +26,7 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager
 from barnabas.storage.replacement import open_cleaned
-from barnabas.storage.segment import Segment
+from barnabas.storage.segment import IndexUnderRepair, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -222,6 +222,8 @@ class Cleaner:
             self._manager.handle_fault(LogDirFault(log.log_dir, error))
         except Malformed as error:
             self._mark_uncleanable(log, str(error))
+        except IndexUnderRepair as error:
+            logger.info("%s is not cleaned yet: %s", log.partition, error)
         return None
 
     def _is_left_alone(self, log: Log) -> bool:

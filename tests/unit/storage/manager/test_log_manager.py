@@ -14,6 +14,7 @@ from barnabas.core.errors import ConfigError, ErrorCode, Refused
 from barnabas.core.ids import TopicId
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
+from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDirLocked
 from barnabas.storage.manager import ManagerSettings
 from barnabas.storage.manager_load import DuplicateLog
@@ -256,6 +257,67 @@ def test_a_truncation_reaches_the_checkpoint_before_the_log_grows_again(tmp_path
     log.truncate_to(1)
     broker.run()
     assert checkpoint(tmp_path, "recovery-point-offset-checkpoint") == {"t-0": 1}
+    broker.manager.shutdown()
+
+
+def with_deleted_records(broker: Broker) -> Log:
+    """Offsets 90 to 109, of which those below 100 are deleted: a checkpoint says so, and that all of it is on disk."""
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    log.truncate_fully_and_start_at(90)
+    append(log, *[b"%d" % i for i in range(90, 110)])
+    log.update_high_watermark(110)
+    log.maybe_increment_log_start_offset(100)
+    log.flusher.flush()
+    for name in (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT):
+        broker.manager.checkpoint(name)
+    broker.run()
+    return log
+
+
+@pytest.mark.parametrize("offset", [50, 95])
+def test_kill_after_a_cut_below_the_log_start_takes_nothing_that_came_next(tmp_path: Path, offset: int) -> None:
+    """Both where the log starts anew (50) and where its first segment is cut (95)."""
+    broker = Broker(tmp_path)
+    log = with_deleted_records(broker)
+    outcomes: list[Exception | None] = []
+    log.truncate_then(offset, is_wanted=lambda: True, then=outcomes.append)
+    assert outcomes == []  # not before the checkpoints are on disk
+    broker.run()
+    assert outcomes == [None]
+    append(log, b"acknowledged")
+    broker.kill()
+    again = Broker(tmp_path)
+    found = again.manager.get(tp("t"))
+    assert found is not None
+    assert (found.log_start_offset, values(found)) == (offset, [b"acknowledged"])
+    again.manager.shutdown()
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_kill_while_a_log_starts_anew_leaves_an_empty_log(tmp_path: Path, steps: int) -> None:
+    broker = Broker(tmp_path)
+    log = with_deleted_records(broker)
+    outcomes: list[Exception | None] = []
+    log.restart_then(50, is_wanted=lambda: True, then=outcomes.append)
+    for _ in range(steps):
+        broker.threads.run_one()
+    broker.kill()
+    again = Broker(tmp_path)
+    found = again.manager.get(tp("t"))
+    assert found is not None and values(found) == []
+    found.restart_then(50, is_wanted=lambda: True, then=outcomes.append)
+    again.run()
+    append(found, b"next")
+    assert found.log_end_offset == 51
+    again.manager.shutdown()
+
+
+def test_log_that_starts_anew_stays_as_it_is_where_that_is_not_wanted_any_more(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = with_deleted_records(broker)
+    outcomes: list[Exception | None] = []
+    log.restart_then(50, is_wanted=lambda: False, then=outcomes.append)
+    assert outcomes == [None] and log.log_end_offset == 110
     broker.manager.shutdown()
 
 

@@ -63,6 +63,9 @@ class Mover:
         return work()
 
     async def done(self) -> None:
+        while not all(task.done() for task in self.tasks):
+            self.broker.run()
+            await asyncio.sleep(0)
         await asyncio.gather(*self.tasks)
 
 

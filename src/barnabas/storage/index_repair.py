@@ -1,0 +1,68 @@
+"""New indexes for a segment whose own are damaged, built on a thread: the event loop must not read a whole segment.
+
+While they are built, whoever needs them gets `IndexUnderRepair`. The thread writes temporary files; the next start deletes
+what a crash leaves of them. When the thread is done, the loop renames them.
+"""
+
+import logging
+
+from barnabas.core.errors import LogDirFault
+from barnabas.runtime.disk import TMP_SUFFIX
+from barnabas.storage.environment import LogEnvironment
+from barnabas.storage.index_build import IndexBuilder
+from barnabas.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class IndexRepairs:
+    """Owner: the event loop."""
+
+    def __init__(self, env: LogEnvironment) -> None:
+        self._env = env
+
+    def begin(self, segment: Segment, why: str) -> None:
+        """For `SegmentPool.repair`. `segment` is inactive, so nothing of its log changes any more."""
+        logger.warning("rebuilding the indexes of %s on a thread: %s", segment.log_path, why)
+        repair = _Repair(segment, self._env)
+        self._env.threads.run(repair.run, repair.done)
+
+
+class _Repair:
+    def __init__(self, segment: Segment, env: LogEnvironment) -> None:
+        self._segment = segment
+        self._env = env
+        self._batches = segment.part_from(0)
+        self._batches.file.pin()
+        self._directory = segment.directory
+        self._indexes = segment.new_indexes(TMP_SUFFIX)
+        self._interval_bytes = segment.index_interval_bytes
+        self._builder: IndexBuilder | None = None
+
+    def run(self) -> None:
+        """Any thread. Touches only what cannot change: the log below its end, and files that nobody else knows."""
+        for index in self._indexes:
+            self._env.disk.unlink(index.path)
+        builder = self._builder = IndexBuilder(*self._indexes, self._interval_bytes)
+        builder.add_all(self._batches)
+        builder.finish(trim=True)
+        for index in self._indexes:
+            index.release()
+
+    def done(self, error: BaseException | None) -> None:
+        segment = self._segment
+        self._batches.file.unpin()
+        segment.is_under_repair = False
+        # Deleted, replaced or moved meanwhile: nobody needs the new indexes, and an error says nothing about the disk.
+        is_gone = bool(segment.transient) or segment.directory != self._directory
+        if is_gone:
+            for index in self._indexes:
+                self._env.disk.unlink(index.path)
+            return
+        try:
+            if error is not None:
+                raise error
+            assert self._builder is not None
+            segment.take_repaired(self._indexes, self._builder)
+        except OSError as failed:
+            self._env.on_fault(LogDirFault(self._directory.rpartition("/")[0], failed))
