@@ -9,6 +9,7 @@ connection. So does a request whose time is up: what comes after it could not be
 """
 
 import asyncio
+import errno
 import os
 import re
 import ssl
@@ -19,7 +20,7 @@ from functools import partial
 from typing import Final, TypeVar, cast, overload
 
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
-from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut
+from barnabas.client.errors import ClientError, ConnectionLost, ConnectionRefused, RequestTimedOut
 from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
 from barnabas.client.exchange import negotiate as agree_on_versions
 from barnabas.client.security import (
@@ -182,6 +183,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def wait_closed(self) -> None:
         await asyncio.shield(self._ended)
+
+    def on_closed(self, told: Callable[[], None]) -> None:
+        """Called once, when it has ended, whoever ended it."""
+        self._ended.add_done_callback(lambda _: told())
 
     def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:
         """The broker ends sessions: the first request after `delay_ms` authenticates again before it is sent."""
@@ -395,7 +400,8 @@ async def open_connection(
         )
         if is_tls:
             raise failed_handshake(address, error) from error
-        raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
+        kind = ConnectionRefused if _numbers(error) == [errno.ECONNREFUSED] else ConnectionLost
+        raise kind(f"cannot connect to {address}: {_reason(error)}") from error
     try:
         if negotiate:
             try:
@@ -411,11 +417,16 @@ async def open_connection(
 
 
 def _reason(error: OSError) -> str:
-    if error.errno is None:
-        # A name with several addresses: asyncio puts what each of them said into one text.
-        numbers = dict.fromkeys(int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error)))
-        return ", ".join(os.strerror(number) for number in numbers) or str(error)
-    return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+    if error.errno is not None and error.errno <= 0:
+        return error.strerror or str(error)
+    return ", ".join(os.strerror(number) for number in _numbers(error)) or str(error)
+
+
+def _numbers(error: OSError) -> list[int]:
+    """Each of them once. A name may have several addresses: asyncio puts what each of them said into one text."""
+    if error.errno is not None:
+        return [error.errno]
+    return list(dict.fromkeys(int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))))
 
 
 async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:

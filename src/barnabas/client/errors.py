@@ -16,6 +16,10 @@ class ConnectionLost(ClientError):
     retriable = True
 
 
+class ConnectionRefused(ConnectionLost):
+    """Nobody listens at the port. The host answered, so the process is not there."""
+
+
 class RequestTimedOut(ClientError):
     """No answer in time. The connection is closed with it, since answers come in order."""
 

@@ -1,7 +1,7 @@
 """Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from barnabas.controller.context import Replica
 from barnabas.controller.deletion_machine import DeletionMachine
@@ -68,6 +68,8 @@ class BrokerMachine:
     def brokers_changed(self) -> Program[None]:
         context = self._state.context
         found = yield from self.load()
+        has_lost_suspects = self._forget_suspects(found)
+        found = {broker: each for broker, each in found.items() if broker not in context.suspects}
         came = sorted(set(found) - set(context.brokers))
         went = sorted(set(context.brokers) - set(found))
         # The same id with a higher epoch: it went and returned before we looked.
@@ -79,17 +81,59 @@ class BrokerMachine:
         # Kafka starts those that came before it sees to those that went. Failed leaders are what clients wait for.
         gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
         if gone:
-            for broker in gone:
-                self._state.emit(CloseChannel(broker))
-                context.remove_broker(broker)
-            yield from self._on_failure(gone)
-            # While it counts as gone: StopReplica of its former life must not reach the new one.
-            self._requests.flush()
+            yield from self._remove(gone)
         if here:
             for broker in here:
                 self._state.emit(OpenChannel(*found[broker]))
                 context.add_broker(*found[broker])
             yield from self._on_startup(here)
+        elif has_lost_suspects:
+            # Unclean elections waited for this.
+            yield from self._partitions.bring_online()
+
+    def _remove(self, brokers: Sequence[int]) -> Program[None]:
+        for broker in brokers:
+            self._state.emit(CloseChannel(broker))
+            self._state.context.remove_broker(broker)
+        yield from self._on_failure(brokers)
+        # While it counts as gone: StopReplica of its former life must not reach the new one.
+        self._requests.flush()
+
+    # --- suspects -----------------------------------------------------------------------------------------------------
+
+    def broker_refuses(self, broker: int, broker_epoch: int) -> Program[None]:
+        """Its process is dead, and ZooKeeper will say so when the session's time is over. Nobody waits for that: it counts as
+        gone from now on. If it lives after all, the epochs of the new leaders fence it, and it is back when it answers."""
+        context = self._state.context
+        registration = context.brokers.get(broker)
+        is_self = broker == self._state.settings.broker_id
+        if registration is None or context.broker_epochs[broker] != broker_epoch or is_self:
+            return
+        _log.warning("broker %d refuses connections: it counts as gone until it answers", broker)
+        context.suspects[broker] = broker_epoch
+        yield from self._remove((broker,))
+        self._state.emit(OpenChannel(registration, broker_epoch, is_suspect=True))
+        self._requests.ask_suspect(registration, broker_epoch)
+
+    def metadata_answered(self, broker: int, error: ErrorCode) -> Program[None]:
+        context = self._state.context
+        if broker in context.suspects and error is ErrorCode.NONE:
+            _log.warning("broker %d answers again", broker)
+            del context.suspects[broker]
+            yield from self.brokers_changed()
+        elif broker not in context.suspects and error is not ErrorCode.NONE:
+            _log.error("broker %d refused UpdateMetadata: %s", broker, error.name)
+
+    def _forget_suspects(self, found: Mapping[int, tuple[BrokerRegistration, int]]) -> bool:
+        """True if one is gone for certain, or was: its session has ended."""
+        suspects = self._state.context.suspects
+        over = [broker for broker, epoch in suspects.items() if broker not in found or found[broker][1] != epoch]
+        for broker in over:
+            del suspects[broker]
+            self._state.emit(CloseChannel(broker))
+        return bool(over)
+
+    # --- what membership means ----------------------------------------------------------------------------------------
 
     def broker_modified(self, broker: int) -> Program[None]:
         """New endpoints or features: everybody is told."""

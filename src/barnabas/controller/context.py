@@ -40,6 +40,8 @@ class ControllerContext:
         self.broker_epochs: dict[int, int] = {}
         #: Brokers in controlled shutdown: alive, but not to lead any more.
         self.shutting_down: set[int] = set()
+        #: Brokers that are registered, with these epochs, and count as gone: their ports refuse connections.
+        self.suspects: dict[int, int] = {}
         #: Partitions whose replica on a broker sits in a failed log directory.
         self.offline_dirs: dict[int, set[TopicPartition]] = {}
 

@@ -43,6 +43,7 @@ from barnabas.controller.events import (
     AlterReassignments,
     AnswerEvent,
     ApiEvent,
+    BrokerRefuses,
     ControlledShutdown,
     ElectionType,
     ElectLeaders,
@@ -140,7 +141,9 @@ class Controller:
         )
         self._translator = Translator(config.settings.broker_id, config.inter_broker_listener)
         self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
-        self._deferral = Deferral(lambda: all(channel.is_quiet for channel, _ in self._channels.values()))
+        self._deferral = Deferral(
+            lambda: all(channel.is_quiet or channel.is_suspect for channel, _ in self._channels.values())
+        )
         #: Channels that were closed and have not ended yet, and the registration after a session's end.
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -329,6 +332,8 @@ class Controller:
             connect=self._connect,
             translator=self._translator,
             on_answer=self._broker_answered,
+            is_suspect=effect.is_suspect,
+            on_refused=partial(self.happened, BrokerRefuses(broker.id, effect.broker_epoch)),
             request_timeout_ms=self._config.request_timeout_ms,
         )
         task = asyncio.get_running_loop().create_task(channel.run(), name=f"controller-to-broker-{broker.id}")

@@ -103,6 +103,8 @@ class OpenChannel:
 
     broker: BrokerRegistration
     broker_epoch: int
+    #: It counts as gone until it answers: nobody waits for that.
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,17 @@ class Outcome:
 def for_offline(
     context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr, *, unclean: bool
 ) -> Outcome:
-    """The next live in-sync replica; with `unclean` any live one, which loses what only the others have."""
+    """The next live in-sync replica; with `unclean` any live one, which loses what only the others have.
+
+    A suspect may be alive. A wrong guess must not lose records, so unclean elections wait until its session has ended.
+    """
     replicas = context.assignment(partition).replicas
     live = tuple(each for each in replicas if context.is_online(each, partition))
     leader = next((each for each in live if each in state.isr), None)
     if leader is not None:
         isr = tuple(each for each in state.isr if context.is_online(each, partition))
         return Outcome(state.with_leader(leader, isr), live)
-    if unclean and live:
+    if unclean and live and context.suspects.keys().isdisjoint(state.isr):
         context.unclean_elections += 1
         elected = state.with_leader(live[0], (live[0],))
         return Outcome(replace(elected, recovery=LeaderRecoveryState.RECOVERING), live)

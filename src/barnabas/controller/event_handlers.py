@@ -23,6 +23,7 @@ from barnabas.controller.events import (
     AlterReassignments,
     ApiEvent,
     BrokerModified,
+    BrokerRefuses,
     BrokersChanged,
     ControlledShutdown,
     DeletionsChanged,
@@ -121,9 +122,9 @@ class EventHandlers:
             case StopReplicaAnswered():
                 return self._replicas_deleted(event)
             case UpdateMetadataAnswered(broker, error):
-                if error is not ErrorCode.NONE:
-                    _log.error("broker %d refused UpdateMetadata: %s", broker, error.name)
-                return _nothing()
+                return self._brokers.metadata_answered(broker, error)
+            case BrokerRefuses(broker, broker_epoch):
+                return self._brokers.broker_refuses(broker, broker_epoch)
             case TimerFired(Timer.AUTO_LEADER_REBALANCE):
                 return self._rebalance()
             case UncleanElectionEnabled(topic):

@@ -138,6 +138,14 @@ class UpdateMetadataAnswered:
     error: ErrorCode
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerRefuses:
+    """Nobody listens at the port of a broker that is registered: its process is dead, most likely."""
+
+    broker_id: int
+    broker_epoch: int
+
+
 # --- timers and settings ----------------------------------------------------------------------------------------------
 
 
@@ -254,4 +262,13 @@ AnswerEvent = LeaderAndIsrAnswered | StopReplicaAnswered | UpdateMetadataAnswere
 ApiEvent = (
     AlterPartition | ElectLeaders | AlterReassignments | ListReassignments | ControlledShutdown | AllocateProducerIds
 )
-Event = SessionEvent | WatchEvent | AnswerEvent | ApiEvent | TimerFired | SettingsChanged | UncleanElectionEnabled
+Event = (
+    SessionEvent
+    | WatchEvent
+    | AnswerEvent
+    | BrokerRefuses
+    | ApiEvent
+    | TimerFired
+    | SettingsChanged
+    | UncleanElectionEnabled
+)

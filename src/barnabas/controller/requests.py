@@ -12,7 +12,7 @@ from barnabas.controller.effects import (
     StopReplicaState,
 )
 from barnabas.controller.program import ControllerState
-from barnabas.coordination.znodes import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment
+from barnabas.coordination.znodes import LEADER_DURING_DELETE, BrokerRegistration, LeaderAndIsr, ReplicaAssignment
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 
 
@@ -64,6 +64,19 @@ class RequestBatch:
     def add_metadata(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
         self._metadata_brokers.update(brokers)
         self._metadata_partitions.update(dict.fromkeys(partitions))
+
+    def ask_suspect(self, broker: BrokerRegistration, broker_epoch: int) -> None:
+        """Something that a broker with this epoch answers, and a new process with the same address refuses."""
+        context = self._state.context
+        self._state.emit(
+            SendUpdateMetadata(
+                brokers={broker.id: broker_epoch},
+                controller_epoch=context.epoch,
+                partitions={},
+                topic_ids={},
+                live_brokers=tuple(sorted((*context.brokers.values(), broker), key=lambda each: each.id)),
+            )
+        )
 
     def flush(self) -> None:
         """Turns what was collected into effects: who leads first, then the news, then who has to stop."""

@@ -22,6 +22,7 @@ from barnabas.controller.effects import (
 from barnabas.controller.events import (
     AlterPartition,
     AlterReassignments,
+    BrokerRefuses,
     ControlledShutdown,
     ElectionType,
     ElectLeaders,
@@ -191,6 +192,7 @@ class ChaosCluster(ModelCluster):
         if len(live) > 1:
             choices += [lambda: self._crash(self.random.choice(live)), lambda: self._expire(self.random.choice(live))]
             choices += [lambda: self._shut_down(self.random.choice(live))]
+            choices += [lambda: self._suspect(self.random.choice(live))]
         dead = [each for each in BROKERS if each not in self.brokers]
         if dead:
             choices += [lambda: self.start(self.random.choice(dead))] * 3
@@ -225,6 +227,13 @@ class ChaosCluster(ModelCluster):
         self.brokers[broker_id].session = self.zk.open_session()
         self._register(broker_id, None)
         self.inbox.setdefault(broker_id, deque()).append(SessionRenewed())
+
+    def _suspect(self, broker_id: int) -> None:
+        """A controller believes that the broker is dead, and it is not."""
+        for each in self.brokers.values():
+            epoch = each.machine.context.broker_epochs.get(broker_id)
+            if epoch is not None:
+                self.inbox.setdefault(each.id, deque()).append(BrokerRefuses(broker_id, epoch))
 
     def _create(self) -> None:
         self._made += 1

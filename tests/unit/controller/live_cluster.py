@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from barnabas.client.errors import ConnectionLost
+from barnabas.client.errors import ConnectionLost, ConnectionRefused
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination.embedded.config import ZooKeeperConfig
@@ -51,6 +51,9 @@ class LiveBroker:
     registrar: BrokerRegistrar
     metadata: MetadataCache = field(default_factory=MetadataCache)
     received: list[ApiMessage] = field(default_factory=list)
+    links: "list[_Link]" = field(default_factory=list)
+    #: Its port refuses connections.
+    refuses: bool = False
     controller: Controller = field(init=False)
 
     def handle(self, message: ApiMessage) -> ApiMessage:
@@ -104,6 +107,8 @@ class LiveBroker:
 class _Link:
     def __init__(self, target: LiveBroker) -> None:
         self._target = target
+        self._told: Callable[[], None] = lambda: None
+        target.links.append(self)
 
     async def request(
         self, message: ApiMessage, response_type: None = None, *, version: int | None = None, timeout_ms: int = 0
@@ -111,11 +116,18 @@ class _Link:
         assert version is not None
         # A real connection takes a moment as well.
         await asyncio.sleep(0)
-        if self._target.id not in self._target.cluster.brokers:
+        if self._target.id not in self._target.cluster.brokers or self._target.refuses:
             raise ConnectionLost("the broker is gone")
         request = codec.decode(type(message), codec.encode(message, version), version)
         response = self._target.handle(request)
         return codec.decode(type(response), codec.encode(response, version), version)
+
+    def on_closed(self, told: Callable[[], None]) -> None:
+        self._told = told
+
+    def end(self) -> None:
+        """The other side has closed it."""
+        self._told()
 
     def close(self) -> None:
         return None
@@ -169,6 +181,14 @@ class LiveCluster:
         await broker.controller.stop()
         await broker.session.stop()
 
+    def refuse(self, broker_id: int) -> None:
+        """Its process is dead, as far as others can see: its session goes on."""
+        broker = self.brokers[broker_id]
+        broker.refuses = True
+        links, broker.links = broker.links, []
+        for link in links:
+            link.end()
+
     async def stop(self) -> None:
         for broker_id in list(self.brokers):
             await self.kill(broker_id)
@@ -189,6 +209,8 @@ class LiveCluster:
         target = self.brokers.get(broker_id)
         if target is None:
             raise ConnectionLost(f"nobody at {endpoint}")
+        if target.refuses:
+            raise ConnectionRefused(f"cannot connect to {endpoint}: Connection refused")
         return _Link(target)
 
     async def dump(self, session: ZooKeeperSession) -> dict[str, dict[str, object]]:

@@ -1,12 +1,12 @@
 """The line from the controller to one broker."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 import pytest
 
-from barnabas.client.errors import ConnectionLost
-from barnabas.controller.channel import BrokerChannel
+from barnabas.client.errors import ConnectionLost, ConnectionRefused
+from barnabas.controller.channel import REFUSALS, BrokerChannel
 from barnabas.controller.effects import (
     LeaderAndIsrState,
     MetadataState,
@@ -62,8 +62,15 @@ class Peer:
         self.refused_connections = 0
         self.connections = 0
         self.error = ErrorCode.NONE
+        #: How the next connections fail; nothing: they do not.
+        self.outcomes: list[ConnectionLost] = []
+        self.attempts = 0
+        self.end: Callable[[], None] = lambda: None
 
     async def connect(self, broker_id: int, endpoint: Endpoint) -> "Peer":
+        self.attempts += 1
+        if self.outcomes:
+            raise self.outcomes.pop(0)
         if self.refused_connections:
             self.refused_connections -= 1
             raise ConnectionLost("refused")
@@ -89,6 +96,9 @@ class Peer:
             return StopReplicaResponse(partition_errors=[failed])
         return StopReplicaResponse(error_code=self.error)
 
+    def on_closed(self, told: Callable[[], None]) -> None:
+        self.end = told
+
     def close(self) -> None:
         return None
 
@@ -96,6 +106,7 @@ class Peer:
 class Line:
     def __init__(self, peer: Peer) -> None:
         self.events: list[AnswerEvent] = []
+        self.refused = asyncio.Event()
         self._wake = asyncio.Event()
         self.channel = BrokerChannel(
             1,
@@ -104,6 +115,7 @@ class Line:
             connect=peer.connect,
             translator=Translator(9, "IN"),
             on_answer=self._answered,
+            on_refused=self.refused.set,
             request_timeout_ms=1000,
         )
 
@@ -228,5 +240,68 @@ def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
         line.channel.put(stop())
         [event] = await line.until(1)
         assert event == StopReplicaAnswered(1, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH})
+
+    run(story())
+
+
+REFUSED = ConnectionRefused("cannot connect to h:1: Connection refused")
+
+
+def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+
+    async def story() -> None:
+        peer = Peer()
+        line = Line(peer)
+        line.channel.put(stop())
+        await line.until(1)
+        assert not line.refused.is_set()
+        peer.outcomes = [REFUSED] * 100
+        line.channel.put(stop())
+        task = asyncio.ensure_future(line.channel.run())
+        await line.refused.wait()
+        assert peer.attempts == 1 + REFUSALS
+        task.cancel()
+
+    run(story())
+
+
+def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+
+    async def story() -> None:
+        peer = Peer()
+        line = Line(peer)
+        task = asyncio.ensure_future(line.channel.run())
+        line.channel.put(stop())
+        while not line.events:
+            await asyncio.sleep(0)
+        peer.outcomes = [REFUSED] * REFUSALS
+        peer.end()
+        await line.refused.wait()
+        # It goes on trying: the next attempt succeeds, and the channel works as before.
+        while peer.connections < 2:
+            await asyncio.sleep(0)
+        line.channel.put(stop())
+        while len(line.events) < 2:
+            await asyncio.sleep(0)
+        assert peer.connections == 2
+        task.cancel()
+
+    run(story())
+
+
+def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is cut, or a host that is away, says nothing of the process."""
+    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+
+    async def story() -> None:
+        peer = Peer()
+        silent = ConnectionLost("h:1 did not accept a connection within 10 ms")
+        peer.outcomes = ([REFUSED] * (REFUSALS - 1) + [silent]) * 5
+        line = Line(peer)
+        line.channel.put(stop())
+        await line.until(1)
+        assert not line.refused.is_set()
 
     run(story())

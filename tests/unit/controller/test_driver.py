@@ -391,3 +391,75 @@ def test_topic_that_a_tool_wrote_is_seen_like_any_other() -> None:
             await cluster.brokers[2].until(lambda: cluster.brokers[2].metadata.partition_count("orders") == 2)
 
     run(story())
+
+
+async def until_led(cluster: LiveCluster, leader: int) -> None:
+    for broker in cluster.brokers.values():
+        if not broker.refuses:
+            await broker.until(lambda broker=broker: broker.leader(ORDERS) == leader)  # type: ignore[misc]
+
+
+def test_broker_whose_port_refuses_loses_its_leadership_long_before_its_session_ends() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            assert await make(cluster, NewTopic("orders", assignment={0: [2, 3]})) == {"orders": None}
+            cluster.refuse(2)
+            await until_led(cluster, 3)
+            assert await cluster.brokers[1].session.get(paths.broker_id(2))
+            assert not cluster.brokers[1].metadata.is_alive(2)
+            assert (await state(cluster, ORDERS)).isr == (3,)
+            # ZooKeeper says the same later, and that is no news.
+            controller = (await cluster.the_controller()).controller
+            epoch = (await state(cluster, ORDERS)).leader_epoch
+            await cluster.kill(2)
+            while controller.machine.context.suspects:
+                await asyncio.sleep(0.01)
+            assert (await state(cluster, ORDERS)).leader_epoch == epoch
+
+    run(story())
+
+
+def test_broker_that_was_suspected_wrongly_is_back_when_it_answers() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            assert await make(cluster, NewTopic("orders", assignment={0: [2, 3]})) == {"orders": None}
+            suspect = cluster.brokers[2]
+            cluster.refuse(2)
+            await until_led(cluster, 3)
+            suspect.received.clear()
+            suspect.refuses = False
+            await cluster.until_known(suspect)
+            # It hears that it leads no more.
+            await suspect.until(lambda: suspect.leader(ORDERS) == 3)
+            told = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
+            [each] = told[0].topic_states[0].partition_states
+            assert (each.leader, each.leader_epoch) == (3, (await state(cluster, ORDERS)).leader_epoch)
+
+    run(story())
+
+
+def test_unclean_election_waits_until_the_suspects_session_has_ended() -> None:
+    """A suspect may be alive, and the only one with all records: a guess must not lose them."""
+
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            assert await make(
+                cluster,
+                NewTopic("orders", assignment={0: [2, 3]}, configs={"unclean.leader.election.enable": "true"}),
+            ) == {"orders": None}
+            controller = (await cluster.the_controller()).controller
+            leader = cluster.brokers[2]
+            before = await state(cluster, ORDERS)
+            alone = ProposedIsr(before.leader_epoch, (2,), before.partition_epoch)
+            topic_id = leader.metadata.topic_id("orders")
+            assert topic_id is not None
+            await controller.alter_partition(
+                broker_id=2, broker_epoch=leader.registrar.epoch, partitions={(topic_id, 0): alone}, version=3
+            )
+            cluster.refuse(2)
+            await until_led(cluster, -1)
+            await cluster.kill(2)
+            await until_led(cluster, 3)
+            assert (await state(cluster, ORDERS)).isr == (3,)
+
+    run(story())
