@@ -1,21 +1,19 @@
 """The controller's line to one broker: requests in order, one at a time, each tried until it is answered or the broker goes.
 
-The connection is kept while there is nothing to send, because its end may be the broker's. Where the broker's port then refuses
-connections several times in a row, its process is dead (its host is not: it refuses), and the controller is told at once.
-
 Owner: the event loop of the controller's broker.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
-from barnabas.client.errors import ClientError, ConnectionRefused
+from barnabas.client.errors import ClientError
+from barnabas.controller import lifeline
 from barnabas.controller.effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from barnabas.controller.events import AnswerEvent
+from barnabas.controller.lifeline import Connect, Lifeline
 from barnabas.controller.wire import (
     LEADER_AND_ISR_VERSION,
     STOP_REPLICA_VERSION,
@@ -34,28 +32,7 @@ from barnabas.protocol.messages.update_metadata import UpdateMetadataResponse
 
 _log = logging.getLogger(__name__)
 
-#: Pause before a request that failed is sent again, as in Kafka.
-RETRY_BACKOFF_S = 0.1
-#: So many connections are refused, one after the other, until a broker counts as dead: some 0.2 s.
-REFUSALS = 3
-
 Request = SendLeaderAndIsr | SendUpdateMetadata | SendStopReplica
-
-
-class Link(Protocol):
-    """A connection to a broker; `barnabas.client.connection.Connection` is one."""
-
-    async def request(
-        self, message: ApiMessage, response_type: None = None, *, version: int | None = None, timeout_ms: int = ...
-    ) -> ApiMessage: ...
-
-    def on_closed(self, told: Callable[[], None]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-#: Opens a link to a broker. Raises `ClientError` or OSError if that fails.
-Connect = Callable[[int, Endpoint], Awaitable[Link]]
 
 
 class BrokerChannel:
@@ -75,22 +52,15 @@ class BrokerChannel:
         self.broker_id = broker_id
         #: The broker counts as gone: nobody waits for its answer.
         self.is_suspect = is_suspect
-        self._endpoint = endpoint
         self._controller_id = controller_id
-        self._connect = connect
         self._translator = translator
         self._on_answer = on_answer
-        #: Called when the broker's port has refused connections `REFUSALS` times in a row.
-        self._on_refused = on_refused
         self._request_timeout_ms = request_timeout_ms
         #: Not sent yet. News that waits is merged, so a broker that does not answer costs its partitions at most.
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._is_waiting = False
-        self._link: Link | None = None
-        #: The connection has ended by itself, and there is none yet in its place.
-        self._is_lost = False
-        self._refusals = 0
+        self._lifeline = Lifeline(broker_id, endpoint, connect=connect, on_refused=on_refused, on_lost=self._wake.set)
 
     @property
     def queue_size(self) -> int:
@@ -118,8 +88,8 @@ class BrokerChannel:
         try:
             while True:
                 while not self._queue:
-                    if self._is_lost:
-                        await self._look_whether_it_lives()
+                    if self._lifeline.is_lost:
+                        await self._reconnect()
                     self._wake.clear()
                     await self._wake.wait()
                 request = self._queue.popleft()
@@ -128,57 +98,31 @@ class BrokerChannel:
                 self._is_waiting = False
                 self._on_answer(answer)
         finally:
-            self._disconnect()
+            self._lifeline.drop()
 
     async def _deliver(self, request: Request) -> ApiMessage:
         message, version = self._message(request)
         level = logging.WARNING  # said aloud once: the next hundred failures of a broker that is gone say nothing new
         while True:
             try:
-                link = await self._connected()
+                link = await self._lifeline.link()
                 return await link.request(message, version=version, timeout_ms=self._request_timeout_ms)
             except (ClientError, OSError) as error:
                 # A broker that is gone for good is taken away from us; until then there is nothing but trying again.
                 _log.log(level, "%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
                 level = logging.DEBUG
-                self._disconnect()
-                await asyncio.sleep(RETRY_BACKOFF_S)
+                self._lifeline.drop()
+                await asyncio.sleep(lifeline.RETRY_BACKOFF_S)
 
-    async def _look_whether_it_lives(self) -> None:
+    async def _reconnect(self) -> None:
+        """Until there is something to send, which reconnects by itself."""
         while not self._queue:
             try:
-                await self._connected()
+                await self._lifeline.link()
                 return
             except (ClientError, OSError) as error:
                 _log.debug("no connection to broker %d: %s", self.broker_id, error)
-                await asyncio.sleep(RETRY_BACKOFF_S)
-
-    async def _connected(self) -> Link:
-        if self._link is None:
-            try:
-                link = await self._connect(self.broker_id, self._endpoint)
-            except ConnectionRefused:
-                self._refusals += 1
-                if self._refusals == REFUSALS:
-                    self._on_refused()
-                raise
-            except (ClientError, OSError):
-                self._refusals = 0  # A network that is cut says nothing about the broker.
-                raise
-            self._refusals, self._is_lost = 0, False
-            self._link = link
-            link.on_closed(lambda: self._closed(link))
-        return self._link
-
-    def _closed(self, link: Link) -> None:
-        if link is self._link:
-            self._link, self._is_lost = None, True
-            self._wake.set()
-
-    def _disconnect(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+                await asyncio.sleep(lifeline.RETRY_BACKOFF_S)
 
     def _message(self, request: Request) -> tuple[ApiMessage, int]:
         match request:

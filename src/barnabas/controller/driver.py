@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from barnabas.controller.channel import BrokerChannel, Connect, Request
+from barnabas.controller.channel import BrokerChannel, Request
+from barnabas.controller.controller_watch import ControllerWatch
 from barnabas.controller.deferral import Deferral
 from barnabas.controller.effects import (
     AllocateProducerIdsReply,
@@ -34,6 +35,7 @@ from barnabas.controller.effects import (
     SendStopReplica,
     SendUpdateMetadata,
     StartTimer,
+    WatchController,
     ZkBatch,
 )
 from barnabas.controller.events import (
@@ -45,6 +47,7 @@ from barnabas.controller.events import (
     ApiEvent,
     BrokerRefuses,
     ControlledShutdown,
+    ControllerRefuses,
     ElectionType,
     ElectLeaders,
     Event,
@@ -60,6 +63,7 @@ from barnabas.controller.events import (
     ZkAnswered,
     ZkLost,
 )
+from barnabas.controller.lifeline import Connect
 from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
@@ -141,6 +145,12 @@ class Controller:
         )
         self._translator = Translator(config.settings.broker_id, config.inter_broker_listener)
         self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        self._controller_watch = ControllerWatch(
+            listener=config.control_listener,
+            connect=connect,
+            on_refused=lambda broker_id: self.happened(ControllerRefuses(broker_id)),
+            keep=self._keep,
+        )
         self._deferral = Deferral(
             lambda: all(channel.is_quiet or channel.is_suspect for channel, _ in self._channels.values())
         )
@@ -189,6 +199,7 @@ class Controller:
         if self._leave_session is not None:
             self._leave_session()
         self._let_go()
+        self._controller_watch.stop()
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(Refused(ErrorCode.NOT_CONTROLLER))
@@ -258,6 +269,8 @@ class Controller:
                     self._open_channel(effect)
                 case CloseChannel(broker_id):
                     self._close_channel(broker_id)
+                case WatchController(broker):
+                    self._controller_watch.watch(broker)
                 case Reply(token, value):
                     future = self._replies.pop(token, None)
                     if future is not None and not future.done():

@@ -108,6 +108,13 @@ class OpenChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchController:
+    """Keep a connection to the broker that is controller, to learn of its end. None: there is nobody to watch."""
+
+    broker: BrokerRegistration | None
+
+
+@dataclass(frozen=True, slots=True)
 class CloseChannel:
     """Forget what has not been sent to this broker."""
 
@@ -213,6 +220,7 @@ Effect = (
     | SendStopReplica
     | OpenChannel
     | CloseChannel
+    | WatchController
     | ControllerIs
     | Elected
     | Resigned

@@ -13,6 +13,7 @@ from barnabas.controller.program import ControllerState, Program, ask
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Check, Create, Delete, Exists, Get, Multi, SetData, ZkCode
 from barnabas.coordination.znodes import (
+    BrokerRegistration,
     ControllerRegistration,
     decode_controller_epoch,
     encode_controller_epoch,
@@ -82,6 +83,32 @@ def race(state: ControllerState) -> Program[Term | None]:
         if current == epoch + 1:
             return Term(current, current_version)
     return None
+
+
+def registration_of(broker: int) -> Program[BrokerRegistration | None]:
+    """None: it has none that can be read."""
+    [found] = yield from ask((Get(paths.broker_id(broker)),))
+    try:
+        return BrokerRegistration.decode(broker, found.data or b"") if found.ok else None
+    except Malformed as error:
+        _log.error("%s", error)
+        return None
+
+
+def depose(controller: int) -> Program[None]:
+    """Frees /controller of a broker whose process is dead: its session has still some time to go. The check of the epoch
+    keeps a controller that was elected meanwhile, and one that lives after all is fenced by the next one's epoch."""
+    epoch, found = yield from ask((Get(paths.CONTROLLER_EPOCH), Get(paths.CONTROLLER)))
+    if not found.ok or not epoch.ok or epoch.stat is None:
+        return
+    try:
+        registration = ControllerRegistration.decode(found.data or b"")
+    except Malformed as error:
+        _log.error("%s", error)
+        return
+    if registration.broker_id == controller and registration.kraft_epoch < 0:
+        _log.warning("broker %d was controller and refuses connections: electing another", controller)
+        yield from resign(epoch.stat.version)
 
 
 def resign(epoch_zk_version: int) -> Program[None]:

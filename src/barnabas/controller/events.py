@@ -146,6 +146,13 @@ class BrokerRefuses:
     broker_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerRefuses:
+    """The same of the broker that is controller, as another broker sees it."""
+
+    controller_id: int
+
+
 # --- timers and settings ----------------------------------------------------------------------------------------------
 
 
@@ -267,6 +274,7 @@ Event = (
     | WatchEvent
     | AnswerEvent
     | BrokerRefuses
+    | ControllerRefuses
     | ApiEvent
     | TimerFired
     | SettingsChanged

@@ -12,13 +12,23 @@ from collections.abc import Callable
 from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.deletion_machine import DeletionMachine
-from barnabas.controller.effects import ControllerIs, Effect, Failure, Reply, ReplyValue, Resigned, ZkBatch
-from barnabas.controller.election import NOBODY, SOMEBODY, race, resign, who_is_controller
+from barnabas.controller.effects import (
+    ControllerIs,
+    Effect,
+    Failure,
+    Reply,
+    ReplyValue,
+    Resigned,
+    WatchController,
+    ZkBatch,
+)
+from barnabas.controller.election import NOBODY, SOMEBODY, depose, race, registration_of, resign, who_is_controller
 from barnabas.controller.event_handlers import EventHandlers
 from barnabas.controller.events import (
     Abandon,
     ApiEvent,
     ControllerChanged,
+    ControllerRefuses,
     Event,
     SessionExpired,
     SessionRenewed,
@@ -224,6 +234,8 @@ class ControllerMachine:
                 return self._look_and_contend()
             case ControllerChanged():
                 return self._look_and_contend()
+            case ControllerRefuses(controller):
+                return self._depose(controller)
             case Abandon(reason):
                 return self._abandon(reason)
             case _:
@@ -238,10 +250,12 @@ class ControllerMachine:
         if self._state.is_active and controller != self._state.settings.broker_id:
             self._step_down()
         if controller != NOBODY or not self._is_registered:
+            yield from self._watch_controller()
             return
         term = yield from race(self._state)
         controller = yield from who_is_controller()
         self._note_controller(NOBODY if controller == SOMEBODY else controller)
+        yield from self._watch_controller()
         if term is None or self._controller_id != self._state.settings.broker_id:
             return
         context = self._state.context
@@ -249,6 +263,15 @@ class ControllerMachine:
         self._state.is_active = True
         _log.info("broker %d is controller with epoch %d", self._controller_id, term.epoch)
         yield from self._takeover.run()
+
+    def _watch_controller(self) -> Program[None]:
+        """Another broker's end is ours to notice."""
+        is_other = self._controller_id not in (NOBODY, self._state.settings.broker_id)
+        self._state.emit(WatchController((yield from registration_of(self._controller_id)) if is_other else None))
+
+    def _depose(self, controller: int) -> Program[None]:
+        if self._is_registered and controller == self._controller_id:
+            yield from depose(controller)
 
     def _abandon(self, reason: str) -> Program[None]:
         if not self._state.is_active:

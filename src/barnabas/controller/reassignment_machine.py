@@ -138,6 +138,15 @@ class ReassignmentMachine:
             if context.is_queued_for_deletion(partition.topic) or not known:
                 results[partition] = _UNKNOWN
                 continue
+            isr = context.leadership[partition].isr
+            if set(isr).isdisjoint(assignment.replicas):
+                # Its replicas would be deleted at once, and with them the only complete copies. Kafka deletes them.
+                results[partition] = Failure(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"No replica of {list(assignment.replicas)} is in sync; only {list(isr)} are. "
+                    "Wait until one is, or name one of these in the reassignment.",
+                )
+                continue
             yield from self._proceed(partition, assignment)
             results[partition] = None
         return results

@@ -24,6 +24,7 @@ from barnabas.controller.events import (
     AlterReassignments,
     BrokerRefuses,
     ControlledShutdown,
+    ControllerRefuses,
     ElectionType,
     ElectLeaders,
     Event,
@@ -234,6 +235,8 @@ class ChaosCluster(ModelCluster):
             epoch = each.machine.context.broker_epochs.get(broker_id)
             if epoch is not None:
                 self.inbox.setdefault(each.id, deque()).append(BrokerRefuses(broker_id, epoch))
+            elif self.random.random() < 0.3:
+                self.inbox.setdefault(each.id, deque()).append(ControllerRefuses(broker_id))
 
     def _create(self) -> None:
         self._made += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from barnabas.client.errors import ConnectionLost, ConnectionRefused
-from barnabas.controller.channel import REFUSALS, BrokerChannel
+from barnabas.controller.channel import BrokerChannel
 from barnabas.controller.effects import (
     LeaderAndIsrState,
     MetadataState,
@@ -16,6 +16,7 @@ from barnabas.controller.effects import (
     StopReplicaState,
 )
 from barnabas.controller.events import AnswerEvent, LeaderAndIsrAnswered, StopReplicaAnswered, UpdateMetadataAnswered
+from barnabas.controller.lifeline import REFUSALS
 from barnabas.controller.wire import Translator
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint, LeaderAndIsr, ReplicaAssignment
 from barnabas.core.errors import ErrorCode
@@ -197,7 +198,7 @@ def test_messages_say_what_the_machine_meant() -> None:
 
 
 def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     async def story() -> None:
         peer = Peer()
@@ -248,7 +249,7 @@ REFUSED = ConnectionRefused("cannot connect to h:1: Connection refused")
 
 
 def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     async def story() -> None:
         peer = Peer()
@@ -267,7 +268,7 @@ def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatch: pyt
 
 
 def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     async def story() -> None:
         peer = Peer()
@@ -293,7 +294,7 @@ def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: py
 
 def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is cut, or a host that is away, says nothing of the process."""
-    monkeypatch.setattr("barnabas.controller.channel.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     async def story() -> None:
         peer = Peer()

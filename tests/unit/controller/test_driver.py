@@ -463,3 +463,51 @@ def test_unclean_election_waits_until_the_suspects_session_has_ended() -> None:
             assert (await state(cluster, ORDERS)).isr == (3,)
 
     run(story())
+
+
+def test_controller_whose_port_refuses_is_deposed_long_before_its_session_ends() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            assert await make(cluster, NewTopic("orders", assignment={0: [1, 3]})) == {"orders": None}
+            assert (await cluster.the_controller()).id == 1
+            cluster.refuse(1)
+            await until_led(cluster, 3)
+            active = {each.id for each in cluster.brokers.values() if each.controller.is_active}
+            assert len(active - {1}) == 1
+            # It lives, has seen that another is controller, and is told what it has to do.
+            deposed = cluster.brokers[1]
+            deposed.refuses = False
+            await cluster.until_known(deposed)
+            await deposed.until(lambda: deposed.leader(ORDERS) == 3)
+            assert not deposed.controller.is_active
+
+    run(story())
+
+
+def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refused() -> None:
+    """Cancelled, or replaced by another plan, while only the replica that is being added is in sync."""
+
+    async def story() -> None:
+        async with live_cluster(1, 2, 3) as cluster:
+            assert await make(cluster, NewTopic("orders", assignment={0: [2]})) == {"orders": None}
+            controller = (await cluster.the_controller()).controller
+            assert await controller.alter_reassignments({ORDERS: (1, 3)}) == {ORDERS: None}
+            joining = await state(cluster, ORDERS)
+            topic_id = cluster.brokers[2].metadata.topic_id("orders")
+            assert topic_id is not None
+            await controller.alter_partition(
+                broker_id=2,
+                broker_epoch=cluster.brokers[2].registrar.epoch,
+                partitions={(topic_id, 0): ProposedIsr(joining.leader_epoch, (2, 3), joining.partition_epoch)},
+                version=3,
+            )
+            await cluster.kill(2)
+            await until_led(cluster, 3)
+            assert (await state(cluster, ORDERS)).isr == (3,)
+            for plan in (None, (2, 1)):
+                answer = (await controller.alter_reassignments({ORDERS: plan}))[ORDERS]
+                assert answer is not None
+                assert answer.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert not any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[3].received)
+
+    run(story())
