@@ -41,8 +41,9 @@ class LocalAuthority:
     def certificate_pem(self) -> str:
         return _as_pem(self._certificate)
 
-    def issue(self, name: str, hosts: Sequence[str]) -> str:
-        """A private key and its certificate as PEM: for a server at `hosts`, and for a client called `name`."""
+    def issue(self, name: str, hosts: Sequence[str], *, days: int = _LEAF_DAYS) -> str:
+        """A private key and its certificate as PEM: for a server at `hosts`, and for a client called `name`. With fewer than
+        0 days it has expired already."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -51,7 +52,7 @@ class LocalAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
         builder = (
-            _named(name, str(issuer), key, _LEAF_DAYS)
+            _named(name, str(issuer), key, days)
             .add_extension(x509.BasicConstraints(False, None), critical=True)
             .add_extension(x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False)
             .add_extension(
@@ -69,6 +70,7 @@ def _named(subject: str, issuer: str, key: "EllipticCurvePrivateKey", days: int)
     from cryptography import x509
 
     now = datetime.datetime.now(datetime.UTC)
+    end = now + datetime.timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject)]))
@@ -76,8 +78,8 @@ def _named(subject: str, issuer: str, key: "EllipticCurvePrivateKey", days: int)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         # A little in the past: the clocks of a machine and of a container on it may differ.
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_before(min(now, end) - datetime.timedelta(hours=1))
+        .not_valid_after(end)
     )
 
 

@@ -1,13 +1,15 @@
 """Starts ZooKeeper and brokers as children, by forking: modules are imported once, so that a child starts in milliseconds.
 
 A process of its own (`python -m barnabas.cli.launcher`), so that its users (`barnabas up`, a test with threads) never fork
-itself. It reads one JSON command a line and writes one JSON event a line:
+themselves. `cli.fork_server` starts it. It reads one JSON command a line and writes one JSON event a line:
 
-    {"start": "broker-1", "kind": "broker", "arguments": [...], "log": "/path"}     a child to start
+    {"start": "7", "kind": "broker", "arguments": [...], "log": "/path",
+     "environment": {...}, "folder": "/path", "open_files": [1024, 4096]}           a child to start
     {"remove": "/path"}                                                             a folder that goes with the launcher
-    {"event": "started", "name": "broker-1", "pid": 4711}
-    {"event": "ready", "name": "broker-1", "line": "ready broker=1 …"}              its first line of output
-    {"event": "exited", "name": "broker-1", "code": 0}                              negative: the signal that ended it
+    {"removed": "/path"}                                                            one that is gone already
+    {"event": "started", "name": "7", "pid": 4711}
+    {"event": "ready", "name": "7", "line": "ready broker=1 …"}                     its first line of output
+    {"event": "exited", "name": "7", "code": 0}                                     negative: the signal that ended it
 
 When its standard input ends (its parent is gone, however that happened) it ends its children and itself: no orphans.
 """
@@ -15,6 +17,7 @@ When its standard input ends (its parent is gone, however that happened) it ends
 import gc
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -30,6 +33,7 @@ _READ_BYTES = 65536
 @dataclass(slots=True)
 class _Child:
     name: str
+    kind: str
     pid: int
     pidfd: int
     #: Its standard output, until it has said that it is ready; -1 then.
@@ -43,7 +47,7 @@ class Launcher:
         self._events_fd = events_fd
         self._pending = b""
         self._children: dict[int, _Child] = {}
-        self._doomed: list[str] = []
+        self._doomed: dict[str, None] = {}
 
     def run(self) -> None:
         poll = select.poll()
@@ -72,7 +76,9 @@ class Launcher:
         for line in lines:
             command = json.loads(line)
             if "remove" in command:
-                self._doomed.append(command["remove"])
+                self._doomed[command["remove"]] = None
+            elif "removed" in command:
+                self._doomed.pop(command["removed"], None)
             else:
                 self._start(command)
         return True
@@ -84,7 +90,7 @@ class Launcher:
             os.close(reader)
             _become(command, writer)
         os.close(writer)
-        child = _Child(command["start"], pid, os.pidfd_open(pid), reader)
+        child = _Child(command["start"], command["kind"], pid, os.pidfd_open(pid), reader)
         self._children[pid] = child
         self._tell(event="started", name=child.name, pid=pid)
 
@@ -119,7 +125,7 @@ class Launcher:
     def _end_children(self) -> None:
         """Brokers first, then ZooKeeper, which they need to leave in order; who does not go is killed."""
         for is_zookeeper in (False, True):
-            group = [c for c in self._children.values() if c.name.startswith("zookeeper") == is_zookeeper]
+            group = [c for c in self._children.values() if (c.kind == "zookeeper") == is_zookeeper]
             for child in group:
                 os.kill(child.pid, signal.SIGCONT)
                 os.kill(child.pid, signal.SIGTERM)
@@ -141,7 +147,10 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
     code = 1
     try:
         os.setsid()  # Ctrl-C in a terminal is for the parent, which stops its children in order
-        os.environ["BARNABAS_PARENT_DEATH_SIGNAL"] = "1"
+        os.environ.clear()
+        os.environ.update(command["environment"], BARNABAS_PARENT_DEATH_SIGNAL="1")
+        os.chdir(command["folder"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, command["open_files"])
         log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

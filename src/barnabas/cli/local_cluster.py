@@ -6,130 +6,49 @@ Blocking; any one thread at a time. Brokers have the ids 1..N. One that is start
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
+from barnabas.cli.fork_server import ForkServer, Member, fork_server
 from barnabas.core.config.properties import format_properties
 from barnabas.core.errors import BarnabasError
 
 if TYPE_CHECKING:
     from barnabas.cli.local_security import LocalSecurity
 
-READY_TIMEOUT_S: Final = 30.0
+#: Of one process. A machine that is busy with much else may take most of it.
+READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 COORDINATOR: Final = "zookeeper"
+
+
+#: A setting's value as a test may write it; True is `true`.
+SettingValue: TypeAlias = str | int | float | Path
 
 
 class ClusterFailed(BarnabasError):
     """A process did not start, or ended by itself; the message holds the end of its log."""
 
 
-@dataclass(slots=True)
-class Member:
-    """One process of the cluster."""
-
-    name: str
-    kind: str
-    arguments: list[str]
-    log: Path
-    pid: int = 0
-    ready_line: str | None = None
-    #: None while it runs.
-    exit_code: int | None = None
-    paused: bool = False
-
-    @property
-    def running(self) -> bool:
-        return bool(self.pid) and self.exit_code is None
-
-
-class _Launcher:
-    """The launcher process, and what it has told."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "barnabas.cli.launcher"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._changed = threading.Condition()
-        self._members: dict[str, Member] = {}
-        self.ended = False
-        self._reader = threading.Thread(target=self._read, name="launcher events", daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event: dict[str, Any] = json.loads(line)
-            with self._changed:
-                member = self._members.get(event.get("name", ""))
-                if member is not None:
-                    _apply(member, event)
-                self._changed.notify_all()
-        with self._changed:
-            self.ended = True
-            self._changed.notify_all()
-
-    def remove_at_end(self, folder: Path) -> None:
-        """Also when this process is killed: the launcher outlives it by a moment."""
-        self._send({"remove": str(folder)})
-
-    def start(self, member: Member) -> None:
-        member.pid, member.ready_line, member.exit_code, member.paused = 0, None, None, False
-        with self._changed:
-            self._members[member.name] = member
-        command = {
-            "start": member.name,
-            "kind": member.kind,
-            "arguments": member.arguments,
-            "log": str(member.log),
-        }
-        self._send(command)
-
-    def _send(self, command: Mapping[str, object]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: condition() or self.ended, timeout_s) and condition()
-
-    def close(self) -> None:
-        """The launcher ends what still runs, then itself."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S * 2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(STOP_TIMEOUT_S)
-        self._process.stdout.close()
-
-
-def _apply(member: Member, event: dict[str, Any]) -> None:
-    match event["event"]:
-        case "started":
-            member.pid = event["pid"]
-        case "ready":
-            member.ready_line = event["line"]
-        case "exited":
-            member.exit_code = event["code"]
+def setting_texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
+    """As a properties file has them. :raises TypeError: for a value that cannot be written so."""
+    texts: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, str | int | float | Path):
+            texts[name] = str(value)
+        else:
+            raise TypeError(f"{name} is {value!r}: give a string, a number, True or False")
+    return texts
 
 
 @dataclass(kw_only=True)
@@ -145,9 +64,9 @@ class LocalCluster:
     #: `HOST:PORT/path` of a ZooKeeper that is there already; None: the embedded one.
     zookeeper: str | None = None
     #: Settings of every broker, over those that suit a local cluster.
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, SettingValue] = field(default_factory=dict)
     #: Settings of single brokers, by id.
-    broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    broker_config: Mapping[int, Mapping[str, SettingValue]] = field(default_factory=dict)
     #: Further options of the embedded ZooKeeper.
     zookeeper_options: tuple[str, ...] = ()
     #: TLS, users and ACLs: `client_settings` has what clients need then.
@@ -158,10 +77,18 @@ class LocalCluster:
 
     def __post_init__(self) -> None:
         self._temporary: Path | None = None
-        self._launcher: _Launcher | None = None
+        self._launcher: ForkServer | None = None
         self._members: dict[str, Member] = {}
         self._ports: dict[int, int] = {}
         self._security: LocalSecurity | None = None
+        self._config = setting_texts(self.config)
+        self._own_config = {
+            self._checked_id(broker_id): setting_texts(own) for broker_id, own in self.broker_config.items()
+        }
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Names of settings that nobody knows are most likely mistakes."""
         given = dict.fromkeys([*self.config, *(name for own in self.broker_config.values() for name in own)])
         if given:
             from barnabas.core.config.usage import Notices  # the whole catalogue: only where settings are given
@@ -184,7 +111,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Everything up and ready, or `ClusterFailed`."""
-        self._launcher = _Launcher()
+        self._launcher = fork_server()
         if self.data is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-"))
             self._launcher.remove_at_end(self._temporary)
@@ -193,7 +120,7 @@ class LocalCluster:
             from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
 
             self.folder.chmod(0o700)  # other users must not read records, logs and ZooKeeper's data
-            self._security = LocalSecurity.prepare(self.folder / "security", self.host)
+            self._security = LocalSecurity.prepare(self.folder / "security", self.host, with_expired=self.with_control)
         if self.zookeeper is None:
             self._start_zookeeper()
         for broker_id in self.broker_ids:
@@ -212,19 +139,31 @@ class LocalCluster:
 
     def stop(self) -> None:
         """In order: brokers hand over and leave, then ZooKeeper. Removes a temporary folder."""
-        running = [member for member in self._members.values() if member.kind == "broker" and member.running]
-        for member in running:
-            self._signal(member, signal.SIGCONT)
-            self._signal(member, signal.SIGTERM)
-        for member in running:
-            if not self._wait_exit(member, STOP_TIMEOUT_S):
-                self._signal(member, signal.SIGKILL)
-        if self._launcher is not None:
-            self._launcher.close()
-            self._launcher = None
+        if self._launcher is None:
+            return
+        for kind in ("broker", "zookeeper"):
+            self._end([member for member in self._members.values() if member.kind == kind])
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+            self._launcher.is_removed(self._temporary)
             self._temporary = None
+        self._launcher = None
+
+    def _end(self, members: list[Member]) -> None:
+        assert self._launcher is not None
+        for member in members:
+            # One that was asked for and has no process yet will have one in a moment.
+            self._launcher.wait(lambda member=member: member.pid or member.exit_code is not None, STOP_TIMEOUT_S)  # type: ignore[misc]
+            self._signal(member, self._stop_signal)
+            self._signal(member, signal.SIGCONT)
+        for member in members:
+            if not self._wait_exit(member, STOP_TIMEOUT_S):
+                self._signal(member, signal.SIGKILL)
+                self._wait_exit(member, STOP_TIMEOUT_S)
+
+    @property
+    def _stop_signal(self) -> signal.Signals:
+        return signal.SIGTERM
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -244,6 +183,7 @@ class LocalCluster:
         return ",".join(f"{self.host}:{self._ports[broker_id]}" for broker_id in self.broker_ids)
 
     def address(self, broker_id: int) -> str:
+        self.member(broker_id)
         return f"{self.host}:{self._ports[broker_id]}"
 
     def listener_address(self, broker_id: int, listener: str) -> str:
@@ -285,7 +225,17 @@ class LocalCluster:
         return self.member(broker_id).log.read_text(errors="replace")
 
     def member(self, broker_id: int) -> Member:
-        return self._members[f"broker-{broker_id}"]
+        self._checked_id(broker_id)
+        member = self._members.get(f"broker-{broker_id}")
+        if member is None:
+            raise ClusterFailed("the cluster was not started")
+        return member
+
+    def _checked_id(self, broker_id: int) -> int:
+        if broker_id not in self.broker_ids:
+            there_are = {0: "none", 1: "broker 1 alone"}.get(self.brokers, f"brokers 1 to {self.brokers}")
+            raise ValueError(f"there is no broker {broker_id!r}: this cluster has {there_are}")
+        return broker_id
 
     def pid(self, broker_id: int) -> int:
         return self.member(broker_id).pid
@@ -314,7 +264,9 @@ class LocalCluster:
         self._signal(self.member(broker_id), signal.SIGCONT)
         self.member(broker_id).paused = False
 
-    def start_broker(self, broker_id: int, *, config: Mapping[str, str] | None = None, wait: bool = True) -> None:
+    def start_broker(
+        self, broker_id: int, *, config: Mapping[str, SettingValue] | None = None, wait: bool = True
+    ) -> None:
         """A broker that was stopped or killed, on its data and port again."""
         if self.member(broker_id).running:
             raise ClusterFailed(f"broker {broker_id} is running")
@@ -361,10 +313,10 @@ class LocalCluster:
         self._launcher.start(member)
         self._wait_member_ready(member)
 
-    def _launch_broker(self, broker_id: int, config: Mapping[str, str] | None = None) -> None:
+    def _launch_broker(self, broker_id: int, config: Mapping[str, SettingValue] | None = None) -> None:
         assert self._launcher is not None
         file = self.folder / f"broker-{broker_id}.properties"
-        settings = format_properties({**self._properties(broker_id), **(config or {})})
+        settings = format_properties({**self._properties(broker_id), **setting_texts(config or {})})
         if self._security is None:
             file.write_text(settings)
         else:
@@ -381,7 +333,7 @@ class LocalCluster:
     @property
     def min_insync_replicas(self) -> int:
         """Of topics without a setting of their own."""
-        return int(self.config.get("min.insync.replicas", "2" if self.brokers >= 3 else "1"))
+        return int(self._config.get("min.insync.replicas", "2" if self.brokers >= 3 else "1"))
 
     def _properties(self, broker_id: int) -> dict[str, str]:
         """Settings that suit a cluster of this size on one machine; the user's win."""
@@ -405,8 +357,8 @@ class LocalCluster:
             # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
             **self._security_properties(port),
-            **self.config,
-            **self.broker_config.get(broker_id, {}),
+            **self._config,
+            **self._own_config.get(broker_id, {}),
         }
 
     def _security_properties(self, port: int) -> dict[str, str]:

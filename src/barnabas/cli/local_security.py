@@ -27,6 +27,8 @@ from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, Descri
 #: May do everything; may use topics, groups and transactions, and no more.
 ADMIN, CLIENT = "admin", "client"
 _BROKER: Final = "broker"
+#: A certificate of a broker that has expired.
+EXPIRED: Final = "expired.pem"
 _MECHANISM: Final = ScramMechanism.SHA_512
 _ITERATIONS: Final = 8192
 _CLIENT_ACLS: Final = (
@@ -47,8 +49,10 @@ class LocalSecurity:
     token_key: str
 
     @staticmethod
-    def prepare(folder: Path, host: str) -> "LocalSecurity":
-        """What is in the folder, or made now. :raises ConfigError: where cryptography is not installed."""
+    def prepare(folder: Path, host: str, *, with_expired: bool = False) -> "LocalSecurity":
+        """What is in the folder, or made now; for a test also a certificate that has expired.
+        :raises ConfigError: where cryptography is not installed.
+        """
         secret_file = folder / "secrets.json"
         if secret_file.exists():
             kept = json.loads(secret_file.read_text())
@@ -59,6 +63,8 @@ class LocalSecurity:
         hosts = dict.fromkeys(("localhost", "127.0.0.1", "::1", host))
         (folder / "ca.pem").write_text(authority.certificate_pem)
         LocalSecurity.write_secret(folder / "broker.pem", authority.issue(_BROKER, list(hosts)))
+        if with_expired:
+            LocalSecurity.write_secret(folder / EXPIRED, authority.issue(_BROKER, list(hosts), days=-1))
         passwords = {user: secrets.token_urlsafe(12) for user in (ADMIN, CLIENT)}
         made = LocalSecurity(folder, passwords, secrets.token_urlsafe(18), secrets.token_urlsafe(18))
         kept = {"passwords": passwords, "zookeeper": made.zookeeper_password, "tokens": made.token_key}
@@ -157,16 +163,19 @@ class LocalSecurity:
 
     # -- users and ACLs -----------------------------------------------------------------------------------------------
 
-    async def provision(self, internal_bootstrap: str) -> None:
-        """Users and ACLs, through the brokers' own listener. What is there already is written again."""
-        settings = {
+    def internal_settings(self) -> dict[str, str]:
+        """For the brokers' own listener, as a broker, who may do everything."""
+        return {
             "security.protocol": "SSL",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.folder / "broker.pem"),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.folder / "ca.pem"),
         }
-        async with Cluster(client_config(internal_bootstrap, settings)) as cluster:
+
+    async def provision(self, internal_bootstrap: str) -> None:
+        """Users and ACLs, through the brokers' own listener. What is there already is written again."""
+        async with Cluster(client_config(internal_bootstrap, self.internal_settings())) as cluster:
             for user, password in self.passwords.items():
                 await alter_scram(cluster, user, upserts=[ScramUpsert(_MECHANISM, _ITERATIONS, password)])
             for kind, name, operation in _CLIENT_ACLS:
