@@ -6,10 +6,14 @@ work on threads asks as well: it only reads.
 
 import errno
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from barnabas.core.clock import SystemClock
 from barnabas.core.errors import ErrorCode
+
+#: How a test's own questions to its cluster call themselves. Faults are for the application: they do not hit these.
+TEST_CLIENT_ID = "barnabas-testing"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +34,18 @@ class ApiFault:
     times: int | None = None
     #: Only clients whose id starts with this.
     client_id: str = ""
+    #: Requests that it has hit.
+    fired: int = 0
+
+    @property
+    def effect(self) -> str:
+        """For the log."""
+        parts = (
+            f"delayed by {self.delay_ms} ms" if self.delay_ms else "",
+            "connection dropped" if self.drop else "",
+            self.error.name if self.error is not None else "",
+        )
+        return ", ".join(filter(None, parts))
 
     def take(self, api: str, client_id: str | None) -> bool:
         """Whether this request is hit."""
@@ -38,10 +54,12 @@ class ApiFault:
         if self.after > 0:
             self.after -= 1
             return False
-        if self.times is None:
-            return True
-        self.times -= 1
-        return self.times >= 0
+        if self.times is not None:
+            if self.times == 0:
+                return False
+            self.times -= 1
+        self.fired += 1
+        return True
 
 
 class AdjustableClock(SystemClock):
@@ -49,9 +67,11 @@ class AdjustableClock(SystemClock):
 
     def __init__(self) -> None:
         self.offset_ms = 0
+        #: The wall clock is wrong by this; what is timed is not.
+        self.skew_ms = 0
 
     def now_ms(self) -> int:
-        return super().now_ms() + self.offset_ms
+        return super().now_ms() + self.offset_ms + self.skew_ms
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self.offset_ms / 1000
@@ -61,12 +81,32 @@ class AdjustableClock(SystemClock):
 class Faults:
     clock: AdjustableClock = field(default_factory=AdjustableClock)
     apis: list[ApiFault] = field(default_factory=list)
+    #: Every one that was ever asked for, in order: a test may ask how often each has fired.
+    asked: list[ApiFault] = field(default_factory=list)
     #: Brokers that this one neither hears nor reaches.
     cut_off: frozenset[int] = frozenset()
     #: Brokers that this one does not hear, but reaches.
     deaf_to: frozenset[int] = frozenset()
     #: What writes to log directories raise: ENOSPC for a full disk, EIO for a broken one.
     disk_errno: int = 0
+    #: Each write and each sync takes this much longer.
+    disk_delay_ms: int = 0
+    #: The next batch of records is written by half, and the process ends.
+    tears_write: bool = False
+    #: Each request takes this much longer on its way here.
+    network_delay_ms: int = 0
+    #: The same for requests of single brokers.
+    peer_delays_ms: Mapping[int, int] = field(default_factory=dict)
+
+    def add_api_fault(self, fault: ApiFault) -> int:
+        """Its number among those that were asked for."""
+        self.apis.append(fault)
+        self.asked.append(fault)
+        return len(self.asked) - 1
+
+    def request_delay_ms(self, peer: int | None) -> int:
+        """`peer`: the broker that sent the request, if one did."""
+        return self.network_delay_ms + (self.peer_delays_ms.get(peer, 0) if peer is not None else 0)
 
     def api_fault(self, api: str, client_id: str | None) -> ApiFault | None:
         return next((fault for fault in self.apis if fault.take(api, client_id)), None)
@@ -88,7 +128,9 @@ class Faults:
         self.disk_errno = errno.EIO
 
     def clear(self) -> None:
-        """Everything works again; time stays where it was moved to."""
+        """Everything works again; time stays where `advance_clock` moved it to."""
         self.apis.clear()
         self.cut_off = self.deaf_to = frozenset()
-        self.disk_errno = 0
+        self.disk_errno = self.disk_delay_ms = self.network_delay_ms = self.clock.skew_ms = 0
+        self.tears_write = False
+        self.peer_delays_ms = {}

@@ -7,13 +7,17 @@ nobody else pays for it.
 import asyncio
 import json
 import logging
+import os
+import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.protocol.record_batch import HEADER_SIZE, MAGIC_AT
 from barnabas.runtime.disk import Disk, ReadableBuffer
-from barnabas.runtime.faults import ApiFault, Faults
+from barnabas.runtime.faults import TEST_CLIENT_ID, ApiFault, Faults
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -26,7 +30,7 @@ BROKER_CLIENT_PREFIX = "broker-"
 
 
 class FaultyDisk(Disk):
-    """A disk that fails when told to. Reads still work: a full disk has what it has."""
+    """A disk that fails, or is slow, when told to. Reads still work: a full disk has what it has."""
 
     __slots__ = ("_faults",)
 
@@ -34,16 +38,30 @@ class FaultyDisk(Disk):
         self._faults = faults
 
     def pwrite(self, fd: int, data: ReadableBuffer, position: int) -> int:
-        self._faults.check_disk()
+        self._check()
+        if self._faults.tears_write and _is_batch(data):
+            super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().pwrite(fd, data, position)
 
     def fsync(self, fd: int) -> None:
-        self._faults.check_disk()
+        self._check()
         super().fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        self._faults.check_disk()
+        self._check()
         super().fdatasync(fd)
+
+    def _check(self) -> None:
+        self._faults.check_disk()
+        if self._faults.disk_delay_ms:
+            # Whoever writes waits, as with a disk that is slow: the loop for an append, a thread for a flush.
+            time.sleep(self._faults.disk_delay_ms / 1000)
+
+
+def _is_batch(data: ReadableBuffer) -> bool:
+    """Of records: checkpoints and the like are written through the same disk."""
+    return len(data) > HEADER_SIZE and data[MAGIC_AT] == 2
 
 
 Execute = Callable[[Call, Any], HandlerResult]
@@ -58,34 +76,37 @@ def wrap_handlers(handlers: Iterable[ApiHandler], faults: Faults, spawn: SpawnTa
 def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: SpawnTask) -> Execute:
     def run(call: Call, request: Any) -> HandlerResult:
         call.channel.client_id = call.client_id or ""
+        if call.client_id == TEST_CLIENT_ID:
+            return execute(call, request)
         peer = _broker_of(call.client_id)
         if peer is not None and not faults.hears(peer):
             call.channel.fail(f"cut off from broker {peer}")
             return None
         fault = faults.api_fault(handler.name, call.client_id)
-        if fault is None:
-            return execute(call, request)
-        log.info("fault injected into %s of %s", handler.name, call.client_id)
-        if fault.delay_ms:
+        delay_ms = faults.request_delay_ms(peer)
+        if fault is not None:
+            log.info("fault injected into %s of %s: %s", handler.name, call.client_id, fault.effect)
+            delay_ms += fault.delay_ms
+        if delay_ms:
             _keep_records(request)
-            spawn(_later(call, request, execute, fault), f"delayed {handler.name}")
+            spawn(_later(call, request, execute, fault, delay_ms), f"delayed {handler.name}")
             return None
         return _carry_out(call, request, execute, fault)
 
     return run
 
 
-def _carry_out(call: Call, request: Any, execute: Execute, fault: ApiFault) -> HandlerResult:
-    if fault.drop:
+def _carry_out(call: Call, request: Any, execute: Execute, fault: ApiFault | None) -> HandlerResult:
+    if fault is not None and fault.drop:
         call.channel.fail("dropped by an injected fault")
         return None
-    if fault.error is not None:
+    if fault is not None and fault.error is not None:
         raise Refused(fault.error, "injected by a test")
     return execute(call, request)
 
 
-async def _later(call: Call, request: Any, execute: Execute, fault: ApiFault) -> None:
-    await asyncio.sleep(fault.delay_ms / 1000)
+async def _later(call: Call, request: Any, execute: Execute, fault: ApiFault | None, delay_ms: int) -> None:
+    await asyncio.sleep(delay_ms / 1000)
     try:
         result = _carry_out(call, request, execute, fault)
         if isinstance(result, Awaitable):
@@ -140,8 +161,7 @@ class ControlSocket:
         try:
             while line := await reader.readline():
                 try:
-                    self._obey(json.loads(line))
-                    answer: dict[str, object] = {"ok": True}
+                    answer: dict[str, object] = {"ok": True, "answer": self._obey(json.loads(line))}
                 except (ValueError, KeyError, TypeError) as error:
                     answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
                 writer.write(json.dumps(answer).encode() + b"\n")
@@ -151,11 +171,27 @@ class ControlSocket:
         finally:
             writer.close()
 
-    def _obey(self, command: dict[str, Any]) -> None:
+    def _obey(self, command: dict[str, Any]) -> object:
+        """What it answers, if there is something to say."""
         match command.pop("do"):
             case "fail_api":
                 error = command.pop("error", None)
-                self._faults.apis.append(ApiFault(**command, error=None if error is None else ErrorCode[error]))
+                return self._faults.add_api_fault(
+                    ApiFault(**command, error=None if error is None else ErrorCode[error])
+                )
+            case "fired":
+                return self._faults.asked[command["fault"]].fired
+            case "slow_disk":
+                self._faults.disk_delay_ms = int(command["delay_ms"])
+            case "tear_write":
+                self._faults.tears_write = True
+            case "slow_network":
+                self._faults.network_delay_ms = int(command["delay_ms"])
+            case "slow_peer":
+                delays = {**self._faults.peer_delays_ms, int(command["broker"]): int(command["delay_ms"])}
+                self._faults.peer_delays_ms = delays
+            case "skew_clock":
+                self._faults.clock.skew_ms = int(command["ms"])
             case "cut_off":
                 self._faults.cut_off = frozenset(command["brokers"])
                 self.drop_connections("broker-")
@@ -177,6 +213,7 @@ class ControlSocket:
                 self._faults.clear()
             case unknown:
                 raise ValueError(f"no such command: {unknown}")
+        return None
 
     def drop_connections(self, client_id: str) -> None:
         for connection in list(self._connections()):

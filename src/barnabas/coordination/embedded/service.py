@@ -3,7 +3,6 @@
 Owner: the event loop. This is the one place where zxids and session ids are given out.
 """
 
-import hashlib
 import hmac
 import logging
 import math
@@ -17,7 +16,7 @@ from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.machine import Machine, Written
 from barnabas.coordination.embedded.prepare import WRITES
-from barnabas.coordination.embedded.sessions import first_session_id
+from barnabas.coordination.embedded.sessions import PASSWORD_BYTES, first_session_id, session_password
 from barnabas.coordination.embedded.stats import ServerStats
 from barnabas.coordination.embedded.store import Store
 from barnabas.coordination.embedded.txnlog import frame
@@ -30,7 +29,6 @@ from barnabas.runtime.bugs import BugLog
 
 _log = logging.getLogger(__name__)
 
-_PASSWORD_BYTES = 16
 #: Names that one connection may have. Every check of an ACL goes through them.
 IDENTITIES_MAX = 32
 #: What a connection may watch, in bytes of paths and of what keeps them: some 80,000 watches, and 1.3 million for one that has
@@ -334,7 +332,7 @@ class Service:
         if session_id == 0:
             session_id = self._open_session(timeout_ms, out)
         elif not self._resume_session(session_id, password, timeout_ms):
-            out.append(_connect_response(0, 0, bytes(_PASSWORD_BYTES), flag))
+            out.append(_connect_response(0, 0, bytes(PASSWORD_BYTES), flag))
             connection.close_after_answer()
             return
         connection.session_id = session_id
@@ -369,8 +367,7 @@ class Service:
         return True
 
     def _password(self, session_id: int) -> bytes:
-        raw = session_id.to_bytes(8, "big", signed=True)
-        return hashlib.blake2b(raw, key=self._secret, digest_size=_PASSWORD_BYTES).digest()
+        return session_password(self._secret, session_id)
 
     def _close(self, session_id: int, cxid: int, origin: Connection | None, out: list[bytes]) -> None:
         zxid = self.machine.last_zxid + 1

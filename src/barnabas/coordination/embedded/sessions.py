@@ -5,10 +5,12 @@ Expiry is bucketed, as in ZooKeeper, but more finely than by ticks: clients of a
 session lives at least its time-out and at most one bucket longer; touching it costs a dictionary move when it changes bucket.
 """
 
+import hashlib
 from typing import Final
 
 #: The width of a bucket, unless a tick is less.
 BUCKET_MS: Final = 50
+PASSWORD_BYTES: Final = 16
 
 
 class Session:
@@ -106,3 +108,9 @@ def first_session_id(*, server_id: int, now_ms: int) -> int:
     From the wall clock, so that a restart never hands out an id that an earlier life of the server gave away.
     """
     return server_id << 56 | ((now_ms << 24) & 0xFFFFFFFFFFFFFFFF) >> 8
+
+
+def session_password(secret: bytes, session_id: int) -> bytes:
+    """What a client must know to come back to its session. The secret lives as long as the sessions do."""
+    raw = session_id.to_bytes(8, "big", signed=True)
+    return hashlib.blake2b(raw, key=secret, digest_size=PASSWORD_BYTES).digest()

@@ -16,6 +16,7 @@ from barnabas.runtime.disk import REAL_DISK, TMP_SUFFIX, Disk, write_fully
 
 _log = logging.getLogger(__name__)
 
+SECRET_FILE = "session.secret"
 _SECRET_BYTES = 32
 
 
@@ -47,7 +48,7 @@ class Store:
 
     def secret(self) -> bytes:
         """What session passwords are made from: it lives as long as the sessions do, on disk."""
-        path = str(self._data_dir / "session.secret")
+        path = str(self._data_dir / SECRET_FILE)
         if self._disk.exists(path):
             secret = self._disk.read_file(path)
             if len(secret) == _SECRET_BYTES:
