@@ -31,8 +31,7 @@ from barnabas.spark.pipelines.database import Database, fetch
 from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
-from barnabas.testing import wait_until
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka, wait_until
 
 WAIT_S = 30
 

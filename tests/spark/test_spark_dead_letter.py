@@ -23,7 +23,7 @@ from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import Json, decode, encode
 from barnabas.spark.pipelines.dead_letter import dead_letters, header_text, restore, split, to_topics
 from barnabas.spark.pipelines.replay import ReplayError, ReplayPlan, ReplayReport, judge, replay
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 AT = datetime(2024, 5, 6, 7, 8, 9)
 

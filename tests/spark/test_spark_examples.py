@@ -17,8 +17,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import barnabas.spark
+from barnabas.testing import Kafka
 from barnabas.testing.cluster import Cluster
-from barnabas.testing.plugin import Kafka
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 NOON = datetime(2024, 5, 6, 12, 0)

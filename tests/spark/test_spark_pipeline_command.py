@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from barnabas.cli import pipeline
 from barnabas.cli.main import app
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 
 def invoke(*arguments: object) -> tuple[int, str]:

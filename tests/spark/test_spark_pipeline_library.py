@@ -14,7 +14,7 @@ from barnabas.spark.pipelines.events import Event, Progress
 from barnabas.spark.pipelines.project import load_project
 from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
 from barnabas.spark.pipelines.session import attach
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 CODE = """
 from pyspark import pipelines as dp

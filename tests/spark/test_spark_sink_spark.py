@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark import sink
 from barnabas.spark.transactions import ALL_ENDED, DECIDED, HALF_ENDED, READY
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 import barnabas.spark
 from barnabas.spark.pipelines import sinks
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 
 def _count_words(spark: SparkSession, kafka: Kafka, words: str, counts: str, checkpoint: Path) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 Reader = Callable[..., DataFrame]
 #: Records here have times long past, which retention would take to heart.

@@ -17,7 +17,7 @@ import barnabas.spark
 from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
 from barnabas.spark.progress import ProgressListener
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 WAIT_S = 300
 

@@ -7,8 +7,7 @@ import pytest
 from shop.desk import Desk, NotTaken, bill
 
 if TYPE_CHECKING:
-    from barnabas.testing import Cluster
-    from barnabas.testing.plugin import Kafka
+    from barnabas.testing import Cluster, Kafka
 
 
 def test_guest_is_told_when_the_desk_may_not_write(kafka: "Kafka") -> None:

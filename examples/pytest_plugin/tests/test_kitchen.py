@@ -7,7 +7,7 @@ from shop.desk import Desk, bill
 from shop.kitchen import cook
 
 if TYPE_CHECKING:
-    from barnabas.testing.plugin import Kafka
+    from barnabas.testing import Kafka
 
 
 def test_kitchen_announces_every_order(kafka: "Kafka") -> None:

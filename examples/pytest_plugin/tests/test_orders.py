@@ -6,7 +6,7 @@ import pytest
 from shop.desk import Desk, bill
 
 if TYPE_CHECKING:
-    from barnabas.testing.plugin import Kafka
+    from barnabas.testing import Kafka
 
 
 def test_order_is_written_down(kafka: "Kafka") -> None:

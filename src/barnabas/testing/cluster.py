@@ -1,20 +1,36 @@
 """`Cluster`: a local cluster with a test's view of it, and a test's ways to break it. Blocking; any one thread at a time."""
 
 import asyncio
-import json
-import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
-from barnabas.cli.local_cluster import ClusterFailed, LocalCluster, wait_until
+from barnabas.cli.local_cluster import SettingValue, setting_texts, wait_until
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.cluster import Cluster as Client
-from barnabas.client.config import client_config
+from barnabas.testing.faults import FaultyCluster
+from barnabas.testing.names import check_topic_settings, no_such_topic
+from barnabas.testing.records import RecordHelpers
+from barnabas.testing.snapshot import Snapshot, restore, take
 
-CONTROL_TIMEOUT_S = 10.0
-T = TypeVar("T")
+TIMEOUT_S = 60.0
+
+#: What suits tests, besides what suits a local cluster: the first group of a cluster waits for every partition of its topic.
+DEFAULTS: Mapping[str, str] = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
+#: What `short_sessions` sets: ends are noticed within about a second, where Kafka's own times are made for real networks.
+SHORT_SESSIONS: Mapping[str, str] = {
+    "zookeeper.session.timeout.ms": "1000",
+    "replica.lag.time.max.ms": "1000",
+    "group.min.session.timeout.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "0",
+}
+_SHORT_ZOOKEEPER = ("--tick-time", "100", "--max-session-timeout", "60000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +40,19 @@ class PartitionView:
     isr: tuple[int, ...]
 
 
-class Cluster(LocalCluster):
-    """`LocalCluster` whose brokers take faults. Brokers have the ids 1..N."""
+@dataclass(kw_only=True)
+class Cluster(FaultyCluster, RecordHelpers):
+    """`with Cluster(brokers=3) as cluster: cluster.bootstrap`. Brokers have the ids 1..N."""
 
-    with_control = True
+    #: A broker or a consumer that dies is missed after about a second, not after six or more. For machines that are not busy.
+    short_sessions: bool = False
 
-    # -- async use ----------------------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        if self.short_sessions:
+            self.config = {**SHORT_SESSIONS, **self.config}
+            self.zookeeper_options = (*_SHORT_ZOOKEEPER, *self.zookeeper_options)
+        self.config = {**DEFAULTS, **self.config}
+        super().__post_init__()
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
@@ -37,7 +60,7 @@ class Cluster(LocalCluster):
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.to_thread(self.stop)
 
-    # -- what a test looks at -----------------------------------------------------------------------------------------
+    # -- topics -----------------------------------------------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -45,23 +68,21 @@ class Cluster(LocalCluster):
         *,
         partitions: int = 1,
         replication_factor: int = -1,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, SettingValue] | None = None,
     ) -> None:
-        """Make a topic, and wait until every partition of it has a leader."""
+        """Make a topic, and wait until every broker knows that every partition of it has a leader."""
+        check_topic_settings(config or {})
         new = topic_admin.NewTopic(
-            name=name, partitions=partitions, replication_factor=replication_factor, configs=dict(config or {})
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=setting_texts(config or {}),
         )
-
-        self._ask(lambda client: topic_admin.create_topics(client, [new]))
-        wait_until(
-            lambda: (
-                len(self.partitions(name)) == partitions and all(p.leader > 0 for p in self.partitions(name).values())
-            ),
-            what=f"leaders for {name}",
-        )
+        self.ask(lambda client: topic_admin.create_topics(client, [new]))
+        self.wait_until_led(name)
 
     def delete_topic(self, name: str) -> None:
-        self._ask(lambda client: topic_admin.delete_topics(client, [name]))
+        self.ask(lambda client: topic_admin.delete_topics(client, [name]))
 
     def partitions(self, topic: str, *, seen_by: int | None = None) -> dict[int, PartitionView]:
         """Leader, replicas and ISR by partition, as a broker (any, if not said) knows them; nothing for an unknown topic."""
@@ -71,21 +92,40 @@ class Cluster(LocalCluster):
             partitions = found.partitions if found is not None else ()
             return {each.index: PartitionView(each.leader, each.replicas, each.isr) for each in partitions}
 
-        return self._ask(look, None if seen_by is None else self.address(seen_by))
+        return self.ask(look, of=seen_by)
+
+    def topics(self) -> list[str]:
+        """By name, without Kafka's own."""
+
+        async def look(client: Client) -> list[str]:
+            return sorted(name for name in await client.all_topics() if not name.startswith("__"))
+
+        return self.ask(look)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        return self.partitions(topic)[partition].leader
+        """-1 while there is none."""
+        known = self.partitions(topic)
+        if not known:
+            raise no_such_topic(topic, self.topics())
+        if partition not in known:
+            raise ValueError(f"{topic} has no partition {partition}: it has 0 to {max(known)}")
+        return known[partition].leader
 
-    def controller(self) -> int:
-        """The controller's id, as a live broker knows it; -1 if there is no controller."""
+    # -- waiting ----------------------------------------------------------------------------------------------------------
 
-        async def look(client: Client) -> int:
-            await client.topics([])
-            return client.image.controller_id
+    def wait_until_led(self, topic: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Until every broker that runs knows a running leader of every partition: no client is sent anywhere else then."""
+        running = [each for each in self.broker_ids if self._can_obey(each)]
 
-        return self._ask(look)
+        def led(seen_by: int) -> bool:
+            known = self.partitions(topic, seen_by=seen_by)
+            return bool(known) and all(each.leader in running for each in known.values())
 
-    def wait_for_isr(self, topic: str, size: int, *, timeout_s: float = 30.0) -> None:
+        wait_until(
+            lambda: all(led(each) for each in running), timeout_s, what=f"leaders of {topic}, known to all brokers,"
+        )
+
+    def wait_for_isr(self, topic: str, size: int, *, timeout_s: float = TIMEOUT_S) -> None:
         """Until every partition of the topic has `size` replicas in sync."""
         wait_until(
             lambda: all(len(p.isr) == size for p in self.partitions(topic).values()),
@@ -93,85 +133,12 @@ class Cluster(LocalCluster):
             what=f"{size} in-sync replicas of {topic}",
         )
 
-    def _ask(self, question: Callable[[Client], Awaitable[T]], address: str | None = None) -> T:
-        """Runs on its own event loop, so that a test may call it from any thread, with or without a loop."""
+    # -- snapshots --------------------------------------------------------------------------------------------------------
 
-        async def ask() -> T:
-            settings = self.client_settings("admin")
-            async with Client(client_config(address or self.bootstrap, settings)) as client:
-                return await question(client)
+    def snapshot(self) -> Snapshot:
+        """All that the cluster has on disk now. It is held still for some milliseconds, which clients do not notice."""
+        return take(self)
 
-        return asyncio.run(ask())
-
-    # -- faults that a broker itself carries out ----------------------------------------------------------------------
-
-    def fail_api(
-        self,
-        broker_id: int,
-        api: str,
-        *,
-        error: str | None = None,
-        delay_ms: int = 0,
-        drop: bool = False,
-        after: int = 0,
-        times: int | None = None,
-        client_id: str = "",
-    ) -> None:
-        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection.
-
-        `after` requests pass first, then `times` are hit (all of them if None), of clients whose id starts with `client_id`.
-        """
-        self.control(
-            broker_id,
-            do="fail_api",
-            api=api,
-            error=error,
-            delay_ms=delay_ms,
-            drop=drop,
-            after=after,
-            times=times,
-            client_id=client_id,
-        )
-
-    def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
-        self.control(broker_id, do="drop_connections", client_id=client_id)
-
-    def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> None:
-        """A network partition between a broker and others (all, if not said). ZooKeeper is still reached from both sides."""
-        apart = [other for other in (others or self.broker_ids) if other != broker_id]
-        self.control(broker_id, do="cut_off", brokers=apart)
-        for other in apart:
-            if self.member(other).running and not self.member(other).paused:
-                self.control(other, do="cut_off", brokers=[broker_id])
-
-    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
-        """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
-        self.control(broker_id, do="be_deaf_to", brokers=list(others))
-
-    def fail_log_dir(self, broker_id: int, directory: Path) -> None:
-        """One of the broker's log directories fails, as if its disk had."""
-        self.control(broker_id, do="fail_log_dir", path=str(directory))
-
-    def fill_disk(self, broker_id: int) -> None:
-        """Writes fail with "No space left on device": the log directory goes offline."""
-        self.control(broker_id, do="fill_disk")
-
-    def advance_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
-        self.control(broker_id, do="advance_clock", ms=ms)
-
-    def heal(self) -> None:
-        """Every fault that was asked for ends, on every broker that runs."""
-        for broker_id in self.broker_ids:
-            if self.member(broker_id).running and not self.member(broker_id).paused:
-                self.control(broker_id, do="clear")
-
-    def control(self, broker_id: int, **command: object) -> None:
-        """One command to a broker's control socket."""
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(CONTROL_TIMEOUT_S)
-            sock.connect(str(self.control_path(broker_id)))
-            sock.sendall(json.dumps(command).encode() + b"\n")
-            answer = json.loads(sock.makefile("rb").readline())
-        if not answer["ok"]:
-            raise ClusterFailed(f"broker {broker_id} refused {command}: {answer['error']}")
+    def restore(self, snapshot: Snapshot) -> None:
+        """The cluster is as it was then, at the same addresses. Its processes start anew; clients reconnect."""
+        restore(self, snapshot)

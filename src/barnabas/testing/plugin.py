@@ -2,61 +2,32 @@
 
     def test_orders(kafka):
         topic = kafka.topic(partitions=3)
-        produce(kafka.bootstrap, topic)
+        run_my_service(kafka.bootstrap, topic)
+        kafka.assert_records(topic, ["coffee"])
 
-    def test_leader_dies(kafka_cluster):
-        cluster = kafka_cluster(brokers=3)
-        cluster.kill(cluster.leader_of("orders"))
+    @pytest.mark.kafka(brokers=3, config={"min.insync.replicas": 2})
+    def test_leader_dies(kafka):
+        kafka.cluster.kill(1)
 
 `--kafka-brokers N` (or `kafka_brokers` in the ini file) sets the size of the shared cluster; 1 by default. `--kafka-secure` (or
-`kafka_secure`) makes it a secure one: `kafka.client_settings()` and `kafka.librdkafka_settings()` have what clients need. The
-cluster starts when the first test asks for it, in about half a second, and a process of pytest-xdist has its own.
+`kafka_secure`) makes it a secure one: `kafka.client_settings()` and `kafka.librdkafka_settings()` have what clients need.
+
+pytest loads this module at each start. So it imports nothing of ours before a test asks for a cluster.
 """
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from barnabas.testing.cluster import Cluster
+if TYPE_CHECKING:
+    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.journal import Watch
+    from barnabas.testing.shared import Kafka, SharedClusters
 
-
-class Kafka:
-    """The shared cluster for one test. Its topics are deleted when the test ends."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._topics: list[str] = []
-        self._prefix = f"test-{uuid.uuid4().hex[:8]}"
-
-    @property
-    def bootstrap(self) -> str:
-        return self.cluster.bootstrap
-
-    def client_settings(self, user: str = "client") -> dict[str, str]:
-        """For the Java client and ours: the address, and what a secure cluster asks for."""
-        return self.cluster.client_settings(user)
-
-    def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
-        """The same for confluent-kafka."""
-        return self.cluster.librdkafka_settings(user)
-
-    def topic(self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Make a topic whose name no other test has."""
-        full = self.name(name)
-        self.cluster.create_topic(full, partitions=partitions, config=config)
-        self._topics.append(full)
-        return full
-
-    def name(self, name: str) -> str:
-        """A name for a topic, a group or a transactional id that no other test has."""
-        return f"{self._prefix}-{name}"
-
-    def _close(self) -> None:
-        for topic in self._topics:
-            self.cluster.delete_topic(topic)
+#: What to tell of a test that fails.
+_watches = pytest.StashKey[list["Watch"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,29 +40,98 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kafka_secure", "whether the shared cluster has TLS, users and ACLs", type="bool", default=False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "kafka(brokers=1, config={}, secure=False, short_sessions=False, ...): the cluster that the test's fixtures start,"
+        " by the options of barnabas.testing.Cluster; tests that want the same one share it",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_watches] = []  # a test may be run again
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: "pytest.CallInfo[None]"
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its brokers logged meanwhile, and which faults fired."""
+    report = yield
+    if report.failed:
+        for watch in item.stash.get(_watches, []):
+            report.sections.extend(watch.sections())
+    return report
+
+
+def _tell_of(request: pytest.FixtureRequest, watch: "Watch") -> None:
+    request.node.stash[_watches].append(watch)
+
+
+def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the test's markers say; the nearest wins."""
+    from barnabas.testing.shared import check_options
+
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("kafka"))):
+        if marker.args:
+            raise pytest.UsageError(f"pytest.mark.kafka takes names: kafka(brokers=3), not kafka({marker.args[0]!r})")
+        options |= marker.kwargs
+    try:
+        check_options(options, of="pytest.mark.kafka")
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    return options
+
+
+def _defaults(config: pytest.Config) -> dict[str, Any]:
+    return {
+        "brokers": config.getoption("--kafka-brokers") or int(config.getini("kafka_brokers")),
+        "secure": bool(config.getoption("--kafka-secure") or config.getini("kafka_secure")),
+    }
+
+
 @pytest.fixture(scope="session")
-def kafka_shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster behind `kafka`."""
-    brokers = request.config.getoption("--kafka-brokers") or int(request.config.getini("kafka_brokers"))
-    secure = request.config.getoption("--kafka-secure") or bool(request.config.getini("kafka_secure"))
-    with Cluster(brokers=brokers, secure=secure) as cluster:
-        yield cluster
+def kafka_shared_clusters() -> "Iterator[SharedClusters]":
+    """The clusters behind `kafka`, one for each shape that tests ask for."""
+    from barnabas.testing.shared import SharedClusters
+
+    with SharedClusters() as clusters:
+        yield clusters
+
+
+@pytest.fixture(scope="session")
+def kafka_shared_cluster(kafka_shared_clusters: "SharedClusters", pytestconfig: pytest.Config) -> "Cluster":
+    """The cluster behind `kafka` in tests without a marker: for fixtures that live as long as it."""
+    return kafka_shared_clusters.get(**_defaults(pytestconfig))
 
 
 @pytest.fixture
-def kafka(kafka_shared_cluster: Cluster) -> Iterator[Kafka]:
-    """A cluster that all tests share, with topics of this test's own."""
-    view = Kafka(kafka_shared_cluster)
-    yield view
-    view._close()
+def kafka(request: pytest.FixtureRequest, kafka_shared_clusters: "SharedClusters") -> "Iterator[Kafka]":
+    """A cluster that tests share, with topics of this test's own, and healed when the test ends."""
+    from barnabas.testing.shared import Kafka
+
+    options = {**_defaults(request.config), **_marked(request)}
+    view = Kafka(kafka_shared_clusters, kafka_shared_clusters.get(**options))
+    _tell_of(request, view.watch)
+    try:
+        yield view
+    finally:
+        view.close()
 
 
 @pytest.fixture
-def kafka_cluster() -> Iterator[Callable[..., Cluster]]:
+def kafka_cluster(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Cluster]]":
     """Makes clusters for this test alone: `kafka_cluster(brokers=3, config={...})`."""
+    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.shared import check_options
+
     with ExitStack() as stack:
 
         def make(**options: Any) -> Cluster:
-            return stack.enter_context(Cluster(**options))
+            check_options(options, of="kafka_cluster")
+            cluster = stack.enter_context(Cluster(**{**_marked(request), **options}))
+            _tell_of(request, cluster.watch())
+            return cluster
 
         yield make

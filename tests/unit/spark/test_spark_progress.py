@@ -11,7 +11,7 @@ from barnabas.client.config import client_config
 from barnabas.core.ids import TopicPartition
 from barnabas.spark import progress
 from barnabas.spark.progress import GroupProgress
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 
 def committed(kafka: Kafka, group: str, topic: str) -> int:

@@ -20,7 +20,7 @@ from barnabas.protocol.record_decode import Record, iter_records
 from barnabas.spark import encode_kernels
 from barnabas.spark.encode import Encoder, RowRefused
 from barnabas.spark.encode_settings import EncoderSettings
-from barnabas.testing.plugin import Kafka
+from barnabas.testing import Kafka
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(

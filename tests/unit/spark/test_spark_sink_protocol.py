@@ -27,9 +27,8 @@ from barnabas.spark.transactions import (
     DriverReplaced,
     TransactionsLost,
 )
-from barnabas.testing import wait_until
+from barnabas.testing import Kafka, wait_until
 from barnabas.testing.cluster import Cluster
-from barnabas.testing.plugin import Kafka
 
 #: A cluster for tests has it: where it is off must be said.
 TWO_PHASE, TIMES_OUT = ({"transaction.two.phase.commit.enable": value} for value in ("true", "false"))

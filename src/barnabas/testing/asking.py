@@ -1,0 +1,32 @@
+"""Questions to a cluster from a test: a client for each, on an event loop of its own, whatever thread asks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, TypeVar
+
+from barnabas.client.cluster import Cluster as Client
+from barnabas.client.config import ClientConfig
+
+T = TypeVar("T")
+S = TypeVar("S")
+Work: TypeAlias = Callable[[S], Awaitable[T]]
+Question: TypeAlias = Callable[[Client], Awaitable[T]]
+
+
+def ask(config: ClientConfig, question: Question[T]) -> T:
+    async def with_client() -> T:
+        async with Client(config) as client:
+            return await question(client)
+
+    return run(with_client)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Blocks. A test that runs on a loop may ask as well: its loop stands still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1, "kafka question") as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

@@ -1,0 +1,445 @@
+"""A local cluster that a test may break, and that can be mended again. Blocking; any one thread at a time.
+
+Faults that brokers carry out themselves go through their control sockets (`server.fault_injection`). What operators have means
+for (quotas, certificates, signals, ZooKeeper) is done by those means.
+"""
+
+import json
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from barnabas.cli.fork_server import Member
+from barnabas.cli.local_cluster import (
+    COORDINATOR,
+    STOP_TIMEOUT_S,
+    ClusterFailed,
+    LocalCluster,
+    SettingValue,
+    wait_until,
+)
+from barnabas.client.admin.configs import alter_configs, alter_quotas
+from barnabas.client.cluster import Cluster as Client
+from barnabas.client.config import client_config
+from barnabas.coordination import paths
+from barnabas.coordination.embedded.takeover import NoSuchSession, end_session_of
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.words import AlterOperation, ConfigResourceType
+from barnabas.runtime.faults import TEST_CLIENT_ID
+from barnabas.server.settings import session_config
+from barnabas.testing import asking
+from barnabas.testing.asking import Question, T
+from barnabas.testing.journal import Fault, Journal, Watch
+from barnabas.testing.names import check_broker_settings, checked_api, checked_error
+
+CONTROL_TIMEOUT_S = 60.0
+#: The listener of clients in a secure cluster.
+_KEYSTORE = "listener.name.client.ssl.keystore.location"
+
+
+class FaultyCluster(LocalCluster):
+    """`LocalCluster` whose brokers take faults. Brokers have the ids 1..N."""
+
+    with_control = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.journal = Journal()
+        #: Brokers that only a restart makes as they were.
+        self._marred: set[int] = set()
+        #: Quotas that hold, by their entity; None is the default.
+        self._throttled: dict[str | None, tuple[str, ...]] = {}
+        self._expired: set[int] = set()
+
+    def _check_names(self) -> None:
+        check_broker_settings([*self.config, *(name for own in self.broker_config.values() for name in own)])
+        super()._check_names()
+
+    @property
+    def _stop_signal(self) -> signal.Signals:
+        # Nobody will look at the data again: there is no need to close it well.
+        return signal.SIGTERM if self._temporary is None else signal.SIGKILL
+
+    # -- processes ------------------------------------------------------------------------------------------------------
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9: no hand-over, no flush."""
+        super().kill(broker_id)
+        self.journal.note(f"broker {broker_id} was killed")
+
+    def terminate(self, broker_id: int, **options: float) -> int:
+        """A clean stop; the exit code."""
+        code = super().terminate(broker_id, **options)
+        self.journal.note(f"broker {broker_id} was stopped")
+        return code
+
+    def start_broker(
+        self, broker_id: int, *, config: Mapping[str, SettingValue] | None = None, wait: bool = True
+    ) -> None:
+        """A broker that was stopped or killed, on its data and port again. Faults that it had are over."""
+        check_broker_settings(config or ())
+        super().start_broker(broker_id, config=config, wait=wait)
+        self._marred.discard(broker_id)
+        self.journal.note(f"broker {broker_id} was started")
+
+    def kill_all(self) -> None:
+        """kill -9 for every process, ZooKeeper's too: a power cut."""
+        members = list(self._members.values())
+        for member in members:
+            self._signal(member, signal.SIGKILL)
+        for member in members:
+            self._wait_exit(member, STOP_TIMEOUT_S)
+        self.journal.note("everything was killed")
+
+    def start_all(self, *, zookeeper_port: str) -> None:
+        """After `kill_all`, at the same addresses."""
+        self._start_zookeeper(zookeeper_port)
+        self._throttled.clear()
+        self._expired.clear()
+        self._start_brokers(list(self.broker_ids))
+
+    def _start_brokers(self, dead: list[int]) -> None:
+        """At once: ZooKeeper may still take the former life of each for alive, and is told that it is over."""
+        if self.zookeeper is None:
+            for broker_id in dead:
+                self._end_session(broker_id)
+        for broker_id in dead:
+            self.start_broker(broker_id, wait=False)
+        for broker_id in dead:
+            self.wait_ready(broker_id)
+
+    @property
+    def zookeeper_members(self) -> list[Member]:
+        return [member for member in self._members.values() if member.kind == "zookeeper"]
+
+    def watch(self) -> Watch:
+        """From now on: what a report of a failed test shows."""
+        self.journal.clear()
+        return Watch(self.journal, {name: member.log for name, member in sorted(self._members.items())})
+
+    def log_dirs(self, broker_id: int) -> list[Path]:
+        return [Path(each.strip()) for each in self._properties(broker_id)["log.dirs"].split(",")]
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP: connections stay open, and nobody answers."""
+        self._running(broker_id)
+        super().pause(broker_id)
+        self.journal.note(f"broker {broker_id} was paused")
+
+    def resume(self, broker_id: int) -> None:
+        super().resume(broker_id)
+        self.journal.note(f"broker {broker_id} was resumed")
+
+    def wait_until_down(self, broker_id: int, *, timeout_s: float = 60.0) -> None:
+        """Until the broker's process has ended, by whatever cause."""
+        if not self._wait_exit(self.member(broker_id), timeout_s):
+            raise TimeoutError(f"broker {broker_id} still runs after {timeout_s:g} s")
+
+    # -- faults that a broker itself carries out --------------------------------------------------------------------------
+
+    def fail_api(
+        self,
+        broker_id: int,
+        api: str,
+        *,
+        error: str | ErrorCode | None = None,
+        delay_ms: int = 0,
+        drop: bool = False,
+        after: int = 0,
+        times: int | None = None,
+        client_id: str = "",
+    ) -> Fault:
+        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection.
+
+        `after` requests pass first, then `times` are hit (all of them if None), of clients whose id starts with `client_id`.
+        The answer's `fired` says how many were hit.
+        """
+        checked_api(api)
+        name = None if error is None else checked_error(error)
+        if name is None and not delay_ms and not drop:
+            raise ValueError("this fault does nothing: give error=, delay_ms= or drop=True")
+        if name is not None and drop:
+            raise ValueError("a dropped connection carries no error: give error= or drop=True")
+        for what, value, least in (("delay_ms", delay_ms, 0), ("after", after, 0), ("times", times, 1)):
+            if value is not None and value < least:
+                raise ValueError(f"{what}={value} must be at least {least}")
+        number = self.control(
+            broker_id,
+            do="fail_api",
+            api=api,
+            error=name,
+            delay_ms=delay_ms,
+            drop=drop,
+            after=after,
+            times=times,
+            client_id=client_id,
+        )
+        effects = [name or "", f"a delay of {delay_ms} ms" if delay_ms else "", "a dropped connection" if drop else ""]
+        fault = self._api_fault(
+            broker_id,
+            f"{api} gets {' after '.join(filter(None, effects))}{_how_often(after, times, client_id)}",
+            number,
+        )
+        self.journal.note(fault.what, fault)
+        return fault
+
+    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
+        pid = self.pid(broker_id)
+
+        def fired() -> int | None:
+            member = self.member(broker_id)
+            if member.pid != pid or not member.running or member.paused:
+                return None
+            count = self.control(broker_id, do="fired", fault=number)
+            assert isinstance(count, int)
+            return count
+
+        return Fault(f"broker {broker_id}: {what}", fired)
+
+    def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
+        """The broker closes its connections, or those of clients whose id starts with `client_id`."""
+        self._order(broker_id, "drops connections", do="drop_connections", client_id=client_id)
+
+    def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> None:
+        """A network partition between a broker and others (all, if not said). ZooKeeper is still reached from both sides."""
+        apart = [self._checked_id(other) for other in (others or self.broker_ids) if other != broker_id]
+        self._order(broker_id, f"is cut off from {apart}", do="cut_off", brokers=apart)
+        for other in apart:
+            if self._can_obey(other):
+                self.control(other, do="cut_off", brokers=[broker_id])
+
+    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
+        """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
+        brokers = [self._checked_id(other) for other in others]
+        self._order(broker_id, f"is deaf to {brokers}", do="be_deaf_to", brokers=brokers)
+
+    def slow_network(self, broker_id: int, *, delay_ms: int) -> None:
+        """Every request to the broker takes longer on its way, and those from it to other brokers. 0 ends it."""
+        self._order(broker_id, f"has a network slower by {delay_ms} ms", do="slow_network", delay_ms=delay_ms)
+        for other in self.broker_ids:
+            if other != broker_id and self._can_obey(other):
+                self.control(other, do="slow_peer", broker=broker_id, delay_ms=delay_ms)
+
+    def slow_disk(self, broker_id: int, *, delay_ms: int) -> None:
+        """Every write and every flush takes longer. 0 ends it."""
+        self._order(broker_id, f"has a disk slower by {delay_ms} ms", do="slow_disk", delay_ms=delay_ms)
+
+    def fill_disk(self, broker_id: int) -> None:
+        """Writes fail with "No space left on device": the log directory goes offline."""
+        self._order(broker_id, "has a full disk", do="fill_disk")
+        self._marred.add(broker_id)
+
+    def fail_log_dir(self, broker_id: int, directory: Path | str) -> None:
+        """One of the broker's log directories fails, as if its disk had."""
+        known = self.log_dirs(broker_id)
+        if Path(directory) not in known:
+            has = ", ".join(map(str, known))
+            raise ValueError(f"{directory} is no log directory of broker {broker_id}: it has {has}")
+        self._order(broker_id, f"lost {directory}", do="fail_log_dir", path=str(directory))
+        self._marred.add(broker_id)
+
+    def tear_write(self, broker_id: int) -> None:
+        """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
+        leaves behind. `wait_until_down`, then `start_broker`."""
+        self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
+
+    def advance_clock(self, broker_id: int, ms: int) -> None:
+        """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
+        self._order(broker_id, f"has its clock advanced by {ms} ms", do="advance_clock", ms=ms)
+        self._marred.add(broker_id)
+
+    def skew_clock(self, broker_id: int, ms: int) -> None:
+        """The broker's wall clock is wrong by so much, forward or back: timestamps that it gives are. 0 ends it."""
+        self._order(broker_id, f"has a clock that is wrong by {ms} ms", do="skew_clock", ms=ms)
+
+    def _order(self, broker_id: int, what: str, **command: object) -> None:
+        self.control(broker_id, **command)
+        self.journal.note(f"broker {broker_id} {what}")
+
+    # -- faults by other means --------------------------------------------------------------------------------------------
+
+    def throttle(
+        self,
+        *,
+        produce_bytes_per_s: float | None = None,
+        fetch_bytes_per_s: float | None = None,
+        client_id: str | None = None,
+    ) -> None:
+        """Clients are held to a quota, each or the one with this id: brokers answer late and say so (`throttle_time_ms`)."""
+        limits = {"producer_byte_rate": produce_bytes_per_s, "consumer_byte_rate": fetch_bytes_per_s}
+        given = {name: float(value) for name, value in limits.items() if value is not None}
+        if not given:
+            raise ValueError("this fault does nothing: give produce_bytes_per_s= or fetch_bytes_per_s=")
+        self._alter_quotas(client_id, given)
+        self._throttled[client_id] = tuple(given)
+        whom = "each client" if client_id is None else f"client {client_id}"
+        self.journal.note(f"{whom} is held to {', '.join(f'{name}={value:g}' for name, value in given.items())}")
+
+    def _alter_quotas(self, client_id: str | None, changes: Mapping[str, float | None]) -> None:
+        self.ask(lambda client: alter_quotas(client, {"client-id": client_id}, changes))
+
+    def expire_certificate(self, broker_id: int) -> None:
+        """The broker shows clients a certificate that has expired. Connections that are there live on."""
+        if self._security is None:
+            raise ClusterFailed("there are no certificates: start the cluster with secure=True")
+        from barnabas.cli.local_security import EXPIRED
+
+        self._running(broker_id)
+        self._alter_keystore(broker_id, AlterOperation.SET, str(self._security.folder / EXPIRED))
+        self._expired.add(broker_id)
+        self.journal.note(f"broker {broker_id} shows an expired certificate")
+
+    def _alter_keystore(self, broker_id: int, operation: AlterOperation, value: str | None) -> None:
+        changes = {_KEYSTORE: (operation, value)}
+        self.ask(lambda client: alter_configs(client, ConfigResourceType.BROKER, str(broker_id), changes))
+
+    def expire_session(self, broker_id: int) -> None:
+        """ZooKeeper gives up the broker's session, as after a long pause: it is no broker of the cluster until it has
+        registered again, and leaders move. Waits until ZooKeeper has."""
+        self._running(broker_id)
+        if not self._end_session(broker_id):
+            raise ClusterFailed(f"broker {broker_id} has no session that could expire")
+        self.journal.note(f"the ZooKeeper session of broker {broker_id} expired")
+
+    def _end_session(self, broker_id: int) -> bool:
+        """Also of a broker that is dead and whose session is not. False where there is none."""
+        if self.zookeeper is not None:
+            raise ClusterFailed("sessions can be ended in the embedded ZooKeeper only, not in another one")
+
+        config = self._session_config()
+        data = self.folder / COORDINATOR
+        try:
+            end_session_of(paths.broker_id(broker_id), config.hosts, data=data, tls=config.tls)
+        except NoSuchSession:
+            return False
+        return True
+
+    def move_controller(self) -> int:
+        """Another broker becomes controller: its id. The old one stays a broker, and is held still until it has lost."""
+        if sum(self._can_obey(each) for each in self.broker_ids) < 2:
+            raise ClusterFailed("the controller cannot move: it takes two brokers that run")
+        before = self.controller()
+        other = next(each for each in self.broker_ids if each != before and self._can_obey(each))
+
+        async def delete(session: ZooKeeperSession) -> None:
+            await session.delete(paths.CONTROLLER)
+
+        config = self._session_config()
+        super().pause(before)
+        try:
+            asking.run(lambda: _with_session(config, delete))
+            wait_until(
+                lambda: self.controller(seen_by=other) not in (before, -1), CONTROL_TIMEOUT_S, what="another controller"
+            )
+        finally:
+            super().resume(before)
+        after = self.controller(seen_by=other)
+        self.journal.note(f"the controller moved from broker {before} to broker {after}")
+        return after
+
+    def _session_config(self) -> SessionConfig:
+        """Of a ZooKeeper client with a broker's rights."""
+        own = self._security.zookeeper_client_settings() if self._security is not None else {}
+        return session_config(BrokerConfig.parse({**own, "zookeeper.connect": self.zookeeper_connect}))
+
+    # -- mending ----------------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Every fault ends, on every broker that runs, and what was paused goes on. Brokers that are down stay down."""
+        for broker_id in self.broker_ids:
+            if self.member(broker_id).paused:
+                self.resume(broker_id)
+            if self.member(broker_id).running:
+                self.control(broker_id, do="clear")
+        if COORDINATOR in self._members:
+            self.resume_zookeeper()
+        while self._expired:
+            broker_id = self._expired.pop()
+            if self.member(broker_id).running:
+                self._alter_keystore(broker_id, AlterOperation.DELETE, None)
+        while self._throttled:
+            client_id, names = self._throttled.popitem()
+            self._alter_quotas(client_id, dict.fromkeys(names))
+
+    def repair(self) -> None:
+        """As it was at first: no fault, everything up, clocks right. Topics and records stay."""
+        if COORDINATOR in self._members and not self._members[COORDINATOR].running:
+            self._start_zookeeper(self.zookeeper_connect.rpartition(":")[2])
+        dead = [each for each in self.broker_ids if not self.member(each).running]
+        for broker_id in sorted(self._marred - set(dead)):
+            super().terminate(broker_id)
+            dead.append(broker_id)
+        self._start_brokers(dead)
+        self.heal()
+
+    # -- asking -----------------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question[T], *, of: int | None = None) -> T:
+        """Carry out something with a client of the cluster, as an administrator; `of` asks one broker first."""
+        settings = {} if self._security is None else self._security.internal_settings()
+        brokers = [of] if of is not None else [each for each in self.broker_ids if self._can_obey(each)]
+        if not brokers:
+            raise ClusterFailed("no broker runs: start one with start_broker(1)")
+        where = ",".join(
+            self.address(each) if self._security is None else self.listener_address(each, "INTERNAL")
+            for each in brokers
+        )
+        return asking.ask(client_config(where, settings, client_id=TEST_CLIENT_ID), question)
+
+    def controller(self, *, seen_by: int | None = None) -> int:
+        """The controller's id, as a broker (any, if not said) knows it; -1 if there is no controller."""
+
+        async def look(client: Client) -> int:
+            await client.topics([])
+            return client.image.controller_id
+
+        return self.ask(look, of=seen_by)
+
+    def control(self, broker_id: int, **command: object) -> object:
+        """One command to a broker's control socket, and its answer."""
+        self._running(broker_id)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(CONTROL_TIMEOUT_S)
+            try:
+                sock.connect(str(self.control_path(broker_id)))
+                sock.sendall(json.dumps(command).encode() + b"\n")
+                answer = json.loads(sock.makefile("rb").readline() or "{}")
+            except OSError as error:
+                raise ClusterFailed(f"broker {broker_id} does not take faults: {error}") from error
+        if not answer.get("ok"):
+            raise ClusterFailed(f"broker {broker_id} refused {command}: {answer.get('error', 'it has ended')}")
+        return answer["answer"]
+
+    def _can_obey(self, broker_id: int) -> bool:
+        member = self.member(broker_id)
+        return member.running and not member.paused
+
+    def _running(self, broker_id: int) -> None:
+        member = self.member(broker_id)
+        if not member.running:
+            raise ClusterFailed(f"broker {broker_id} is down: start_broker({broker_id}) starts it")
+        if member.paused:
+            raise ClusterFailed(f"broker {broker_id} is paused: resume({broker_id}) lets it go on")
+
+
+def _how_often(after: int, times: int | None, client_id: str) -> str:
+    return "".join(
+        (
+            f", after {after} requests" if after else "",
+            f", {times} time{'s' * (times != 1)}" if times is not None else ", always",
+            f", for clients {client_id}*" if client_id else "",
+        )
+    )
+
+
+async def _with_session(config: SessionConfig, work: "asking.Work[ZooKeeperSession, T]") -> T:
+    session = ZooKeeperSession(config)
+    await session.start()
+    try:
+        return await work(session)
+    finally:
+        await session.stop()

@@ -1,0 +1,86 @@
+"""What a test did to its cluster, kept for the report of a test that fails: without it nobody knows whether a fault fired."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Lines of each log that a report shows, from its end.
+LOG_LINES_MAX = 40
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """A fault that a test asked for. `fired` says how often it has hit."""
+
+    what: str
+    #: Asks the broker; None where it cannot tell any more.
+    _count: Callable[[], int | None] = field(repr=False)
+    _known: int = field(default=0, repr=False)
+
+    @property
+    def fired(self) -> int:
+        """How many requests it has hit. Of a broker that is gone: as many as were known before."""
+        count = self._count()
+        if count is not None:
+            self._known = count
+        return self._known
+
+
+@dataclass(slots=True)
+class _Entry:
+    at: str
+    what: str
+    fault: Fault | None
+
+
+class Journal:
+    """Bounded by what one test does: the shared cluster begins a new one for each."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+
+    def note(self, what: str, fault: Fault | None = None) -> None:
+        self._entries.append(_Entry(time.strftime("%H:%M:%S"), what, fault))
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def lines(self) -> list[str]:
+        return [f"{entry.at} {entry.what}{_fired(entry.fault)}" for entry in self._entries]
+
+
+def _fired(fault: Fault | None) -> str:
+    if fault is None:
+        return ""
+    count = fault.fired
+    return f" -> fired {count} time{'s' * (count != 1)}" if count else " -> NEVER FIRED"
+
+
+class Watch:
+    """What happened to a cluster since a test began."""
+
+    def __init__(self, journal: Journal, logs: Mapping[str, Path]) -> None:
+        self._journal = journal
+        self._logs = dict(logs)
+        self._began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Of a report: titles and texts, without those that are empty."""
+        told = [
+            ("faults", "\n".join(self._journal.lines())),
+            *((f"log of {name}", self._added(name)) for name in self._logs),
+        ]
+        return [(f"kafka: {title}", text) for title, text in told if text]
+
+    def _added(self, name: str) -> str:
+        """To the log, or the end of that."""
+        log = self._logs[name]
+        if not log.exists():
+            return ""
+        with log.open("rb") as file:
+            file.seek(self._began[name])
+            lines = file.read().decode(errors="replace").splitlines()
+        left_out = len(lines) - LOG_LINES_MAX
+        shown = lines if left_out <= 0 else [f"({left_out} lines before these: see {log})", *lines[-LOG_LINES_MAX:]]
+        return "\n".join(shown)

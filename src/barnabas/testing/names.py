@@ -1,0 +1,63 @@
+"""Names that a test may misspell. Each is checked when it is given, and the error offers the nearest: a fault that never
+fires makes a test pass that should not.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from barnabas.cli.local_cluster import SettingValue
+from barnabas.client.names import nearest
+from barnabas.core.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS, TOPIC_SETTINGS, broker_setting
+from barnabas.core.config.properties import PROVIDERS
+from barnabas.core.errors import ErrorCode
+from barnabas.protocol.versions import API, SERVABLE
+
+ANY_API = "*"
+_APIS = frozenset(API[key].name for key in SERVABLE)
+_ERRORS = frozenset(code.name for code in ErrorCode if code is not ErrorCode.NONE)
+
+
+def checked_api(name: str) -> str:
+    if name != ANY_API and name not in _APIS:
+        raise ValueError(f"there is no API {name!r}{_meant(name, _APIS, 'names are as in Kafka: Produce, Fetch, …')}")
+    return name
+
+
+def checked_error(error: "str | ErrorCode") -> str:
+    name = error.name if isinstance(error, ErrorCode) else error
+    if name == ErrorCode.NONE.name:
+        raise ValueError("error='NONE' is success, and no fault")
+    if name not in _ERRORS:
+        raise ValueError(
+            f"there is no error {name!r}{_meant(name, _ERRORS, 'names are as in Kafka: NOT_ENOUGH_REPLICAS, …')}"
+        )
+    return name
+
+
+def check_broker_settings(settings: Iterable[str]) -> None:
+    for name in settings:
+        known = broker_setting(name) is not None or name in DYNAMIC_ONLY_SETTINGS
+        if not known and name != PROVIDERS and not name.startswith(f"{PROVIDERS}."):
+            raise ValueError(
+                f"there is no setting {name!r} of a broker{_meant(name, BROKER_SETTINGS, 'see docs/configuration.md')}"
+            )
+
+
+def check_topic_settings(settings: Mapping[str, SettingValue]) -> None:
+    for name in settings:
+        if name not in TOPIC_SETTINGS:
+            raise ValueError(
+                f"there is no setting {name!r} of a topic{_meant(name, TOPIC_SETTINGS, 'see docs/configuration.md')}"
+            )
+
+
+def no_such_topic(name: str, topics: Iterable[str]) -> ValueError:
+    known = sorted(topics)
+    there_are = f"there are: {', '.join(known)}" if known else "there is none"
+    return ValueError(f"there is no topic {name!r}{_meant(name, known, there_are)}")
+
+
+def _meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The nearest that is known, whatever its case; or where to look."""
+    known = list(known)
+    same = next((each for each in known if each.replace("_", "").lower() == name.replace("_", "").lower()), None)
+    return f"; did you mean {same}?" if same else nearest(name, known) or f"; {otherwise}"

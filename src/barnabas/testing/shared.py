@@ -1,0 +1,113 @@
+"""Clusters that tests share, and what each test has of its own in one: names, topics, a cluster without faults."""
+
+import inspect
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Self
+
+from barnabas.cli.local_cluster import SettingValue
+from barnabas.client.admin.topics import delete_topics
+from barnabas.client.names import nearest
+from barnabas.testing.asking import Question, T
+from barnabas.testing.cluster import Cluster
+from barnabas.testing.journal import Watch
+from barnabas.testing.records import RecordHelpers
+
+#: Clusters of different shapes that are kept running; the one that was used longest ago goes first.
+KEPT_MAX = 3
+_OPTIONS = tuple(inspect.signature(Cluster).parameters)
+
+
+def check_options(options: Mapping[str, object], *, of: str) -> None:
+    """:raises ValueError: for a name that `Cluster` does not have."""
+    for name in options:
+        if name not in _OPTIONS:
+            raise ValueError(
+                f"{of} has no option {name!r}{nearest(name, _OPTIONS) or ': it has ' + ', '.join(_OPTIONS)}"
+            )
+
+
+class SharedClusters:
+    """One cluster for each shape that was asked for. Owner: one process; those of pytest-xdist have their own."""
+
+    def __init__(self) -> None:
+        self._clusters: OrderedDict[str, Cluster] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def get(self, **options: Any) -> Cluster:
+        """The cluster with these options; started if it is the first time."""
+        shape = json.dumps(options, sort_keys=True, default=str)
+        cluster = self._clusters.get(shape)
+        if cluster is None:
+            cluster = Cluster(**options).__enter__()
+            self._clusters[shape] = cluster
+        self._clusters.move_to_end(shape)
+        while len(self._clusters) > KEPT_MAX:
+            self._clusters.popitem(last=False)[1].stop()
+        return cluster
+
+    def discard(self, cluster: Cluster) -> None:
+        """It is beyond repair: the next one who asks gets another."""
+        for shape in [shape for shape, each in self._clusters.items() if each is cluster]:
+            del self._clusters[shape]
+        cluster.stop()
+
+    def close(self) -> None:
+        while self._clusters:
+            self._clusters.popitem()[1].stop()
+
+
+class Kafka(RecordHelpers):
+    """A shared cluster for one test. When the test ends, faults end, brokers that are down start, and its topics go."""
+
+    def __init__(self, clusters: SharedClusters, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.watch: Watch = cluster.watch()
+        self._clusters = clusters
+        self._topics: list[str] = []
+        self._prefix = f"test-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    def client_settings(self, user: str = "client") -> dict[str, str]:
+        """For the Java client and ours: the address, and what a secure cluster asks for."""
+        return self.cluster.client_settings(user)
+
+    def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
+        """The same for confluent-kafka."""
+        return self.cluster.librdkafka_settings(user)
+
+    def topic(
+        self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, SettingValue] | None = None
+    ) -> str:
+        """Make a topic whose name no other test has."""
+        full = self.name(name)
+        self.cluster.create_topic(full, partitions=partitions, config=config)
+        self._topics.append(full)
+        return full
+
+    def name(self, name: str) -> str:
+        """A name for a topic, a group or a transactional id that no other test has."""
+        return f"{self._prefix}-{name}"
+
+    def ask(self, question: Question[T]) -> T:
+        return self.cluster.ask(question)
+
+    def close(self) -> None:
+        """The test is over."""
+        try:
+            self.cluster.repair()
+            if self._topics:
+                self.ask(lambda client: delete_topics(client, self._topics))
+        except BaseException:
+            self._clusters.discard(self.cluster)
+            raise
