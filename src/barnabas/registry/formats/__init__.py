@@ -16,10 +16,15 @@ from barnabas.registry.formats.limits import (
     REFERENCES_MAX,
     SchemaError,
 )
+from barnabas.registry.formats.protobuf import ProtobufSchema
 
 __all__ = ["ParsedSchema", "Reference", "SchemaError", "incompatibilities", "parse"]
 
-_FORMATS: dict[str, type[AvroSchema] | type[JsonSchema]] = {"AVRO": AvroSchema, "JSON": JsonSchema}
+_FORMATS: dict[str, type[AvroSchema] | type[JsonSchema] | type[ProtobufSchema]] = {
+    "AVRO": AvroSchema,
+    "JSON": JsonSchema,
+    "PROTOBUF": ProtobufSchema,
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ def incompatibilities(
             return reader.incompatibilities(writer, reader_name, writer_name)
         if isinstance(reader, JsonSchema) and isinstance(writer, JsonSchema):
             return reader.incompatibilities(writer, reader_name, writer_name, lenient=lenient)
+        if isinstance(reader, ProtobufSchema) and isinstance(writer, ProtobufSchema):
+            return reader.incompatibilities(writer, reader_name, writer_name)
     except SchemaError as error:  # it costs too much, or a stored schema does not hold what it refers to
         return [f"Unexpected exception during compatibility check: {error}"]
     raise TypeError(f"{type(reader).__name__} and {type(writer).__name__} are not schemas that `parse` made")
