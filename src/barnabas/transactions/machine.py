@@ -272,7 +272,7 @@ class TransactionMachine:
         txn = self._transactions.get(key.transactional_id)
         if txn is None or txn.state is not TransactionState.ONGOING or txn.is_two_phase:
             return result
-        if now_ms < txn.start_ms + txn.timeout_ms:
+        if txn.start_ms <= now_ms < txn.start_ms + txn.timeout_ms:
             self._watch(result, txn, now_ms)
             return result
         aborting = fence(txn, server_version=self._transaction_version(), now_ms=now_ms)
@@ -319,7 +319,10 @@ class TransactionMachine:
         if txn.is_two_phase:
             result.effects.append(CancelTimer(key))
         else:
-            result.effects.append(SetTimer(key, max(0, txn.start_ms + txn.timeout_ms - now_ms)))
+            # A transaction that begins in the future was begun by a clock that was ahead, or this one was set back. It has its
+            # time-out from now on: readers must not wait until the clock has caught up.
+            left_ms = min(txn.start_ms + txn.timeout_ms - now_ms, txn.timeout_ms)
+            result.effects.append(SetTimer(key, max(0, left_ms)))
 
 
 def _markers_of(txn: Transaction) -> SendMarkers:

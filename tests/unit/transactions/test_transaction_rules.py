@@ -492,6 +492,27 @@ def test_a_new_coordinator_watches_the_open_transactions() -> None:
     assert EXPIRY in bench.timers
 
 
+def test_a_transaction_begun_by_a_clock_that_was_ahead_times_out_all_the_same() -> None:
+    bench = Bench()
+    client = ready(bench)
+    bench.now_ms += 3_600_000
+    bench.add(client, A0)
+    bench.now_ms -= 3_600_000
+    bench.fail_over()
+    assert bench.timers[TimeoutKey(TXN)] == bench.now_ms + 60_000
+    bench.time_out()
+    assert bench.txn().state is S.PREPARE_ABORT
+
+
+def test_a_transaction_times_out_although_the_clock_is_set_back() -> None:
+    bench = Bench()
+    client = ready(bench)
+    bench.add(client, A0)
+    bench.now_ms -= 3_600_000 - 60_000
+    bench.fire(TimeoutKey(TXN))
+    assert bench.txn().state is S.PREPARE_ABORT
+
+
 def test_completion_is_told_once_and_only_for_the_decision_that_it_belongs_to() -> None:
     bench = Bench()
     client = ready(bench)
