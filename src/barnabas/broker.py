@@ -15,7 +15,7 @@ from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.registration import (
@@ -327,7 +327,7 @@ class Broker:
                 id=self.broker_id,
                 endpoints=advertised_endpoints(config, self.ports),
                 rack=config.broker_rack,
-                features=ANNOUNCED,
+                features=self._platform.features,
             ),
             clock=self._clock,
             wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,

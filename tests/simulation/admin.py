@@ -16,10 +16,23 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientError
 from barnabas.core.errors import ErrorCode
 from barnabas.core.words import AlterOperation, ConfigResourceType
-from tests.simulation.load import Client
+from tests.simulation.chains import OUTPUT
+from tests.simulation.load import COMING, Client
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
+
+
+#: Of one topic: what is deleted by size is not there to be compared.
+_RETENTION = (("retention.bytes", "2500"), ("retention.bytes", "-1"), ("retention.ms", "600000"))
+_COMPACTION = (
+    ("min.compaction.lag.ms", "3000"),
+    ("min.compaction.lag.ms", "0"),
+    ("max.compaction.lag.ms", "4000"),
+    ("min.cleanable.dirty.ratio", "0.6"),
+    ("min.cleanable.dirty.ratio", "0.01"),
+    ("delete.retention.ms", "100"),
+)
 
 
 class Administrator(Client):
@@ -35,6 +48,8 @@ class Administrator(Client):
             self._come_and_go,
         ]
         self._kinds = [kind for kind in kinds if self.chance.random() < 0.7] or kinds
+        if cluster.has_coming:
+            self._kinds.append(self._come_and_go)
 
     async def main(self) -> None:
         while not self.ending:
@@ -59,7 +74,7 @@ class Administrator(Client):
         await elect_leaders(cluster, 0, self.cluster.partitions)
 
     async def _delete_records(self, cluster: Cluster) -> None:
-        tp = self.chance.choice(self.cluster.partitions)
+        tp = self.chance.choice([each for each in self.cluster.partitions if each != OUTPUT])
         known = [r.offset for r in self.oracle.sent.values() if r.tp == tp and r.offset >= 0]
         if known:
             below = self.chance.choice(known)
@@ -77,12 +92,16 @@ class Administrator(Client):
         topic = self.chance.choice(list(self.cluster.topics))
         name, value = self.chance.choice(
             [
+                ("min.insync.replicas", "1"),
+                ("min.insync.replicas", "2"),
                 ("segment.bytes", "2000"),
                 ("segment.bytes", "1000000"),
                 ("flush.messages", "1"),
                 ("flush.messages", "9223372036854775807"),
                 ("segment.ms", "2000"),
                 ("index.interval.bytes", "200"),
+                *(_RETENTION if topic == "events" else ()),
+                *(_COMPACTION if topic == "table" else ()),
             ]
         )
         self.note(f"sets {name}={value} of {topic}")
@@ -105,7 +124,7 @@ class Administrator(Client):
 
     async def _come_and_go(self, cluster: Cluster) -> None:
         """A topic that is made, deleted, and made again by the same name."""
-        name = "coming"
+        name = COMING
         self.note(f"deletes and makes {name}")
         outcome = await delete_topics(cluster, [name])
         if outcome.get(name) not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):

@@ -15,9 +15,13 @@ from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation.admin import Administrator
+from tests.simulation.chains import OUTPUT, Pledger, Transformer
+from tests.simulation.coming import PersistentProducer
 from tests.simulation.faults import Faults
 from tests.simulation.guests import Guest
 from tests.simulation.load import (
+    CHAIN_GROUP,
+    COMING,
     Auditor,
     Client,
     GroupReader,
@@ -27,10 +31,11 @@ from tests.simulation.load import (
     TableKeeper,
     TransactionalProducer,
 )
+from tests.simulation.modern import ModernReader
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
-from tests.simulation.scenario import Scenario, vary
+from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.watch import Watch
 from tests.simulation.world import World
@@ -53,7 +58,8 @@ class TopicMaker(Client):
         while True:
             try:
                 async with self.connect() as cluster:
-                    for name, (count, factor, configs) in self.cluster.topics.items():
+                    coming = {COMING: (2, 3, {})} if self.cluster.has_coming else {}
+                    for name, (count, factor, configs) in {**self.cluster.topics, **coming}.items():
                         try:
                             await create_topics(
                                 cluster,
@@ -81,6 +87,7 @@ class SimCluster:
         _set_last_epoch(scenario.last_epoch)
         self.oracle = Oracle(self.world)
         self.pace_s = scenario.pace_s
+        self.has_coming = scenario.has_admin and scenario.has_coming
         self.bootstrap = tuple((f"b{number}", 9092) for number in range(1, brokers + 1))
         self.topics: dict[str, tuple[int, int, dict[str, str]]] = {
             "orders": (2, 3, {"min.insync.replicas": "2"}),
@@ -88,11 +95,15 @@ class SimCluster:
         }
         if scenario.has_table:
             self.topics["table"] = (1, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact", **EAGER_COMPACTION})
+        if scenario.transformers:
+            self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
         self.zookeeper = ZooKeeperProcess(self.world, self.network)
         self.brokers = {
             number: BrokerProcess(self.world, self.network, number, self._settings(number))
             for number in range(1, brokers + 1)
         }
+        for number, features in scenario.features.items():
+            self.brokers[number].features = features
         for process in (self.zookeeper, *self.brokers.values()):
             process.on_end = self._ended
         self.clients: list[Client] = []
@@ -140,6 +151,11 @@ class SimCluster:
             "controller.socket.timeout.ms": "3000",
             "request.timeout.ms": "3000",
             "group.initial.rebalance.delay.ms": "0",
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": "6000",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "1500",
+            "group.consumer.migration.policy": "bidirectional",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "controlled.shutdown.max.retries": "1",
             "auto.create.topics.enable": "false",
@@ -181,6 +197,7 @@ class SimCluster:
     def _start_clients(self) -> None:
         partitions, scenario = self.partitions, self.scenario
         topics = [name for name in self.topics if name != "table"]
+        inputs = ["orders"]
         self.clients = [
             *(RecordProducer(self, f"p{number}", partitions) for number in range(scenario.producers)),
             *(TransactionalProducer(self, f"t{number}", partitions) for number in range(scenario.transactional)),
@@ -191,6 +208,14 @@ class SimCluster:
             *([TableKeeper(self, "table", self.table_partitions)] if scenario.has_table else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
             *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
+            *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
+            *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
+            *(
+                Transformer(self, f"c{number}", CHAIN_GROUP, inputs, is_modern=scenario.has_modern_chain)
+                for number in range(scenario.transformers)
+            ),
+            *([Pledger(self, "pledger", partitions)] if scenario.has_pledger else []),
+            *([PersistentProducer(self, "again")] if self.has_coming else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -227,6 +252,7 @@ class SimCluster:
                 "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"
             )
         groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
+        groups += ["modern"] if self.scenario.modern_members else []
         groups += [group for client in self.clients if isinstance(client, Guest) for group in client.groups]
         auditor = Auditor(self, groups)
         auditor.start()
@@ -300,6 +326,8 @@ class SimCluster:
     def vary_settings(self, process: BrokerProcess) -> None:
         """Brokers need not have the same settings, nor the same ones after a restart."""
         process.settings |= vary(self.world.random)
+        if self.scenario.has_old_brokers:
+            process.features = self.world.random.choice(RELEASES)
 
     # -- for the oracle ---------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 
+#: Of the clients that read, transform and write.
+CHAIN_GROUP = "chain"
+#: The topic that is deleted and made again.
+COMING = "coming"
+
+
 class Client(Process):
     """A client that goes on until it is told to end; then it finishes what it has begun."""
 
@@ -182,7 +188,7 @@ class TransactionalProducer(Persistent):
                 deliveries.append((record, await producer.send(tp.topic, record.name.encode(), partition=tp.partition)))
                 if self.chance.random() < 0.3:
                     await self.pause(0.0, 0.3)
-            failed = await self._settle(deliveries)
+            failed = await settle(self, deliveries)
             if failed or self.chance.random() < 0.25:
                 await producer.transaction.abort()
                 sum_.fate = Fate.ABORTED
@@ -191,26 +197,29 @@ class TransactionalProducer(Persistent):
                 sum_.fate = Fate.DONE
                 self.oracle.acknowledged += 1
         except ClientError as error:
-            self._give_up(sum_)
+            give_up(sum_)
             self.note(f"gives {sum_.name} up: {error}")
             raise
 
-    async def _settle(self, deliveries: list[tuple[Sent, Delivery]]) -> bool:
-        failed = False
-        for record, delivery in deliveries:
-            try:
-                self.oracle.acknowledges(record, await delivery.offset())
-            except ClientError as error:
-                record.fate = Fate.UNKNOWN
-                self.note(f"gives {record.name} up: {error}")
-                failed = True
-        return failed
 
-    def _give_up(self, sum_: Sum) -> None:
-        sum_.fate = Fate.UNKNOWN
-        for record in sum_.records:
-            if record.fate is Fate.OPEN:
-                record.fate = Fate.UNKNOWN
+async def settle(client: Client, deliveries: Sequence[tuple[Sent, Delivery]]) -> bool:
+    """Wait for all of them. Whether one failed."""
+    failed = False
+    for record, delivery in deliveries:
+        try:
+            client.oracle.acknowledges(record, await delivery.offset())
+        except ClientError as error:
+            record.fate = Fate.UNKNOWN
+            client.note(f"gives {record.name} up: {error}")
+            failed = True
+    return failed
+
+
+def give_up(sum_: Sum) -> None:
+    sum_.fate = Fate.UNKNOWN
+    for record in sum_.records:
+        if record.fate is Fate.OPEN:
+            record.fate = Fate.UNKNOWN
 
 
 class Reader(Persistent):
@@ -364,7 +373,21 @@ class Auditor(Client):
         for group in self._groups:
             found = await committed_offsets(cluster, group, require_stable=True)
             self.oracle.audit_group(group, {tp: entry.offset for tp, entry in found.items()})
+        if self.cluster.scenario.transformers:
+            found = await committed_offsets(cluster, CHAIN_GROUP, require_stable=True)
+            self.oracle.audit_chain({tp: entry.offset for tp, entry in found.items()}, committed, starts)
+        await self._audit_coming(cluster)
         self.cluster.compare_replicas()
+
+    async def _audit_coming(self, cluster: Cluster) -> None:
+        """Of all topics of this name the last one, if it is there."""
+        topics = await cluster.topics([COMING])
+        if COMING not in topics or topics[COMING].error is not ErrorCode.NONE:
+            return
+        for partition in topics[COMING].partitions:
+            tp = TopicPartition(COMING, partition.index)
+            found, start = await self._read(cluster, tp, READ_UNCOMMITTED)
+            self.oracle.audit_again(tp, topics[COMING].topic_id, start, found)
 
     async def _rows(self, cluster: Cluster, tp: TopicPartition) -> dict[str, str]:
         end = await self._offset(cluster, tp, LATEST, READ_UNCOMMITTED)

@@ -39,6 +39,10 @@ class Sent:
     transaction: "Sum | None" = None
     fate: Fate = Fate.OPEN
     offset: int = -1
+    #: The input that it was made from.
+    source: tuple[TopicPartition, int] | None = None
+    #: Of a topic that is deleted and made again: which of them it was acknowledged for, if that is certain.
+    topic_id: bytes | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +150,8 @@ class Oracle:
 
     def committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, offset in offsets.items():
-            self._committed[group, tp] = offset
+            # The answer to an earlier commit of another member may come later.
+            self._committed[group, tp] = max(offset, self._committed.get((group, tp), -1))
             # What was asked for before and is lower must not win; what is still under way may.
             self._committing[group, tp] = {each for each in self._committing[group, tp] if each > offset}
 
@@ -287,6 +292,55 @@ class Oracle:
                 self._broken(
                     "transactions are seen whole or not at all",
                     f"{transaction.name} shows {seen[0].name} and not {known[0].name}",
+                )
+
+    def audit_chain(
+        self,
+        positions: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, Iterable[Read]],
+        starts: Mapping[TopicPartition, int],
+    ) -> None:
+        """Each input that the group has committed has one output that is seen; no input has two."""
+        if any(map(self.is_log_excused, (TRANSACTION_STATE_TOPIC, GROUP_METADATA_TOPIC))):
+            return
+        outputs: dict[tuple[TopicPartition, int], list[str]] = {}
+        for tp, reads in committed.items():
+            for read in reads:
+                record = self.sent.get(read.name)
+                if record is not None and record.source is not None:
+                    if tp in self.excused:
+                        return
+                    outputs.setdefault(record.source, []).append(f"{read.name} at {tp} offset {read.offset}")
+        for source, names in outputs.items():
+            if len(names) > 1 and source[0] not in self.excused:
+                self._broken("each input has one output", f"{source[0]} offset {source[1]} has {', '.join(names)}")
+        for tp, position in positions.items():
+            if tp in self.excused:
+                continue
+            for read in committed[tp]:
+                if starts[tp] <= read.offset < position and (tp, read.offset) not in outputs:
+                    self._broken(
+                        "each input has one output",
+                        f"{read.name} at {tp} offset {read.offset} has none, and the group is at {position}",
+                    )
+
+    def audit_again(self, tp: TopicPartition, topic_id: bytes, log_start: int, found: list[Read]) -> None:
+        """A topic that was deleted and made again: all that was acknowledged for it, nothing for those before."""
+        if tp in self.excused:
+            return
+        at = {read.name: read.offset for read in found}
+        if len(at) < len(found):
+            self._broken("an idempotent producer's record is there once", f"{tp}: {found}")
+        for record in self.sent.values():
+            if record.tp != tp or record.fate is not Fate.DONE or record.topic_id is None:
+                continue
+            is_here = record.name in at
+            if record.topic_id != topic_id and is_here:
+                self._broken("a topic made again is empty", f"{record.name} of the former {tp} is at {at[record.name]}")
+            if record.topic_id == topic_id and record.offset >= log_start and at.get(record.name) != record.offset:
+                self._broken(
+                    "acknowledged records survive",
+                    f"{record.name} was acknowledged at {tp} offset {record.offset} and is at {at.get(record.name)}",
                 )
 
     def audit_group(self, group: str, found: Mapping[TopicPartition, int]) -> None:

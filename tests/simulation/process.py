@@ -10,6 +10,7 @@ from typing import Any
 from barnabas.broker import Broker
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.features import ANNOUNCED
 from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.server.platform import Platform
 from tests.simulation.compaction import InProcessWorker
@@ -196,6 +197,8 @@ class BrokerProcess(Process):
         super().__init__(world, network, f"b{broker_id}")
         self.id = broker_id
         self.settings = dict(settings)
+        #: Of the release that it runs.
+        self.features: Mapping[str, tuple[int, int]] = ANNOUNCED
         self.broker: Broker | None = None
         self.is_ready = False
         self.is_stopping = False
@@ -221,6 +224,7 @@ class BrokerProcess(Process):
             make_pool=lambda threads, name: InlinePool(),
             listen=partial(self.host.listen, loop),
             zookeeper=partial(KazooConnection, make_client=SimKazooClient),
+            features=self.features,
         )
         self.broker = Broker(self.settings, platform=platform)
         await self.broker.run(self._ready)

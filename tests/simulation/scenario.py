@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from barnabas.coordination.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION
 from tests.simulation.profiles import profile_of
 
 #: Settings that a broker may have for itself, changed when it starts again.
 VARIED: dict[str, tuple[str, ...]] = {
     "transaction.partition.verification.enable": ("true", "true", "true", "false"),
-    "transaction.two.phase.commit.enable": ("false", "true"),
+    "transaction.two.phase.commit.enable": ("false", "true", "true"),
     "replica.fetch.wait.max.ms": ("100", "500", "500"),
     "num.replica.fetchers": ("1", "2"),
     "log.flush.interval.messages": ("9223372036854775807", "9223372036854775807", "1", "10"),
@@ -17,7 +18,14 @@ VARIED: dict[str, tuple[str, ...]] = {
     "auto.leader.rebalance.enable": ("true", "false"),
     "unclean.leader.election.enable": ("false",),
     "num.recovery.threads.per.data.dir": ("1", "4"),
+    "group.coordinator.rebalance.protocols": ("classic,consumer",) * 5 + ("classic",),
 }
+#: What a broker may announce: ours of today, one without KIP-890 part 2, and one of Apache Kafka 3.9.
+RELEASES: tuple[Mapping[str, tuple[int, int]], ...] = (
+    *(ANNOUNCED,) * 5,
+    {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 1)},
+    {},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,19 @@ class Scenario:
     has_keeper: bool = True
     has_admin: bool = True
     has_table: bool = False
+    #: Members of a consumer group of KIP-848, all of them, and one in the group of the classic members.
+    modern_members: int = 0
+    has_mixed_group: bool = False
+    #: Clients that read, transform, write and commit in one transaction.
+    transformers: int = 0
+    has_modern_chain: bool = False
+    #: A client with transactions in two phases.
+    has_pledger: bool = False
+    #: A producer for the topic that the administrator deletes and makes again.
+    has_coming: bool = False
+    #: Some brokers announce other features than others, and others after a restart.
+    has_old_brokers: bool = False
+    features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     #: Between two actions of the administrator.
     admin_s: tuple[float, float] = (1.0, 5.0)
     #: How long a packet takes at most, where no fault makes it slower.
@@ -78,7 +99,24 @@ class Scenario:
             settings={number: vary(chance) for number in range(1, brokers + 1)},
         )
         profile = profile_of(seed)
-        return replace(mixed, faults=profile.faults, **profile.fields)
+        return _with_more(Random(seed * 104_729 + 7), replace(mixed, faults=profile.faults, **profile.fields))
+
+
+def _with_more(chance: Random, scenario: Scenario) -> Scenario:
+    """Load that not every seed has: each costs as much as the rest does."""
+    has_old_brokers = chance.random() < 0.25
+    brokers = range(1, scenario.brokers + 1)
+    return replace(
+        scenario,
+        modern_members=chance.choice([0, 0, 0, 0, 0, 1, 2, 3]),
+        has_mixed_group=scenario.group_members > 0 and chance.random() < 0.2,
+        transformers=chance.choice([0, 0, 0, 0, 1, 2]),
+        has_modern_chain=chance.random() < 0.5,
+        has_pledger=chance.random() < 0.2,
+        has_coming=chance.random() < 0.5,
+        has_old_brokers=has_old_brokers,
+        features={number: chance.choice(RELEASES) for number in brokers} if has_old_brokers else {},
+    )
 
 
 def vary(chance: Random) -> dict[str, str]:

@@ -16,7 +16,7 @@ EVERY_S = 0.05
 LAG_SLACK_S = 1.0
 #: How long an elected leader may need to lead, where nothing is cut and the controller stays.
 ELECTED_S = 4.0
-#: Deleted and made again by the same name: nothing is written to it.
+#: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
 IGNORED = frozenset({"coming"})
 
 
@@ -30,6 +30,7 @@ class Watch:
         self._ends: dict[tuple[int, TopicPartition], int] = {}
         #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
         self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
+        self._last = self._before
         #: (partition, leader epoch) -> (broker, life): who led in it.
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         #: The highest high watermark that any replica had.
@@ -58,6 +59,8 @@ class Watch:
     def _look(self) -> None:
         self._world.after(EVERY_S, self._look)
         behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
+        # A replica that was moved away may come back, and is empty then.
+        self._last, self._before = self._before, {}
         for process in self._cluster.brokers.values():
             if not process.is_up:
                 self._note_ends(process)
@@ -73,7 +76,7 @@ class Watch:
         tp, log, machine = partition.tp, partition.log, partition.machine
         end, committed = log.log_end_offset, log.high_watermark
         key = (process.id, process.lives, tp)
-        epoch, floor, topic_id = self._before.get(key, (-1, -1, partition.topic_id))
+        epoch, floor, topic_id = self._last.get(key, (-1, -1, partition.topic_id))
         self._before[key] = (machine.leader_epoch, committed, partition.topic_id)
         self._ends[process.id, tp] = end
         if committed > self._committed.get(tp, -1):

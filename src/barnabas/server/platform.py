@@ -4,12 +4,13 @@ One object, handed to the broker. A simulation hands in another one; the broker 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from barnabas.coordination.features import ANNOUNCED
 from barnabas.core.clock import Clock, SystemClock
 from barnabas.runtime.disk import Disk
 from barnabas.server.listener import Listen, listen
@@ -36,3 +37,5 @@ class Platform:
     #: Makes a connection to ZooKeeper; None: kazoo's.
     zookeeper: "Callable[..., KazooConnection] | None" = None
     make_cleaner_worker: Callable[[asyncio.AbstractEventLoop, LogEnvironment], Worker] = compaction_process
+    #: Of the release that runs here: another one announces others.
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: ANNOUNCED)
