@@ -97,6 +97,7 @@ class ClusterCore:
         self._links: dict[tuple[int, str], Link] = {}
         self._opening: dict[tuple[int, str], AbstractAsyncContextManager[object]] = {}
         self._bootstrap: Link | None = None
+        self._bootstrapping = io.lock()
         self._coordinators: dict[tuple[int, str], int] = {}
         #: Brokers that could not be connected to since they last could.
         self._out_of_reach: set[str] = set()
@@ -141,6 +142,13 @@ class ClusterCore:
                 return await self.link(broker_id)
             except (ConnectionLost, RequestTimedOut) as error:
                 reasons.append(str(error))
+        async with self._bootstrapping:
+            return await self._bootstrap_link(reasons)
+
+    async def _bootstrap_link(self, reasons: list[str]) -> Link:
+        """One for all who come at once: nobody would close a second."""
+        if self._bootstrap is not None and not self._bootstrap.closed:
+            return self._bootstrap
         for host, port in self.config.bootstrap:
             try:
                 self._bootstrap = await self._connect(host, port)

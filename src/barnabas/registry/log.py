@@ -203,6 +203,13 @@ class SchemaLog:
         check(found.error, str(self._partition))
         return found.offset
 
+    async def close(self) -> None:
+        """Nobody waits for the end of the log any more."""
+        looks = [look for look in (self._look, self._next_look) if look is not None]
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+
     # -- writing --------------------------------------------------------------------------------------------------------
 
     @property

@@ -102,7 +102,7 @@ class Node:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Until it is cancelled. `ready` is called when the whole log is applied and a primary is known."""
-        async with self._cluster, self._reader, self._no_write_left(), asyncio.TaskGroup() as tasks:
+        async with self._cluster, self._reader, self._nothing_left(), asyncio.TaskGroup() as tasks:
             await self._log.prepare()
             tasks.create_task(self._log.follow(), name="read the schemas")
             await self._log.catch_up()
@@ -113,13 +113,14 @@ class Node:
             ready()
 
     @contextlib.asynccontextmanager
-    async def _no_write_left(self) -> AsyncIterator[None]:
+    async def _nothing_left(self) -> AsyncIterator[None]:
         try:
             yield
         finally:
             for task in self._writes:
                 task.cancel()
             await asyncio.gather(*self._writes, return_exceptions=True)
+            await self._log.close()
 
     async def _take_part(self) -> None:
         try:

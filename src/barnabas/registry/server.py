@@ -70,6 +70,18 @@ class RegistryServer:
             is_eligible=config.eligible,
         )
         self._stopping: asyncio.Event | None = None
+        self.node = Node(
+            NodeConfig(
+                client=config.client,
+                identity=self.identity,
+                topic=config.topic,
+                group_id=config.group_id,
+                default_compatibility=config.compatibility,
+                allow_mode_changes=config.allow_mode_changes,
+                session_timeout_ms=config.session_timeout_ms,
+                heartbeat_interval_ms=config.heartbeat_interval_ms,
+            )
+        )
 
     @property
     def url(self) -> str:
@@ -83,24 +95,12 @@ class RegistryServer:
         """Until `stop`. `ready` is called when clients may come."""
         config = self._config
         self._stopping = asyncio.Event()
-        node = Node(
-            NodeConfig(
-                client=config.client,
-                identity=self.identity,
-                topic=config.topic,
-                group_id=config.group_id,
-                default_compatibility=config.compatibility,
-                allow_mode_changes=config.allow_mode_changes,
-                session_timeout_ms=config.session_timeout_ms,
-                heartbeat_interval_ms=config.heartbeat_interval_ms,
-            )
-        )
         forwarder = Forwarder(timeout_s=30.0, tls=_forward_tls(config))
-        server = _Server(self._settings(Api(node, forwarder, config.access)))
+        server = _Server(self._settings(Api(self.node, forwarder, config.access)))
         try:
             async with asyncio.TaskGroup() as tasks:
                 started = asyncio.Event()
-                running = tasks.create_task(node.run(started.set), name="registry")
+                running = tasks.create_task(self.node.run(started.set), name="registry")
                 serving = tasks.create_task(self._serve(server, started, ready), name="http")
                 await self._stopping.wait()
                 server.should_exit = True

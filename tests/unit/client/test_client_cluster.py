@@ -86,6 +86,16 @@ def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
     asyncio.run(scenario())
 
 
+def test_those_who_come_at_once_share_the_first_connection() -> None:
+    """A second one would be forgotten, and nobody would close it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        links = await asyncio.gather(*(cluster.any_link() for _ in range(5)))
+        assert len(set(map(id, links))) == 1
+
+    FakeCluster().run(scenario)
+
+
 def test_cluster_that_was_never_reached_fails_soon_and_names_every_address() -> None:
     async def scenario() -> None:
         async with FakeBroker() as one, FakeBroker() as two:
