@@ -15,6 +15,7 @@ from barnabas.client.connection import Connection
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
@@ -408,32 +409,35 @@ class Broker:
         """Groups and transactions: each needs the other, so each gets what it needs by a function."""
         context = self.context
 
-        def log_of(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> InternalTopicLog:
-            return InternalTopicLog(topic, self.replicas, self._pool, codec=codec)
+        def coordinator_context(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> CoordinatorContext:
+            return CoordinatorContext(
+                log=InternalTopicLog(topic, self.replicas, self._pool, codec=codec),
+                metadata=self.metadata,
+                config=lambda: self.config,
+                now_ms=self._clock.now_ms,
+                timers=self._loop,
+                spawn=self._spawn,
+                create_topic=self.controller_client.create_topic,
+                registry=self.registry,
+            )
 
         self.groups = group_parts.assemble(
             context,
-            log_of(GROUP_METADATA_TOPIC, lambda: self.config.offsets_topic_compression_codec),
-            create_topic=self.controller_client.create_topic,
+            coordinator_context(GROUP_METADATA_TOPIC, lambda: self.config.offsets_topic_compression_codec),
             consumer_protocol_enabled=lambda: (
                 self.features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(self.config)
             ),
-            timers=self._loop,
-            spawn=self._spawn,
             verify_transaction=transaction_parts.offsets_verifier(context, lambda: self.transactions.verifier),
         )
 
         self.transactions = transaction_parts.assemble(
             context,
-            log_of(TRANSACTION_STATE_TOPIC),
+            coordinator_context(TRANSACTION_STATE_TOPIC),
             self.links,
             ask_controller=self.controller_client.allocate_producer_ids,
-            create_topic=self.controller_client.create_topic,
             offsets_partition_for=self.groups.coordinator.partition_for,
             offsets_marked=self.groups.coordinator.txn_completed,
             transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
-            timers=self._loop,
-            spawn=self._spawn,
             on_bug=self.fail,
         )
         for listener in (

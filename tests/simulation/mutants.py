@@ -405,8 +405,8 @@ _ALL = [
     Mutant(
         "records are cut before the recovery point is on disk",
         "storage",
-        "        if self._flusher.recovery_point <= base or not is_wanted():",
-        "        if True:",
+        "        if self._flusher.recovery_point > base and is_wanted():",
+        "        if False:",
         finding="power cut 5",
         world="storage",
     ),
@@ -505,8 +505,8 @@ _ALL = [
     Mutant(
         "the leader epoch of a batch is not its leader's",
         "storage",
-        "            _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
-        "            _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
+        "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
+        "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
     ),
     Mutant(
         "a follower appends whatever comes",
@@ -715,8 +715,8 @@ _ALL = [
     Mutant(
         "a commit is answered and not written",
         "groups",
-        "                    out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))",
-        "                    pass",
+        "        out.records.append(records.offset_commit(commit))\n",
+        "",
         profile="groups",
     ),
     # -- the embedded ZooKeeper and the session

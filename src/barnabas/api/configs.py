@@ -8,8 +8,9 @@ KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from typing import Protocol, TypeVar
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore, WriteConfig
@@ -36,6 +37,8 @@ from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
+
+A = TypeVar("A")
 
 #: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
 TURN_RESOURCES = 200
@@ -298,48 +301,36 @@ def _alter_loggers(changes: list[ConfigChange], validate_only: bool) -> None:
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
+class _Resource(Protocol):
+    resource_type: int
+    resource_name: str
+
+
+def _refused(answer: Callable[..., A], resource: _Resource, code: ErrorCode, message: str | None) -> A:
+    return answer(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
 def refuse_describe(request: DescribeConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
     return DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResult(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ]
+        results=[_refused(DescribeConfigsResult, each, code, message) for each in request.resources]
     )
 
 
 def refuse_alter(request: full.AlterConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return full.AlterConfigsResponse(
-        responses=[
-            full.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ]
-    )
+    refused = [_refused(full.AlterConfigsResourceResponse, each, code, message) for each in request.resources]
+    return full.AlterConfigsResponse(responses=refused)
 
 
 def refuse_alter_incrementally(
     request: incremental.IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
 ) -> ApiMessage:
-    return incremental.IncrementalAlterConfigsResponse(
-        responses=[
-            incremental.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ]
-    )
+    refused = [_refused(incremental.AlterConfigsResourceResponse, each, code, message) for each in request.resources]
+    return incremental.IncrementalAlterConfigsResponse(responses=refused)
 
 
 def handlers(context: BrokerContext, store: ConfigStore, write: WriteConfig) -> list[ApiHandler]:

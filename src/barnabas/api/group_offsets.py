@@ -4,6 +4,7 @@ to v10 (batched KIP-709, stable KIP-447, member epochs KIP-848), OffsetDelete v0
 Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are not served.
 """
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -60,6 +61,7 @@ class _Partition(Protocol):
 
 
 P = TypeVar("P", bound=_Partition)
+A = TypeVar("A")
 
 
 class GroupOffsetsApi:
@@ -71,20 +73,17 @@ class GroupOffsetsApi:
         if not self._context.allows(call, operation, AclResourceType.GROUP, group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
-    def _split(self, call: Call, topic: str, partitions: list[P]) -> tuple[list[P], list[tuple[P, ErrorCode]]]:
-        """Partitions that may be committed to, and the others with what is wrong with them."""
+    def _split(self, call: Call, topic: str, partitions: list[P], answer: Callable[..., A]) -> tuple[list[P], list[A]]:
+        """Partitions that may be committed to, and the answers for the others."""
         if not self._context.allows_topic(call, AclOperation.READ, topic):
-            return [], [(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions]
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return [], [answer(partition_index=each.partition_index, error_code=error) for each in partitions]
         image = self._context.metadata.topic(topic)
         known = image.partitions if image is not None else {}
-        good: list[P] = []
-        bad: list[tuple[P, ErrorCode]] = []
-        for each in partitions:
-            if each.partition_index in known:
-                good.append(each)
-            else:
-                bad.append((each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        return good, bad
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        good = [each for each in partitions if each.partition_index in known]
+        bad = [each for each in partitions if each.partition_index not in known] if len(good) < len(partitions) else []
+        return good, [answer(partition_index=each.partition_index, error_code=error) for each in bad]
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
@@ -99,14 +98,11 @@ class GroupOffsetsApi:
                     refused.append(_commit_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
                     continue
                 topic.name = name
-            good, bad = self._split(call, topic.name, topic.partitions)
-            if bad:
-                answers = [
-                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
-                ]
+            good, answers = self._split(call, topic.name, topic.partitions, OffsetCommitResponsePartition)
+            if answers:
                 refused.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
             if good:
-                accepted.append(topic if not bad else topic.replace(partitions=good))
+                accepted.append(topic if not answers else topic.replace(partitions=good))
         if not accepted:
             return OffsetCommitResponse(topics=refused)
 
@@ -131,11 +127,8 @@ class GroupOffsetsApi:
         refused: list[TxnOffsetCommitResponseTopic] = []
         accepted = []
         for topic in request.topics:
-            good, bad = self._split(call, topic.name, topic.partitions)
-            if bad:
-                answers = [
-                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
-                ]
+            good, answers = self._split(call, topic.name, topic.partitions, TxnOffsetCommitResponsePartition)
+            if answers:
                 refused.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
             if good:
                 accepted.append(topic.replace(partitions=good))
@@ -216,11 +209,8 @@ class GroupOffsetsApi:
         refused: list[OffsetDeleteResponseTopic] = []
         accepted = []
         for topic in request.topics:
-            good, bad = self._split(call, topic.name, topic.partitions)
-            if bad:
-                answers = [
-                    OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=e) for p, e in bad
-                ]
+            good, answers = self._split(call, topic.name, topic.partitions, OffsetDeleteResponsePartition)
+            if answers:
                 refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
             if good:
                 accepted.append(topic.replace(partitions=good))

@@ -8,22 +8,21 @@ it has it at once. What keeps a client from being served is raised as `Refused`,
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
-from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
-from barnabas.core.config.broker import BrokerConfig
+from barnabas.coordination.coordinator_context import CoordinatorContext
+from barnabas.coordination.internal_topic import InternalTopic
+from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.config.derived import Derived
 from barnabas.core.errors import Refused
 from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.groups import metrics
-from barnabas.groups.group import GroupCounts, GroupEnvironment, Requester
+from barnabas.groups.group import GroupEnvironment, Requester
 from barnabas.groups.machine import GroupMachine
 from barnabas.groups.settings import GroupSettings
 from barnabas.groups.subscriptions import MayDescribe
 from barnabas.groups.topic_view import TopicView
-from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages import consumer_group_describe
 from barnabas.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -41,10 +40,8 @@ from barnabas.protocol.messages.offset_fetch import OffsetFetchRequestGroup, Off
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from barnabas.runtime.coordinator import CoordinatorRuntime
-from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Marker, Producer, Reply, Result, Ticket
 from barnabas.runtime.shard import ShardState
-from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -63,53 +60,40 @@ class TransactionToVerify(NamedTuple):
 VerifyTransaction = Callable[[TransactionToVerify], Awaitable[object | None]]
 
 
-async def trust(transaction: TransactionToVerify) -> None:
-    """Accepts every transaction: for tests without a transaction coordinator."""
-
-
 class GroupCoordinator:
     def __init__(
         self,
-        coordinator_log: CoordinatorLog,
+        context: CoordinatorContext,
         *,
-        metadata: MetadataCache,
-        config: Callable[[], BrokerConfig],
-        now_ms: Callable[[], int],
-        timers: Timers,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
-        create_topic: CreateTopic,
-        consumer_protocol_enabled: Callable[[], bool] = lambda: False,
-        verify_transaction: VerifyTransaction = trust,
+        consumer_protocol_enabled: Callable[[], bool],
+        verify_transaction: VerifyTransaction,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
-        registry: Registry | None = None,
     ) -> None:
-        """`registry`: where its numbers go; without one they are not kept."""
-        self._metadata = metadata
-        self._now_ms = now_ms
+        metadata = self._metadata = context.metadata
+        self._now_ms = context.now_ms
         self._verify_transaction = verify_transaction
-        self.settings = Derived(config, GroupSettings.of)
+        self.settings = Derived(context.config, GroupSettings.of)
         self.topic = InternalTopic(
-            GROUP_METADATA_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
+            GROUP_METADATA_TOPIC, metadata, new=lambda: self.settings().new_topic, create=context.create_topic
         )
         env = GroupEnvironment(
             settings=self.settings,
             topics=TopicView(metadata),
             unique=unique,
             consumer_protocol_enabled=consumer_protocol_enabled,
-            counts=GroupCounts() if registry is None else metrics.group_counts(registry),
+            counts=metrics.group_counts(context.registry),
         )
         self._runtime = CoordinatorRuntime[GroupMachine](
             self.topic.name,
-            coordinator_log,
+            context.log,
             make_machine=lambda partition: GroupMachine(env),
-            now_ms=now_ms,
-            timers=timers,
-            spawn=spawn,
-            answer_timeout_ms=lambda: config().offsets_commit_timeout_ms,
-            on_loaded=metrics.load_time(registry or Registry()),
+            now_ms=context.now_ms,
+            timers=context.timers,
+            spawn=context.spawn,
+            answer_timeout_ms=lambda: context.config().offsets_commit_timeout_ms,
+            on_loaded=metrics.load_time(context.registry),
         )
-        if registry is not None:
-            metrics.add_gauges(registry, self)
+        metrics.add_gauges(context.registry, self)
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
 
     # -- where groups live ---------------------------------------------------------------------------------------------

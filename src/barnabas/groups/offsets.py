@@ -87,18 +87,15 @@ class Offsets:
             # A commit renews the session.
             self._classic.heard_from(group, group.members[request.member_id], out)
         expire_ms = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        metadata_bytes_max = self._env.settings().offset_metadata_bytes_max
         response = OffsetCommitResponse()
         for topic in request.topics:
             answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answers)
             for each in topic.partitions:
-                answer = OffsetCommitResponsePartition(partition_index=each.partition_index)
-                answers.partitions.append(answer)
-                if len(each.committed_metadata or "") > metadata_bytes_max:
-                    answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    out.records.append(_record(request.group_id, topic.name, each, now_ms, expire_ms))
+                error = self._write(request.group_id, topic.name, each, out, now_ms, expire_ms)
+                answers.partitions.append(
+                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                )
         self._env.counts.offset_commit(len(out.records))
         return out.result(response)
 
@@ -122,22 +119,44 @@ class Offsets:
                 if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
                     raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers know no member epochs
                 raise
-        metadata_bytes_max = self._env.settings().offset_metadata_bytes_max
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
             answers = TxnOffsetCommitResponseTopic(name=topic.name)
             response.topics.append(answers)
             for each in topic.partitions:
-                answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
-                answers.partitions.append(answer)
-                if len(each.committed_metadata or "") > metadata_bytes_max:
-                    answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    out.records.append(_record(request.group_id, topic.name, each, now_ms, NO_EXPIRY))
+                error = self._write(request.group_id, topic.name, each, out, now_ms, NO_EXPIRY)
+                answers.partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                )
         self._env.counts.offset_commit(len(out.records))
         result = out.result(response)
         result.producer = Producer(request.producer_id, request.producer_epoch)
         return result
+
+    def _write(
+        self,
+        group_id: str,
+        topic: str,
+        asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+        out: Outcome,
+        now_ms: int,
+        expire_ms: int,
+    ) -> ErrorCode:
+        metadata = asked.committed_metadata or ""
+        if len(metadata) > self._env.settings().offset_metadata_bytes_max:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        commit = OffsetCommit(
+            group_id,
+            topic,
+            asked.partition_index,
+            asked.committed_offset,
+            asked.committed_leader_epoch,
+            metadata,
+            now_ms,
+            expire_ms,
+        )
+        out.records.append(records.offset_commit(commit))
+        return ErrorCode.NONE
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
@@ -253,26 +272,6 @@ class Offsets:
             return now_ms >= offset.expire_timestamp_ms
         since_ms = offset.commit_timestamp_ms if expiry.since_ms is None else expiry.since_ms
         return now_ms - since_ms >= self._env.settings().offsets_retention_ms
-
-
-def _record(
-    group_id: str,
-    topic: str,
-    asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
-    now_ms: int,
-    expire_ms: int,
-) -> records.OffsetRecord:
-    commit = OffsetCommit(
-        group_id,
-        topic,
-        asked.partition_index,
-        asked.committed_offset,
-        asked.committed_leader_epoch,
-        asked.committed_metadata or "",
-        now_ms,
-        expire_ms,
-    )
-    return records.offset_commit(commit)
 
 
 def _fetched(partition: int, offset: CommittedOffset | None, *, is_unstable: bool) -> OffsetFetchResponsePartitions:

@@ -1,13 +1,11 @@
 """The group side of a broker, put together: the coordinator, and the handlers that use it."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from barnabas.api import consumer_groups, group_admin, group_offsets, groups
-from barnabas.coordination.internal_topic import CreateTopic
-from barnabas.groups.coordinator import GroupCoordinator, VerifyTransaction, trust
-from barnabas.runtime.internal_log import CoordinatorLog
-from barnabas.runtime.timers import Timers
+from barnabas.coordination.coordinator_context import CoordinatorContext
+from barnabas.groups.coordinator import GroupCoordinator, VerifyTransaction
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
 
@@ -20,26 +18,16 @@ class GroupParts(NamedTuple):
 
 def assemble(
     context: BrokerContext,
-    coordinator_log: CoordinatorLog,
+    coordinator_context: CoordinatorContext,
     *,
-    create_topic: CreateTopic,
     consumer_protocol_enabled: Callable[[], bool],
-    timers: Timers,
-    spawn: Callable[[Coroutine[Any, Any, None], str], object],
-    verify_transaction: VerifyTransaction = trust,
+    verify_transaction: VerifyTransaction,
 ) -> GroupParts:
     """Sets `context.groups`."""
     coordinator = context.groups = GroupCoordinator(
-        coordinator_log,
-        metadata=context.metadata,
-        config=lambda: context.config,
-        now_ms=context.clock.now_ms,
-        timers=timers,
-        spawn=spawn,
-        create_topic=create_topic,
+        coordinator_context,
         consumer_protocol_enabled=consumer_protocol_enabled,
         verify_transaction=verify_transaction,
-        registry=context.registry,
     )
 
     families = [

@@ -1,12 +1,12 @@
 """The transaction side of a broker, put together: producer ids, coordinator, verifier, and the handlers that use them."""
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from barnabas.api import producers, transactions, txn_markers
 from barnabas.api.transactions import TransactionsApi
 from barnabas.api.txn_markers import OffsetsMarked, TxnMarkersApi
-from barnabas.coordination.internal_topic import CreateTopic
+from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC
@@ -14,8 +14,7 @@ from barnabas.groups.coordinator import TransactionToVerify
 from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.runtime.internal_log import CoordinatorLog, coordinator_error
-from barnabas.runtime.timers import Timers
+from barnabas.runtime.internal_log import coordinator_error
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
@@ -36,16 +35,13 @@ class TransactionParts(NamedTuple):
 
 def assemble(
     context: BrokerContext,
-    coordinator_log: CoordinatorLog,
+    coordinator_context: CoordinatorContext,
     links: BrokerLinks,
     *,
     ask_controller: Callable[[AllocateProducerIdsRequest], Awaitable[AllocateProducerIdsResponse]],
-    create_topic: CreateTopic,
     offsets_partition_for: Callable[[str], int],
     offsets_marked: OffsetsMarked,
     transaction_version: Callable[[], int],
-    timers: Timers,
-    spawn: Callable[[Coroutine[Any, Any, None], str], object],
     on_bug: Callable[[BaseException], None],
 ) -> TransactionParts:
     """Sets `context.transactions`. Requests to this broker itself take no connection."""
@@ -78,24 +74,17 @@ def assemble(
         )
 
     coordinator = context.transactions = TransactionCoordinator(
-        coordinator_log,
-        ProducerIds(allocate_block, timers=timers, spawn=spawn),
-        metadata=context.metadata,
-        config=lambda: context.config,
-        now_ms=context.clock.now_ms,
-        timers=timers,
-        spawn=spawn,
-        create_topic=create_topic,
+        coordinator_context,
+        ProducerIds(allocate_block, timers=coordinator_context.timers, spawn=coordinator_context.spawn),
         send_markers=send_markers,
         on_bug=on_bug,
         transaction_version=transaction_version,
-        registry=context.registry,
     )
     verifier = Verifier(
         coordinator_of=coordinator.topic.coordinator_of,
         ask=ask,
         now_ms=context.clock.now_ms,
-        spawn=spawn,
+        spawn=coordinator_context.spawn,
     )
     families = [transactions.handlers(api), txn_markers.handlers(markers_api), producers.handlers(context)]
     return TransactionParts(coordinator, verifier, families)

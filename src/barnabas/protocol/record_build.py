@@ -44,27 +44,23 @@ def encode_record(
     out = bytearray(1)  # attributes: none is defined
     out += encode_varint(timestamp_delta)
     out += encode_varint(offset_delta)
-    if key is None:
-        out.append(1)
-    else:
-        out += encode_varint(len(key))
-        out += key
-    if value is None:
-        out.append(1)
-    else:
-        out += encode_varint(len(value))
-        out += value
+    _add_nullable(out, key)
+    _add_nullable(out, value)
     out += encode_varint(len(headers))
     for name, content in headers:
         encoded = name.encode("utf-8", "surrogateescape")
         out += encode_varint(len(encoded))
         out += encoded
-        if content is None:
-            out.append(1)
-        else:
-            out += encode_varint(len(content))
-            out += content
+        _add_nullable(out, content)
     return encode_varint(len(out)) + out
+
+
+def _add_nullable(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        out += _NULL
+    else:
+        out += encode_varint(len(content))
+        out += content
 
 
 def assemble(

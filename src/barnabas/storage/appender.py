@@ -84,20 +84,10 @@ class LogAppender:
             plan = state.producers.analyze(((placed, marker),), origin, verification_guard)
             if plan.duplicate is not None:
                 return self._duplicate(plan, header, size)
-        try:
-            self._start_epoch(leader_epoch, first)
-            _patch_offset(data, 0, first)
-            _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)
-            self._write(
-                data, first=first, last=last, max_timestamp=header.max_timestamp, offset_of_max=last, now_ms=now_ms
-            )
-            if plan is not None:
-                self._apply(plan)
-        except OSError as error:
-            self._append_failed(error, first)
-        except Exception as error:
-            self._half_written(error)
-        state.producers.map_end_offset = state.log_end_offset
+        _patch_offset(data, 0, first)
+        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)
+        self._start_epoch(leader_epoch, first)
+        self._write(data, plan, first, last, header.max_timestamp, last, now_ms)
         return AppendInfo(
             Offset(first),
             Offset(last),
@@ -152,18 +142,9 @@ class LogAppender:
             for warning in append.warnings:
                 logger.warning("%s", warning)
         data = records if size == len(records) else memoryview(records)[:size]
-        try:
-            for header, _ in batches:
-                self._start_epoch(header.leader_epoch, header.base_offset)
-            self._write(
-                data, first=first, last=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max, now_ms=now_ms
-            )
-            self._apply(plan)
-        except OSError as error:
-            self._append_failed(error, first)
-        except Exception as error:
-            self._half_written(error)
-        state.producers.map_end_offset = state.log_end_offset
+        for header, _ in batches:
+            self._start_epoch(header.leader_epoch, header.base_offset)
+        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
         return AppendInfo(
             Offset(first),
             Offset(last),
@@ -205,35 +186,41 @@ class LogAppender:
     def assign_epoch_start(self, epoch: int, offset: int | None = None) -> None:
         """This replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
         state = self._state
-        try:
-            self._start_epoch(epoch, state.log_end_offset if offset is None else offset)
-        except OSError as error:
-            state.fault(error)
+        self._start_epoch(epoch, state.log_end_offset if offset is None else offset)
 
     def _write(
         self,
         data: bytes | bytearray | memoryview,
-        *,
+        plan: AppendPlan | None,
         first: int,
         last: int,
         max_timestamp: int,
         offset_of_max: int,
         now_ms: int,
     ) -> None:
+        """Batches that passed every check, and what follows from them. By position: keywords cost time here."""
         state = self._state
         config = state.config
-        segment = state.segments.active
-        if segment.should_roll(
-            size_bytes=len(data),
-            max_timestamp=max_timestamp,
-            last_offset=last,
-            now_ms=now_ms,
-            segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms,
-        ):
-            segment = self._segments.roll(first, now_ms)
-        segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
-        state.log_end_offset = Offset(last + 1)
+        try:
+            segment = state.segments.active
+            if segment.should_roll(
+                size_bytes=len(data),
+                max_timestamp=max_timestamp,
+                last_offset=last,
+                now_ms=now_ms,
+                segment_bytes=config.segment_bytes,
+                segment_ms=config.segment_ms,
+            ):
+                segment = self._segments.roll(first, now_ms)
+            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+            state.log_end_offset = Offset(last + 1)
+            if plan is not None:
+                self._apply(plan)
+        except OSError as error:
+            self._append_failed(error, first)
+        except Exception as error:
+            self._half_written(error)
+        state.producers.map_end_offset = state.log_end_offset
 
     def _apply(self, plan: AppendPlan) -> None:
         """The batches are in the log: update the producers and end transactions."""

@@ -164,9 +164,21 @@ class IndexFile(ABC):
     def truncate_to(self, offset: int) -> None:
         """Drop every entry whose offset is at or above `offset`."""
 
-    @abstractmethod
     def sanity_check(self) -> None:
-        """Raise `CorruptIndex` where the index cannot be right. Cheap: looks at its ends only."""
+        """Raise `CorruptIndex` if the index cannot be right. Cheap: looks at its ends only."""
+        self.open()
+        if self._length % self.ENTRY_SIZE:
+            raise CorruptIndex(f"{self.path}: {self._length} bytes are not a multiple of {self.ENTRY_SIZE}")
+        if self._entries:
+            self._check_ends()
+
+    @abstractmethod
+    def _check_ends(self) -> None:
+        """The first entry, which may be the last, and the last one: `CorruptIndex` if they cannot be right."""
+
+    def _check_offsets(self, first: int, last: int, entry: object) -> None:
+        if min(first, last) < self.base_offset:
+            raise CorruptIndex(f"{self.path}: entry {entry} is below the base offset {self.base_offset}")
 
     def truncate(self) -> None:
         """Drop every entry; the length stays."""

@@ -122,15 +122,9 @@ class OffsetIndex(IndexFile):
         if keep < self._entries:
             self._cut(keep, self._length)
 
-    def sanity_check(self) -> None:
-        self.open()
-        if self._length % self.ENTRY_SIZE:
-            raise CorruptIndex(f"{self.path}: {self._length} bytes are not a multiple of {self.ENTRY_SIZE}")
-        if self._entries == 0:
-            return
+    def _check_ends(self) -> None:
         first, last = self.entry(0), self.entry(self._entries - 1)
-        if last.offset < self.base_offset or first.offset < self.base_offset:
-            raise CorruptIndex(f"{self.path}: entry {last} is below the base offset {self.base_offset}")
+        self._check_offsets(first.offset, last.offset, last)
         if last.position < 0 or first.position < 0:
             raise CorruptIndex(f"{self.path}: entry {last} has a negative position")
         if self._entries > 1 and (last.offset <= first.offset or last.position < first.position):

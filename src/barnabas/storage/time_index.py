@@ -134,15 +134,9 @@ class TimeIndex(IndexFile):
                 high = middle
         return low
 
-    def sanity_check(self) -> None:
-        self.open()
-        if self._length % self.ENTRY_SIZE:
-            raise CorruptIndex(f"{self.path}: {self._length} bytes are not a multiple of {self.ENTRY_SIZE}")
-        if self._entries == 0:
-            return
+    def _check_ends(self) -> None:
         first, last = self.entry(0), self.entry(self._entries - 1)
-        if last.offset < self.base_offset or first.offset < self.base_offset:
-            raise CorruptIndex(f"{self.path}: entry {last} is below the base offset {self.base_offset}")
+        self._check_offsets(first.offset, last.offset, last)
         if self._entries > 1 and (last.timestamp <= first.timestamp or last.offset < first.offset):
             # Also what a crash leaves of a preallocated index: a tail of zeros.
             raise CorruptIndex(f"{self.path}: the last entry {last} is not above the first {first}")

@@ -6,22 +6,19 @@ Owner: the event loop. What keeps a client from being served is raised as `Refus
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, TypeVar
 
-from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
-from barnabas.core.config.broker import BrokerConfig
+from barnabas.coordination.coordinator_context import CoordinatorContext
+from barnabas.coordination.internal_topic import InternalTopic
+from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.config.derived import Derived
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.core.topics import TRANSACTION_STATE_TOPIC
-from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from barnabas.runtime.coordinator import CoordinatorRuntime
-from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Result
-from barnabas.runtime.timers import Timers
 from barnabas.transactions import metrics
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
@@ -46,31 +43,21 @@ SendMarkersTo = Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnM
 class TransactionCoordinator:
     def __init__(
         self,
-        coordinator_log: CoordinatorLog,
+        context: CoordinatorContext,
         producer_ids: ProducerIds,
         *,
-        metadata: MetadataCache,
-        config: Callable[[], BrokerConfig],
-        now_ms: Callable[[], int],
-        timers: Timers,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
-        create_topic: CreateTopic,
         send_markers: SendMarkersTo,
         on_bug: Callable[[BaseException], None],
-        transaction_version: Callable[[], int] = lambda: 0,
-        registry: Registry | None = None,
+        transaction_version: Callable[[], int],
     ) -> None:
-        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster.
-
-        `registry`: where its numbers go; without one they are not kept.
-        """
+        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster."""
         self.producer_ids = producer_ids
         self.transaction_version = transaction_version
-        self._metadata = metadata
-        self._now_ms = now_ms
-        self.settings = Derived(config, TransactionSettings.of)
+        metadata = self._metadata = context.metadata
+        self._now_ms = context.now_ms
+        self.settings = Derived(context.config, TransactionSettings.of)
         self.topic = InternalTopic(
-            TRANSACTION_STATE_TOPIC, metadata, new=lambda: self.settings().new_topic, create=create_topic
+            TRANSACTION_STATE_TOPIC, metadata, new=lambda: self.settings().new_topic, create=context.create_topic
         )
         #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}
@@ -78,27 +65,26 @@ class TransactionCoordinator:
         self._awaited: dict[tuple[int, str], list[asyncio.Future[None]]] = {}
         self._runtime = CoordinatorRuntime[TransactionMachine](
             self.topic.name,
-            coordinator_log,
+            context.log,
             make_machine=lambda partition: TransactionMachine(
                 settings=self.settings, transaction_version=transaction_version
             ),
-            now_ms=now_ms,
-            timers=timers,
-            spawn=spawn,
+            now_ms=context.now_ms,
+            timers=context.timers,
+            spawn=context.spawn,
             on_effect=self._carry_out,
-            on_loaded=metrics.load_time(registry or Registry()),
+            on_loaded=metrics.load_time(context.registry),
         )
         self.markers = MarkerSender(
             self,
             coordinator_epoch=self._epochs.get,
             send=send_markers,
             complete=self._complete,
-            timers=timers,
-            spawn=spawn,
+            timers=context.timers,
+            spawn=context.spawn,
             on_bug=on_bug,
         )
-        if registry is not None:
-            metrics.add_gauges(registry, self)
+        metrics.add_gauges(context.registry, self)
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
 
     # -- where transactional ids live ---------------------------------------------------------------------------------

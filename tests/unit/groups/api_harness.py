@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 from barnabas.api import find_coordinator
 from barnabas.api.find_coordinator import KeyType
+from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.clock import ManualClock
 from barnabas.core.config.dynamic import DynamicConfig
@@ -163,11 +164,17 @@ class FakeBroker:
         self.verification_error: ErrorCode | None = None
         parts = group_parts.assemble(
             self.context,
-            self.log,
-            create_topic=self._create_topic,
+            CoordinatorContext(
+                log=self.log,
+                metadata=self.metadata,
+                config=lambda: self.context.config,
+                now_ms=self.clock.now_ms,
+                timers=self.timers,
+                spawn=self._spawn,
+                create_topic=self._create_topic,
+                registry=self.context.registry,
+            ),
             consumer_protocol_enabled=lambda: True,
-            timers=self.timers,
-            spawn=self._spawn,
             verify_transaction=self._verify,
         )
         self.coordinator = parts.coordinator

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from txn_harness import A0, MemoryLog
 
+from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode, Refused
@@ -67,18 +68,20 @@ class World:
             return self._tasks.create_task(work, name=name)
 
         return TransactionCoordinator(
-            self.log,
+            CoordinatorContext(
+                log=self.log,
+                metadata=self.metadata,
+                config=lambda: CONFIG,
+                now_ms=lambda: 1_000_000,
+                timers=loop,
+                spawn=spawn,
+                create_topic=self.create,
+                registry=self.registry,
+            ),
             ProducerIds(self.allocate, timers=loop, spawn=spawn),
-            metadata=self.metadata,
-            config=lambda: CONFIG,
-            now_ms=lambda: 1_000_000,
-            timers=loop,
-            spawn=spawn,
-            create_topic=self.create,
             send_markers=self.write_markers,
             on_bug=self.bugs.append,
             transaction_version=lambda: 2,
-            registry=self.registry,
         )
 
     def tell_metadata(self, topics: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ what cannot be decoded is said in place of it, as Kafka's tool does.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from barnabas.core.errors import BarnabasError, Malformed
@@ -129,27 +130,36 @@ _INT16: Final = struct.Struct(">h")
 _DELETED: Final = "<DELETE>"
 
 
+def _decode_coordinator_record(
+    record: Record, show: Callable[[int, bytes, Record], tuple[str, str | None]]
+) -> tuple[str, str | None]:
+    """A coordinator's key begins with its version, which tells what the record is."""
+    if record.key is None:
+        return f"Error at offset {record.offset}, skipping. The record has no key.", None
+    try:
+        if len(record.key) < 2:
+            raise Malformed("Could not read version from key's buffer.")
+        return show(_INT16.unpack_from(record.key)[0], record.key, record)
+    except Malformed as error:
+        return f"Error at offset {record.offset}, skipping. {error}", None
+
+
 class OffsetsDecoder:
     """`--offsets-decoder`: records of `__consumer_offsets` as JSON."""
 
     def decode(self, record: Record) -> tuple[str | None, str | None]:
-        if record.key is None:
-            return f"Error at offset {record.offset}, skipping. The record has no key.", None
-        try:
-            if len(record.key) < 2:
-                raise Malformed("Could not read version from key's buffer.")
-            record_type: int = _INT16.unpack_from(record.key)[0]
-            if record_type not in _BY_TYPE:
-                return f"Unknown record type {record_type} at offset {record.offset}, skipping.", None
-            key_class, value_class = _BY_TYPE[record_type]
-            key = decode(key_class, record.key, record_type, 2, allow_trailing=True)
-            shown_key = compact({"type": str(record_type), "data": message_to_json(key, record_type)})
-            if record.value is None:
-                return shown_key, _DELETED
-            value, version = decode_versioned(value_class, record.value)
-            return shown_key, compact({"version": str(version), "data": self._value(value, version)})
-        except Malformed as error:
-            return f"Error at offset {record.offset}, skipping. {error}", None
+        return _decode_coordinator_record(record, self._show)
+
+    def _show(self, record_type: int, key: bytes, record: Record) -> tuple[str, str | None]:
+        if record_type not in _BY_TYPE:
+            return f"Unknown record type {record_type} at offset {record.offset}, skipping.", None
+        key_class, value_class = _BY_TYPE[record_type]
+        shown = message_to_json(decode(key_class, key, record_type, 2, allow_trailing=True), record_type)
+        shown_key = compact({"type": str(record_type), "data": shown})
+        if record.value is None:
+            return shown_key, _DELETED
+        value, version = decode_versioned(value_class, record.value)
+        return shown_key, compact({"version": str(version), "data": self._value(value, version)})
 
     def _value(self, value: base.Record, version: int) -> Json:
         shown = message_to_json(value, version)
@@ -190,21 +200,16 @@ class TransactionLogDecoder:
     """`--transaction-log-decoder`: records of `__transaction_state`."""
 
     def decode(self, record: Record) -> tuple[str | None, str | None]:
-        if record.key is None:
-            return f"Error at offset {record.offset}, skipping. The record has no key.", None
-        try:
-            if len(record.key) < 2:
-                raise Malformed("Could not read version from key's buffer.")
-            version: int = _INT16.unpack_from(record.key)[0]
-            if not TransactionLogKey.MIN_VERSION <= version <= TransactionLogKey.MAX_VERSION:
-                return f"unknown::version={version}", None
-            key = decode(TransactionLogKey, record.key, version, 2, allow_trailing=True)
-            shown_key = f"transaction_metadata::transactionalId={key.transactional_id}"
-            if record.value is None:
-                return shown_key, _DELETED
-            value, _ = decode_versioned(TransactionLogValue, record.value)
-        except Malformed as error:
-            return f"Error at offset {record.offset}, skipping. {error}", None
+        return _decode_coordinator_record(record, self._show)
+
+    def _show(self, version: int, key: bytes, record: Record) -> tuple[str, str | None]:
+        if not TransactionLogKey.MIN_VERSION <= version <= TransactionLogKey.MAX_VERSION:
+            return f"unknown::version={version}", None
+        decoded = decode(TransactionLogKey, key, version, 2, allow_trailing=True)
+        shown_key = f"transaction_metadata::transactionalId={decoded.transactional_id}"
+        if record.value is None:
+            return shown_key, _DELETED
+        value, _ = decode_versioned(TransactionLogValue, record.value)
         return shown_key, self._value(value)
 
     def _value(self, value: TransactionLogValue) -> str:

@@ -1,0 +1,24 @@
+"""What every coordinator needs of its broker."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from barnabas.coordination.internal_topic import CreateTopic
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.core.config.broker import BrokerConfig
+from barnabas.metrics.registry import Registry
+from barnabas.runtime.internal_log import CoordinatorLog
+from barnabas.runtime.timers import Timers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorContext:
+    log: CoordinatorLog
+    metadata: MetadataCache
+    config: Callable[[], BrokerConfig]
+    now_ms: Callable[[], int]
+    timers: Timers
+    spawn: Callable[[Coroutine[Any, Any, None], str], object]
+    create_topic: CreateTopic
+    registry: Registry
