@@ -94,6 +94,7 @@ class Damage:
 
     def may_lose(self, process: BrokerProcess) -> bool:
         """Whether each partition has an undamaged in-sync replica that is up beside this broker."""
+        self._states = self._cluster.partition_states() or self._states
         for tp, state in self._states.items():
             if process.id not in state.isr:
                 continue
@@ -171,6 +172,7 @@ class Faults:
             (self._pause, 4),
             (self._cut_link, 3),
             (self._isolate, 3),
+            (self._depose, 1),
             (self._expire, 3),
             (self._reset_connections, 3),
             (self._slow_network, 2),
@@ -299,9 +301,17 @@ class Faults:
         return True
 
     def _cut_power_of_two(self) -> None:
-        """The controller and another one at the same moment."""
+        """The controller and another one, at the same moment or while the first is still taken for alive."""
         controller = self._cluster.controller()
         if controller is not None and self._cut_power(controller):
+            if self._world.chance(0.3):
+                self._cut_power()
+            else:
+                timeout_s = self._cluster.scenario.session_timeout_ms / 1000
+                self._world.after(self._world.between(0.0, timeout_s), self._cut_power_unless_ended)
+
+    def _cut_power_unless_ended(self) -> None:
+        if not self._has_ended:
             self._cut_power()
 
     def _pause(self) -> None:
@@ -430,6 +440,22 @@ class Faults:
         targets = self._world.random.choice([others, ["zk"], [*others, "zk"], [*others, "zk", *clients], clients])
         pairs = [pair for other in targets for pair in ((one, other), (other, one))]
         self._cut(pairs, self._world.between(0.1, 6.0))
+
+    def _depose(self) -> None:
+        """The controller's orders to one broker are held up; it dies, another one takes over, and then they arrive."""
+        controller = self._cluster.controller()
+        others = [broker for broker in self._cluster.brokers.values() if broker is not controller and broker.is_serving]
+        if controller is None or len(others) < 2:
+            return
+        deaf, victim = self._world.random.sample(others, 2)
+        timeout_s = self._cluster.scenario.session_timeout_ms / 1000
+        self._cut([(controller.name, deaf.name)], 2 * timeout_s + 1.0)
+        self._kill(victim)
+        self._world.after(timeout_s * self._world.between(0.8, 1.2), lambda: self._kill_unless_ended(controller))
+
+    def _kill_unless_ended(self, broker: BrokerProcess) -> None:
+        if not self._has_ended:
+            self._kill(broker)
 
     def _reset_connections(self) -> None:
         host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), "zk"])]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused, ClientError, check
@@ -17,6 +18,7 @@ from barnabas.client.sending import produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from barnabas.protocol.messages.produce import ProduceResponse
@@ -54,6 +56,8 @@ class Guest(Client):
             self._repeats_a_sequence,
             self._comes_early,
             self._begins_anywhere,
+            self._goes_back,
+            self._asks_for_ends,
             self._never_returns,
             self._asks_for_offsets,
         ]
@@ -290,6 +294,26 @@ class Guest(Client):
         outcome = await self._produce(cluster, self._record(tp, None), identity, 7)
         if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._broken("a producer that is not known begins anywhere", f"{tp}: {outcome}")
+
+    async def _goes_back(self, cluster: Cluster) -> None:
+        """A producer that has raised its epoch, and a batch of the epoch before that arrives late."""
+        tp = self.chance.choice(self._partitions)
+        old = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
+        new = ProducerIdentity(old.producer_id, old.epoch + 1)
+        outcome = await self._produce(cluster, self._record(tp, None), new, 0)
+        if isinstance(outcome, int):
+            stale = await self._produce(cluster, self._record(tp, None), old, 0)
+            if isinstance(stale, int):
+                self._broken("a producer's epoch never goes back", f"{tp}: {new} at {outcome}, then {old} at {stale}")
+
+    async def _asks_for_ends(self, cluster: Cluster) -> None:
+        """What one was told of the end of a partition holds for everybody."""
+        # One by one: of several, the first answers would be old when the last one is there.
+        for tp in self.chance.sample(self._partitions, 2):
+            isolation = self.chance.choice([READ_UNCOMMITTED, READ_COMMITTED])
+            listed = (await list_offsets(cluster, {tp: LATEST}, isolation_level=isolation))[tp]
+            if listed.error is ErrorCode.NONE:
+                self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset)
 
     async def _never_returns(self, cluster: Cluster) -> None:
         """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""

@@ -246,7 +246,8 @@ class Reader(Persistent):
                 for fetched in await consumer.poll(1_000):
                     tp = fetched.partition
                     for record in fetched.records(isolation_level=self._isolation):
-                        self.oracle.consumes(self.name, tp, record.offset, bytes(record.value or b"").decode())
+                        name = bytes(record.value or b"").decode()
+                        self.oracle.consumes(self.name, tp, record.offset, name, isolation=self._isolation)
                     self._positions[tp] = consumer.position(tp)
                 if self.chance.random() < 0.2:
                     tp = self.chance.choice(self._partitions)

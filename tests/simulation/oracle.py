@@ -9,6 +9,7 @@ from enum import Enum
 
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.core.words import READ_COMMITTED
 from tests.simulation.world import World
 
 #: What a record's name looks like on the wire.
@@ -71,6 +72,8 @@ class Oracle:
         self.transactions: list[Sum] = []
         #: What consumers have seen at an offset, which is committed and never changes.
         self._seen: dict[TopicPartition, dict[int, str]] = {}
+        #: What read_committed consumers have seen, and who: none of it is of a transaction that is aborted in the end.
+        self._seen_committed: dict[TopicPartition, dict[int, tuple[str, str]]] = {}
         self._positions: dict[tuple[str, TopicPartition], int] = {}
         #: (partition, isolation level) -> (leader epoch, offset) of the highest end that anybody was told of.
         self._ends: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -112,13 +115,15 @@ class Oracle:
         self.transactions.append(transaction)
         return transaction
 
-    def consumes(self, reader: str, tp: TopicPartition, offset: int, name: str) -> None:
+    def consumes(self, reader: str, tp: TopicPartition, offset: int, name: str, *, isolation: int) -> None:
         before = self._positions.get((reader, tp), -1)
         if offset <= before and tp not in self.excused:
             self._broken("a reader reads in order", f"{reader} read {tp} at {offset} after {before}")
         self._positions[reader, tp] = offset
         self.on_told(reader, tp, offset)
         self._sees(reader, tp, offset, name)
+        if isolation == READ_COMMITTED:
+            self._seen_committed.setdefault(tp, {})[offset] = (reader, name)
 
     def seeks(self, reader: str, tp: TopicPartition, offset: int) -> None:
         self._positions[reader, tp] = offset - 1
@@ -258,6 +263,10 @@ class Oracle:
         self, tp: TopicPartition, start: int, everything: list[Read], committed: list[Read]
     ) -> None:
         visible = {read.name for read in committed}
+        there = {read.name for read in everything}
+        for offset, (reader, name) in self._seen_committed.get(tp, {}).items():
+            if offset >= start and name in there and name not in visible and tp not in self.excused:
+                self._broken("no aborted record is seen", f"{reader} read {name} at {tp} offset {offset}")
         for read in everything:
             record = self.sent.get(read.name)
             if record is not None and record.transaction is None and read.name not in visible:

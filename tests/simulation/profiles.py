@@ -25,20 +25,20 @@ PROFILES: dict[str, Profile] = {
     #: Leaders and controllers go and come back, while records are under way.
     "elections": Profile(
         {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0,
-         "all_brokers": _SLOW_FETCH},
+         "guests": 1, "all_brokers": _SLOW_FETCH},
         {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 2},
     ),
     #: Followers fall behind and catch up; proposals to the controller are lost.
     "sync": Profile(
         {**_FAST, "network_s": 0.01, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0,
          "group_members": 0, "guests": 1, "all_brokers": _SLOW_FETCH},
-        {"cut_link": 5, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2, "ambush": 2,
-         "kill_controller": 1, "kill": 1},
+        {"cut_link": 4, "depose": 3, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2,
+         "ambush": 2, "kill_controller": 1, "kill": 1},
     ),
     #: What is not synced is lost.
     "power": Profile(
-        {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True},
-        {"cut_power": 5, "cut_power_of_two": 3, "die_in_the_middle": 3, "kill": 2, "kill_controller": 2, "restart": 1,
+        {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True, "session_timeout_ms": 6_000},
+        {"cut_power": 4, "cut_power_of_two": 5, "die_in_the_middle": 3, "kill": 2, "kill_controller": 2, "restart": 1,
          "kill_leader": 1},
     ),
     #: Producers and coordinators come and go in mid-transaction.
@@ -57,8 +57,7 @@ PROFILES: dict[str, Profile] = {
     #: Directories fail, now and across a restart; logs are moved, topics deleted, partitions reassigned.
     "directories": Profile(
         {**_FAST, "brokers": 4, "has_admin": True, "has_table": True, "transactional": 1, "admin_s": (0.3, 1.5)},
-        {"break_directory": 4, "lose_directory": 5, "fill_directory": 2, "kill": 2, "kill_controller": 2, "restart": 1,
-         "cut_link": 1},
+        {"break_directory": 4, "lose_directory": 5, "fill_directory": 2, "kill": 1, "kill_controller": 1, "restart": 1},
     ),
     #: An administrator who never rests, and a controller that moves.
     "administrator": Profile(

@@ -5,7 +5,9 @@ A wrong that shows here need not wait for the second fault that would turn it in
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
+from barnabas.replication.state import Role
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 EVERY_S = 0.05
 #: Beyond twice `replica.lag.time.max.ms`: the leader looks every half of it, and its loop has other things to do.
 LAG_SLACK_S = 1.0
-#: How long an elected leader may need to lead, where nothing is cut and the controller stays.
-ELECTED_S = 4.0
+#: How long a leader and its followers may need to know of an election, where nothing is cut and the controller stays.
+ELECTED_S = 2.5
 #: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
 IGNORED = frozenset({"coming"})
 
@@ -28,8 +30,8 @@ class Watch:
         self._world = cluster.world
         #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
         self._ends: dict[tuple[int, TopicPartition], int] = {}
-        #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
-        self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
+        #: (broker, life, partition) -> (leader epoch, high watermark, last stable offset, topic id) when it was last looked at.
+        self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, int, Any]] = {}
         self._last = self._before
         #: (partition, leader epoch) -> (broker, life): who led in it.
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -40,8 +42,8 @@ class Watch:
         #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
         self._behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
 
-        #: Partition -> (what must not change for it to begin to lead, since when): elected, and not leading.
-        self._unled: dict[TopicPartition, tuple[object, float]] = {}
+        #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
+        self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         #: The highest offset that a client was told of.
         self._told: dict[TopicPartition, int] = {}
 
@@ -76,8 +78,8 @@ class Watch:
         tp, log, machine = partition.tp, partition.log, partition.machine
         end, committed = log.log_end_offset, log.high_watermark
         key = (process.id, process.lives, tp)
-        epoch, floor, topic_id = self._last.get(key, (-1, -1, partition.topic_id))
-        self._before[key] = (machine.leader_epoch, committed, partition.topic_id)
+        epoch, floor, stable, topic_id = self._last.get(key, (-1, -1, -1, partition.topic_id))
+        self._before[key] = (machine.leader_epoch, committed, log.last_stable_offset, partition.topic_id)
         self._ends[process.id, tp] = end
         if committed > self._committed.get(tp, -1):
             self._committed[tp] = committed
@@ -91,6 +93,11 @@ class Watch:
             if end < floor:
                 self._broken(
                     "no replica cuts what is committed", f"{tp} on {process.name} ends at {end}; {floor} was committed"
+                )
+            if log.last_stable_offset < stable:
+                self._broken(
+                    "the last stable offset never goes back",
+                    f"{tp} on {process.name}: {stable}, then {log.last_stable_offset}",
                 )
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
@@ -132,7 +139,12 @@ class Watch:
                 continue
             for broker in state.isr:
                 end = self._ends.get((broker, tp))
-                if end is not None and end < committed and not self._is_damaged(broker, tp):
+                if (
+                    end is not None
+                    and end < committed
+                    and not self._is_damaged(broker, tp)
+                    and not self._is_lost(broker, tp)
+                ):
                     self._broken(
                         "who is in sync has all that is committed",
                         f"{tp}: broker {broker} of ISR {state.isr} ends at {end}; {committed} is committed",
@@ -144,33 +156,29 @@ class Watch:
                 )
 
     def _look_at_elected(self) -> None:
-        """Who was elected leads soon: one bad disk or partition must not keep a broker from the others."""
+        """Leader and followers know of an election soon: one bad disk or partition must not keep a broker from the others."""
         cluster = self._cluster
         controller = cluster.controller()
-        unled: dict[TopicPartition, tuple[object, float]] = {}
+        ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         if controller is not None and controller.is_serving and not cluster.network.has_cuts:
             for tp, state in cluster.partition_states().items():
-                leader = cluster.brokers.get(state.leader)
-                if leader is None or not leader.is_serving or tp.topic in IGNORED:
+                if tp.topic in IGNORED:
                     continue
-                partition = leader.broker.replicas.get(tp) if leader.broker is not None else None
-                if (
-                    partition is not None
-                    and partition.is_leader
-                    and partition.machine.leader_epoch == state.leader_epoch
-                ):
-                    continue
-                same = (state.leader, leader.lives, state.leader_epoch, controller.id, controller.lives)
-                known, since_s = self._unled.get(tp, (None, 0.0))
-                if known != same:
-                    since_s = self._world.now_s
-                unled[tp] = (same, since_s)
-                if self._world.now_s - since_s > ELECTED_S:
-                    self._broken(
-                        "who is elected leads",
-                        f"{tp}: broker {state.leader} in epoch {state.leader_epoch} for {ELECTED_S} s",
-                    )
-        self._unled = unled
+                for broker in {state.leader, *state.isr}:
+                    process = cluster.brokers.get(broker)
+                    if process is None or not process.is_serving or _knows(process, tp, state):
+                        continue
+                    same = (process.lives, state.leader_epoch, controller.id, controller.lives)
+                    known, since_s = self._ignorant.get((tp, broker), (None, 0.0))
+                    if known != same:
+                        since_s = self._world.now_s
+                    ignorant[tp, broker] = (same, since_s)
+                    if self._world.now_s - since_s > ELECTED_S:
+                        self._broken(
+                            "replicas know of an election",
+                            f"{tp}: broker {broker} does not know of leader {state.leader} in epoch {state.leader_epoch}",
+                        )
+        self._ignorant = ignorant
 
     def unfinished(self) -> list[str]:
         """What a cluster that is in sync has still to do."""
@@ -205,9 +213,25 @@ class Watch:
                 "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
             )
 
+    def _is_lost(self, broker: int, tp: TopicPartition) -> bool:
+        """Whether its directory has failed in this life: where its log ended is not known to the last record."""
+        replicas = getattr(self._cluster.brokers[broker].broker, "replicas", None)
+        partition = replicas.get(tp) if replicas is not None else None
+        return partition is not None and partition.log is None
+
     def _is_damaged(self, broker: int, tp: TopicPartition) -> bool:
         faults = self._cluster.faults
         return faults is not None and faults.damage.is_damaged(broker, tp)
 
     def _broken(self, name: str, detail: str) -> None:
         self._world.violate(name, detail)
+
+
+def _knows(process: BrokerProcess, tp: TopicPartition, state: LeaderAndIsr) -> bool:
+    """Whether a replica leads or follows as ZooKeeper says, or has said that it cannot."""
+    partition = process.broker.replicas.get(tp) if process.broker is not None else None
+    if partition is None:
+        return False
+    if partition.machine.role is Role.OFFLINE:
+        return True
+    return partition.machine.leader_epoch >= state.leader_epoch and partition.is_leader == (state.leader == process.id)
