@@ -28,8 +28,6 @@ class Mutant:
     profile: str = ""
     #: "cluster": whole brokers; "storage": logs alone, much cheaper.
     world: str = "cluster"
-    #: A test that notices it, where no simulated world can: the reason, and the test.
-    test: str = ""
 
     def find(self) -> dict[Path, str]:
         """The files, and what stands in them instead."""
@@ -129,6 +127,7 @@ _ALL = [
         "replication",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(self.isr)",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(frozenset(each.broker_id for each in proposal.isr))",
+        profile="sync",
     ),
     Mutant(
         "an ISR change that was lost is not repeated",
@@ -166,6 +165,7 @@ _ALL = [
         "replication",
         "return request_epoch != NO_BROKER_EPOCH and request_epoch < current_epoch",
         "return False",
+        profile="power",
     ),
     Mutant(
         "one bad partition ends the whole LeaderAndIsr",
@@ -174,12 +174,6 @@ _ALL = [
         "        except LogDirFault as error:\n            # Of this",
         profile="directories",
         finding="R2",
-    ),
-    Mutant(
-        "a new leader goes on fetching from the old one",
-        "replication",
-        "        self._fetchers.remove([order.tp])\n        self._open_log(partition, order)\n",
-        "        self._open_log(partition, order)\n",
     ),
     Mutant(
         "a follower does not follow its new leader",
@@ -198,21 +192,22 @@ _ALL = [
         "replication",
         "                listener(led, followed)",
         "                listener(led, [])",
+        profile="groups",
     ),
     # -- controller
     Mutant(
-        "a controller of the past still writes",
+        "AlterPartition that comes late is granted",
         "controller",
-        "guard = Guard(self._state.context.epoch_zk_version) if step.guarded else None",
-        "guard = None",
+        "        if proposed.partition_epoch < current.partition_epoch:\n            return ErrorCode.INVALID_UPDATE_VERSION\n",
+        "",
         also=(
             (
-                "controller",
-                "SetData(paths.partition_state(partition), leadership.encode(), leadership.partition_epoch)",
-                "SetData(paths.partition_state(partition), leadership.encode(), -1)",
+                "controller/isr_machine.py",
+                "            partition_epoch=proposed.partition_epoch,\n            controller_epoch=context.epoch,\n",
+                "            partition_epoch=current.partition_epoch,\n            controller_epoch=context.epoch,\n",
             ),
         ),
-        profile="zookeeper",
+        profile="sync",
     ),
     Mutant(
         "anybody alive is elected, in sync or not",
@@ -237,33 +232,13 @@ _ALL = [
         "controller",
         "went = sorted(set(context.brokers) - set(found))",
         "went: list[int] = []",
+        profile="elections",
     ),
     Mutant(
         "a new controller trusts who was away (Kafka's gap)",
         "controller",
         "younger = frozenset(each for each in state.isr if context.born(each) > written)",
         "younger: frozenset[int] = frozenset()",
-    ),
-    Mutant(
-        "AlterPartition of an old leader epoch is granted",
-        "controller",
-        "        if proposed.leader_epoch < current.leader_epoch:\n            return ErrorCode.FENCED_LEADER_EPOCH\n",
-        "",
-        profile="sync",
-    ),
-    Mutant(
-        "AlterPartition of an old partition epoch is granted",
-        "controller",
-        "        if proposed.partition_epoch < current.partition_epoch:\n            return ErrorCode.INVALID_UPDATE_VERSION\n",
-        "",
-        profile="sync",
-    ),
-    Mutant(
-        "the dead are let into the ISR (KIP-841, KIP-903)",
-        "controller",
-        "        if not self._is_eligible(proposed):",
-        "        if False:",
-        profile="power",
     ),
     Mutant(
         "a failed directory is not acted on",
@@ -298,6 +273,7 @@ _ALL = [
         "replication",
         "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
         "return log.high_watermark",
+        profile="transactions",
     ),
     Mutant(
         "a follower's diverging log is not noticed",
@@ -327,6 +303,91 @@ _ALL = [
         profile="elections",
     ),
     # -- storage
+    Mutant(
+        "the offset index is not cut with the log",
+        "storage/segment.py",
+        "        self.offset_index.truncate_to(offset)\n        self.time",
+        "        self.time",
+        world="storage",
+    ),
+    Mutant(
+        "the time index is not cut with the log",
+        "storage/segment.py",
+        "        self.time_index.truncate_to(offset)\n        self.txn",
+        "        self.txn",
+        world="storage",
+    ),
+    Mutant(
+        "aborted transactions are not cut with the log",
+        "storage/segment.py",
+        "        self.txn_index.truncate_to(offset)\n        dropped",
+        "        dropped",
+        world="storage",
+    ),
+    Mutant(
+        "what is below a log start that was not saved counts as durable",
+        "storage/retention.py",
+        "        # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.\n",
+        "        flusher = self._segments._flusher\n        flusher.recovery_point = max(flusher.recovery_point, offset)\n",
+        finding="power cut 6",
+        world="storage",
+    ),
+    Mutant(
+        "recovery forgets who aborted",
+        "storage/segment_recovery.py",
+        "        if completed.is_aborted:\n            stable",
+        "        if False:\n            stable",
+        world="storage",
+    ),
+    Mutant(
+        "a truncation keeps the epochs of what it cuts",
+        "storage/truncation.py",
+        "            state.epochs.truncate_from_end(offset)\n            state.epochs.flush()\n            state.log_start",
+        "            state.log_start",
+        world="storage",
+    ),
+    Mutant(
+        "a truncation keeps the producers of what it cuts",
+        "storage/truncation.py",
+        "            state.producers.become(truncation.producers)\n",
+        "",
+        world="storage",
+    ),
+    Mutant(
+        "recovery trusts snapshots of what may not have survived",
+        "storage/recovery.py",
+        "        self._snapshots.remove_outside(self._log_start, first)\n",
+        "",
+        world="storage",
+    ),
+    Mutant(
+        "recovery keeps records that were cut off before the power went",
+        "storage/segment_recovery.py",
+        "            if 0 <= epoch < latest_epoch:",
+        "            if False:",
+        world="storage",
+    ),
+    Mutant(
+        "a crash in the middle of a compaction is not settled",
+        "storage/recovery.py",
+        "            settle_leftovers(self._directory, self._disk)\n",
+        "",
+        world="storage",
+    ),
+    Mutant(
+        "a compaction that did not finish is taken for done",
+        "storage/leftovers.py",
+        "swap for swap in swaps if undone is not None and swap.base_offset >= undone",
+        "swap for swap in swaps if False",
+        world="storage",
+    ),
+    Mutant(
+        "compaction does not know who aborted",
+        "storage/cleaner/compaction.py",
+        "            found.extend(txn for txn in index.entries() if txn.first_offset < job.end_offset)\n",
+        "            found.extend(())\n",
+        world="storage",
+    ),
     Mutant(
         "a truncation to the high watermark leaves ended transactions unstable",
         "storage",
