@@ -66,7 +66,7 @@ class View:
         now, count = time.monotonic(), sum(self.stream.acknowledged.values())
         rate = (count - self._before[1]) / max(now - self._before[0], 0.001)
         self._before = (now, count)
-        lag = count - sum(self.stream.received.values())
+        lag = max(count - sum(self.stream.received.values()), 0)  # what has arrived may not be acknowledged yet
         return Panel(
             f"{rate:,.0f} orders/s acknowledged   {count:,} orders   warehouse lags by {lag:,}", title="stream"
         )

@@ -6,8 +6,11 @@ tables get a frame. `--json` prints one JSON document.
 
 import asyncio
 import json
+import os
 import re
+import shutil
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -84,7 +87,7 @@ def warn(message: str) -> None:
 def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: bool = False) -> T:
     """Carry out `body` on a cluster, and leave nothing behind. `fast`: on uvloop, for tools that move data."""
 
-    was_told_to_end = False
+    was_told_to_end = has_lost_reader = False
 
     async def main() -> T:
         task = asyncio.current_task()
@@ -95,6 +98,15 @@ def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: 
             was_told_to_end = True
             task.cancel()
 
+        def lose_reader() -> None:
+            nonlocal has_lost_reader
+            has_lost_reader = True
+            asyncio.get_running_loop().remove_reader(_stdout_pipe())
+            task.cancel()
+
+        if (pipe := _stdout_pipe()) >= 0:
+            # `| head -1`: who waits for records that do not come would never write again, and never notice.
+            asyncio.get_running_loop().add_reader(pipe, lose_reader)
         # As Ctrl-C: a member leaves its group, what was typed is sent.
         if threading.current_thread() is threading.main_thread():  # signals come nowhere else
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
@@ -111,9 +123,21 @@ def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: 
     except asyncio.CancelledError:
         if was_told_to_end:
             raise SystemExit(128 + signal.SIGTERM) from None
+        if has_lost_reader:
+            raise BrokenPipeError from None
         raise
     finally:
-        sys.stdout.flush()
+        if not has_lost_reader:
+            sys.stdout.flush()
+
+
+def _stdout_pipe() -> int:
+    """The descriptor of standard output if it is a pipe, whose other end may close; else -1."""
+    try:
+        descriptor = sys.stdout.fileno()
+        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else -1
+    except (OSError, ValueError):
+        return -1
 
 
 def say(line: str = "") -> None:
@@ -125,19 +149,28 @@ def say_json(document: object) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None]) -> None:
-    """A framed table on a terminal, `plain()` elsewhere."""
-    if not sys.stdout.isatty():
+    """A framed table on a terminal that is wide enough for it, `plain()` elsewhere: no cell is ever cut or folded."""
+    rows = [tuple(row) for row in rows]
+    if not sys.stdout.isatty() or _framed_width(headers, rows) > shutil.get_terminal_size().columns:
         plain()
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     framed = Table(header_style="bold")
     for header in headers:
-        framed.add_column(header, overflow="fold")
+        framed.add_column(header, no_wrap=True)
     for row in rows:
-        framed.add_row(*row)
-    Console().print(framed)
+        framed.add_row(*(Text(cell) for cell in row))
+    Console(width=shutil.get_terminal_size().columns).print(framed)
+
+
+def _framed_width(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    """Each column with a blank on both sides and a line; one more line at the end."""
+    from rich.cells import cell_len
+
+    return 1 + sum(3 + max(map(cell_len, column)) for column in zip(headers, *rows, strict=True))
 
 
 def exactly_one(what: str, **given: bool) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from barnabas.storage.dump.decoders import (
     TransactionLogDecoder,
     decoder_of_class,
 )
-from barnabas.storage.dump.dumper import DumpOptions, dump_files
+from barnabas.storage.dump.dumper import SUFFIXES, DumpOptions, dump_files
 from barnabas.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
 from barnabas.storage.dump.report import Report
 from barnabas.storage.dump.segment import MAX_BYTES
@@ -25,7 +26,10 @@ NO_VALUE = "org.apache.kafka.tools.api.StringDecoder"
 
 
 def command(
-    files: Annotated[str, typer.Option(help="The comma-separated list of data and index log files to be dumped.")],
+    files: Annotated[
+        str,
+        typer.Option(help="The comma-separated list of log and index files to be dumped, or folders of partitions."),
+    ],
     print_data_log: Annotated[
         bool, typer.Option("--print-data-log", help="Print keys and values. Set by any decoder option.")
     ] = False,
@@ -81,9 +85,19 @@ def command(
         max_message_size=max_message_size,
         max_bytes=max_bytes,
     )
-    paths = [os.path.normpath(path) for path in files.split(",") if path]
+    paths = [found for path in files.split(",") if path for found in _files_at(Path(os.path.normpath(path)))]
     if not paths:
         raise UsageError("--files needs at least one file")
     dump_files(paths, report, options)
     if report.has_failed:
         raise typer.Exit(1)
+
+
+def _files_at(path: Path) -> list[str]:
+    """The file, or those of a partition's folder that can be shown."""
+    if not path.is_dir():
+        return [str(path)]
+    found = sorted(str(each) for each in path.iterdir() if each.suffix in SUFFIXES)
+    if not found:
+        raise UsageError(f"--files {path}: there are no segments in this folder; name the folder of a partition")
+    return found

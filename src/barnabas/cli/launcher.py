@@ -25,6 +25,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from barnabas.runtime.process_title import set_title
+
 #: How long children may take to stop when the parent is gone.
 STOP_TIMEOUT_S = 20.0
 _READ_BYTES = 65536
@@ -158,6 +160,7 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
         os.dup2(log, 2)
         for fd in (log, null, output):
             os.close(fd)
+        _name_process(command["kind"], command["arguments"])
         gc.unfreeze()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         code = _serve(command["kind"], command["arguments"])
@@ -170,6 +173,13 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _name_process(kind: str, arguments: list[str]) -> None:
+    """`barnabas broker-1 /data`, by the file of its settings; ZooKeeper has none, or the only one."""
+    folder, _, file = arguments[0].rpartition("/")
+    name = file.removesuffix(".properties") if kind == "broker" else kind
+    set_title(f"barnabas {name} {folder}".rstrip(), short=name)
 
 
 def _serve(kind: str, arguments: list[str]) -> int:
@@ -187,6 +197,7 @@ def main() -> None:
     commands, events = os.dup(0), os.dup(1)
     os.set_inheritable(commands, False)
     os.set_inheritable(events, False)
+    set_title("barnabas launcher", short="barnabas")
     # Everything that a child needs, loaded once; frozen, so that collecting garbage does not unshare its pages.
     import uvloop  # noqa: F401
 

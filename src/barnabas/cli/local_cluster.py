@@ -57,6 +57,8 @@ class LocalCluster:
 
     brokers: int = 3
     host: str = "127.0.0.1"
+    #: Where clients connect to; None: `host`.
+    advertised_host: str | None = None
     #: Of broker 1; the others follow. 0: whatever is free.
     port: int = 0
     #: None: a temporary folder that goes with the cluster.
@@ -120,7 +122,9 @@ class LocalCluster:
             from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
 
             self.folder.chmod(0o700)  # other users must not read records, logs and ZooKeeper's data
-            self._security = LocalSecurity.prepare(self.folder / "security", self.host, with_expired=self.with_control)
+            self._security = LocalSecurity.prepare(
+                self.folder / "security", self._client_host, with_expired=self.with_control
+            )
         if self.zookeeper is None:
             self._start_zookeeper()
         for broker_id in self.broker_ids:
@@ -180,11 +184,15 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{self.host}:{self._ports[broker_id]}" for broker_id in self.broker_ids)
+        return ",".join(f"{self._client_host}:{self._ports[broker_id]}" for broker_id in self.broker_ids)
+
+    @property
+    def _client_host(self) -> str:
+        return self.advertised_host or self.host
 
     def address(self, broker_id: int) -> str:
         self.member(broker_id)
-        return f"{self.host}:{self._ports[broker_id]}"
+        return f"{self._client_host}:{self._ports[broker_id]}"
 
     def listener_address(self, broker_id: int, listener: str) -> str:
         """Of one listener, from what the broker said when it was ready."""
@@ -357,9 +365,17 @@ class LocalCluster:
             # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
             **self._security_properties(port),
+            **self._advertised(port),
             **self._config,
             **self._own_config.get(broker_id, {}),
         }
+
+    def _advertised(self, port: int) -> dict[str, str]:
+        if self.advertised_host is None:
+            return {}
+        if self._security is None:
+            return {"advertised.listeners": f"PLAINTEXT://{self.advertised_host}:{port}"}
+        return {"advertised.listeners": f"CLIENT://{self.advertised_host}:{port},INTERNAL://{self.advertised_host}:0"}
 
     def _security_properties(self, port: int) -> dict[str, str]:
         if self._security is None:

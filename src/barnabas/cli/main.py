@@ -66,6 +66,18 @@ COMMANDS: dict[str, _Entry] = {
 class LazyGroup(TyperGroup):
     """Knows the names and one-line helps of all commands, and imports a command's module when it is asked for it."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Mistakes on the command line are told as all others are, in one line."""
+        if not options.pop("standalone_mode", True):
+            return super().main(*args, **{**options, "standalone_mode": False})
+        try:
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except typer.Abort:
+            sys.exit(130)
+        except Exception as error:
+            sys.exit(_tell(error))
+        sys.exit(status if isinstance(status, int) else 0)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -98,10 +110,25 @@ class LazyGroup(TyperGroup):
             )
 
 
+def _tell(error: Exception) -> int:
+    """One line for what click refuses, and its exit status; anything else goes on."""
+    message, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
+    if message is None:
+        raise error
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help() if context else "", err=True)
+    else:
+        words = str(message()).strip().removesuffix(".")
+        where = f"; see {context.command_path} --help" if context and not words.endswith("?") else ""
+        typer.echo(f"error: {words[:1].lower()}{words[1:]}{where}", err=True)
+    return int(getattr(error, "exit_code", 1))
+
+
 def load(name: str, module: "ModuleType") -> Any:
     """The click command of a module, with Kafka's habits of parsing and one way to fail."""
-    from barnabas.cli import _command
+    from barnabas.cli import _command, _completion
 
+    _completion.offer_names(module.command)
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     one.command(
         name,

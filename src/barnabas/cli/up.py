@@ -21,6 +21,10 @@ def command(
     brokers: Annotated[int, typer.Option(help="How many brokers; their ids are 1 to N.")] = 3,
     port: Annotated[int, typer.Option(help="Port of the first broker; the others follow. 0 picks free ones.")] = 9092,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    advertised_host: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where clients connect to, if that is not --host: needed for 0.0.0.0."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder for everything. Without it, a temporary one goes with the cluster.")
     ] = None,
@@ -43,13 +47,16 @@ def command(
         raise UsageError("--brokers must be at least 1")
     if port and not 0 < port <= 65536 - brokers:
         raise UsageError(f"--port {port}: there is no room for {brokers} ports above it")
+    if host in ("0.0.0.0", "::", "") and advertised_host is None:
+        raise UsageError(f"--host {host} listens everywhere: name with --advertised-host where clients connect to")
     cluster = LocalCluster(
         brokers=brokers,
         host=host,
         port=port,
-        data=data.absolute() if data else None,
+        advertised_host=advertised_host,
+        data=_usable(data.absolute()) if data else None,
         zookeeper=zookeeper,
-        config=parse_overrides(config or ()),
+        config=parse_overrides(config or (), option="--config"),
         secure=secure,
     )
     _stop_on_signals()
@@ -57,14 +64,37 @@ def command(
         with cluster:
             if secure:
                 _print_client_settings(cluster)
-            sys.stderr.write(f"ZooKeeper at {cluster.zookeeper_connect}\n")
-            if cluster.min_insync_replicas > 1:
-                sys.stderr.write(f"writes with acks=all need {_needed(cluster)}\n")
+            _print_places(cluster)
             sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
             sys.stdout.flush()
+            if not secure:
+                address = cluster.address(1)
+                sys.stderr.write(f"try: barnabas topics --bootstrap-server {address} --create --topic orders\n")
+                sys.stderr.write(f"     barnabas doctor --bootstrap-server {address}\n")
             _watch(cluster)
     except _Stop:
         return
+
+
+def _usable(folder: Path) -> Path:
+    """A folder that can be made and written to; what would go wrong otherwise is told here, in one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"--data {folder}: it is a file; name a folder") from None
+    except OSError as error:
+        raise UsageError(f"--data {folder}: it cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise UsageError(f"--data {folder}: you may not write there; choose another folder, or change its owner")
+    return folder
+
+
+def _print_places(cluster: LocalCluster) -> None:
+    """On stderr: scripts read one line of standard output."""
+    lines = [f"ZooKeeper at {cluster.zookeeper_connect}", f"logs in {cluster.folder}/*.log"]
+    if cluster.min_insync_replicas > 1:
+        lines.append(f"writes with acks=all need {_needed(cluster)}")
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 def _needed(cluster: LocalCluster) -> str:

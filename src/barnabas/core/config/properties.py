@@ -126,7 +126,7 @@ def _escape(text: str, *, is_key: bool) -> str:
     return "".join(parts)
 
 
-def parse_overrides(overrides: Iterable[str]) -> dict[str, str]:
+def parse_overrides(overrides: Iterable[str], *, option: str = "--override") -> dict[str, str]:
     """`--override k=v` arguments.
 
     :raises ConfigError: for one without a name or an equals sign.
@@ -135,7 +135,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, str]:
     for argument in overrides:
         name, equals, value = argument.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"--override {argument}: expected name=value")
+            raise ConfigError(f"{option} {argument}: expected name=value")
         merged[name.strip()] = value
     return merged
 

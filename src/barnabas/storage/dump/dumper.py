@@ -1,8 +1,10 @@
 """One file after another: which kind it is, and what of it is to be printed."""
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from barnabas.core.errors import Malformed
 from barnabas.storage import names
@@ -16,6 +18,15 @@ from barnabas.storage.dump.indexes import (
 )
 from barnabas.storage.dump.report import Report
 from barnabas.storage.dump.segment import MAX_BYTES, dump_segment
+
+#: What can be shown.
+SUFFIXES: Final = (
+    names.LOG_SUFFIX,
+    names.INDEX_SUFFIX,
+    names.TIME_INDEX_SUFFIX,
+    names.SNAPSHOT_SUFFIX,
+    names.TXN_INDEX_SUFFIX,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,8 @@ def dump_files(paths: Iterable[str], report: Report, options: DumpOptions) -> No
         try:
             _dump(path, report, options)
         except (Malformed, OSError) as error:
-            report.finding(f"{path} cannot be dumped: {error}")
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            report.finding(f"{path} cannot be dumped: {reason}")
             report.has_failed = True
 
 
@@ -66,5 +78,7 @@ def _dump(path: str, report: Report, options: DumpOptions) -> None:
         dump_snapshot(path, report)
     elif suffix == names.TXN_INDEX_SUFFIX:
         dump_txn_index(path, report)
+    elif not os.path.exists(path):  # noqa: PTH110
+        raise FileNotFoundError(errno.ENOENT, "there is no such file")
     else:
         report.finding(f"Ignoring unknown file {path}")

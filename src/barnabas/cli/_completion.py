@@ -1,0 +1,92 @@
+"""Completion of names that only a cluster knows: topics, groups, brokers.
+
+A shell asks while a person waits: whatever goes wrong, or takes longer than a moment, offers nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from barnabas.client.cluster import Cluster
+
+_TIMEOUT_S: Final = 3.0
+_TIMEOUT_MS: Final = "2000"
+
+Names = Callable[["Cluster"], Awaitable[Iterable[str]]]
+
+
+async def _topics(cluster: "Cluster") -> Iterable[str]:
+    return (await cluster.refresh(None)).topics
+
+
+async def _groups(cluster: "Cluster") -> Iterable[str]:
+    from barnabas.client.admin.groups import list_groups
+
+    return [group.group_id for group in await list_groups(cluster)]
+
+
+async def _brokers(cluster: "Cluster") -> Iterable[str]:
+    return [str(broker_id) for broker_id in (await cluster.refresh(())).brokers]
+
+
+_ENTITIES: Final[dict[str, Names]] = {"topics": _topics, "groups": _groups, "brokers": _brokers}
+#: By option, whatever the tool.
+_OPTIONS: Final[dict[str, Names]] = {
+    "--topic": _topics,
+    "--group": _groups,
+    "--broker": _brokers,
+    "--broker-logger": _brokers,
+    "--id": _brokers,
+}
+
+
+def offer_names(command: Callable[..., Any]) -> None:
+    """Options of a command that name what a cluster has get completion by asking it."""
+    for hint in get_type_hints(command, include_extras=True).values():
+        for info in get_args(hint)[1:]:
+            # Where typer is told no default, it keeps the first name as such.
+            names = {getattr(info, "default", None), *(getattr(info, "param_decls", None) or ())}
+            known = sorted(name for name in names if name in _OPTIONS)
+            if known:
+                info.autocompletion = _completer(_OPTIONS[known[0]])
+            elif "--entity-name" in names:
+                info.autocompletion = _complete_entity
+
+
+def _completer(names: Names) -> Callable[[typer.Context, str], list[str]]:
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        return _ask(names, ctx, incomplete)
+
+    return complete
+
+
+def _complete_entity(ctx: typer.Context, incomplete: str) -> list[str]:
+    kinds = ctx.params.get("entity_type") or ()
+    names = _ENTITIES.get(kinds[-1] if isinstance(kinds, list | tuple) and kinds else str(kinds))
+    return _ask(names, ctx, incomplete) if names is not None else []
+
+
+def _ask(names: Names, ctx: typer.Context, incomplete: str) -> list[str]:
+    from barnabas.client.cluster import Cluster
+    from barnabas.client.config import client_config, load_properties
+    from barnabas.core.errors import BarnabasError
+
+    async def ask() -> list[str]:
+        file = (
+            ctx.params.get("command_config") or ctx.params.get("consumer_config") or ctx.params.get("producer_config")
+        )
+        settings = load_properties(file) if file else {}
+        limits = {"socket.connection.setup.timeout.ms": _TIMEOUT_MS, "default.api.timeout.ms": _TIMEOUT_MS}
+        config = client_config(ctx.params.get("bootstrap_server"), settings | limits, client_id="barnabas-completion")
+        if not config.bootstrap:
+            return []
+        async with asyncio.timeout(_TIMEOUT_S), Cluster(config) as cluster:
+            return sorted(name for name in await names(cluster) if name.startswith(incomplete))
+
+    try:
+        return asyncio.run(ask())
+    except (BarnabasError, OSError, TimeoutError):
+        return []

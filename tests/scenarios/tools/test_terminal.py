@@ -1,0 +1,71 @@
+"""What a person at a terminal notices: names to complete, pipes that end, processes that can be told apart."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Tool, until
+
+from barnabas.cli.local_cluster import LocalCluster
+
+
+def completed(words: list[str]) -> list[str]:
+    """What a shell offers for the last word."""
+    environment = {
+        **os.environ,
+        "_BARNABAS_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(["barnabas", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "barnabas"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout.split()
+
+
+def test_topics_and_brokers_of_the_cluster_are_completed(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    # Completion gives up after a moment, which may be too short on a busy machine: then the shell asks again.
+    topic = new_topic()
+    at = ["--bootstrap-server", bootstrap]
+    until(lambda: completed(["topics", *at, "--describe", "--topic", topic[:6]]) == [topic])
+    until(lambda: completed(["console-consumer", *at, "--topic", topic[:6]]) == [topic])
+    until(lambda: completed(["configs", *at, "--describe", "--broker", ""]) == ["1", "2", "3"])
+    entity = ["--entity-type", "brokers", "--entity-name", ""]
+    until(lambda: completed(["configs", *at, "--describe", *entity]) == ["1", "2", "3"])
+
+
+def test_completion_without_a_cluster_offers_nothing_and_says_nothing() -> None:
+    assert completed(["topics", "--bootstrap-server", "127.0.0.1:1", "--topic", ""]) == []
+
+
+def test_consumer_ends_when_its_reader_has_gone(bootstrap: str, new_topic: Callable[..., str], process: Tool) -> None:
+    topic = new_topic()
+    process("console-producer", "--topic", topic, stdin="one\n")
+    words = ["console-consumer", "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
+    consumer = subprocess.Popen([sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE)
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == b"one\n"
+    consumer.stdout.close()  # as `head -1` does; no further record comes
+    assert consumer.wait(60) == 141
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="titles are Linux's")
+def test_processes_of_a_local_cluster_can_be_told_apart(shared_cluster: LocalCluster) -> None:
+    title = Path(f"/proc/{shared_cluster.pid(2)}/cmdline").read_bytes().rstrip(b"\0").decode()
+    assert title.startswith("barnabas broker-2 ")
+    assert Path(f"/proc/{shared_cluster.pid(2)}/comm").read_text() == "broker-2\n"
+
+
+def test_cluster_that_listens_everywhere_advertises_what_it_is_told() -> None:
+    with LocalCluster(brokers=1, host="0.0.0.0", advertised_host="localhost") as cluster:
+        assert cluster.bootstrap.startswith("localhost:")
+        done = subprocess.run(
+            [sys.executable, "-m", "barnabas", "topics", "--bootstrap-server", cluster.bootstrap, "--list"],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr

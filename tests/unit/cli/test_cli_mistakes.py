@@ -1,0 +1,55 @@
+"""Mistakes on the command line: one line, in one style, that says what to do."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from barnabas.cli.main import app
+
+
+def told(*arguments: str) -> tuple[int, str]:
+    """The exit status, and the line on stderr."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.exit_code, result.stderr.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["topcs"], 2, "error: there is no command 'topcs'; did you mean topics?"),
+        (["topics", "--nope"], 2, "error: no such option: --nope"),
+        (["dump-log"], 2, "error: missing option '--files'; see "),
+        (["topics", "--bootstrap-server"], 2, "error: option '--bootstrap-server' requires an argument"),
+        (["topics", "--bootstrap-server", "localhost:1"], 1, "error: Command must include exactly one action"),
+        (["up", "--config", "nope"], 1, "error: --config nope: expected name=value"),
+        (["up", "--host", "0.0.0.0"], 1, "error: --host 0.0.0.0 listens everywhere: name with --advertised-host"),
+    ],
+)
+def test_mistake_is_told_in_one_line(arguments: list[str], status: int, words: str) -> None:
+    code, line = told(*arguments)
+    assert (code, line[: len(words)]) == (status, words)
+
+
+def test_data_folder_that_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert told("up", "--data", str(file)) == (1, f"error: --data {file}: it is a file; name a folder")
+    below = file / "below"
+    assert told("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be made: Not a directory"
+
+
+def test_folder_without_segments_cannot_be_dumped(tmp_path: Path) -> None:
+    assert "there are no segments in this folder" in told("dump-log", "--files", str(tmp_path))[1]
+
+
+def test_file_that_is_not_there_cannot_be_dumped() -> None:
+    result = CliRunner().invoke(app, ["dump-log", "--files", "/nope"])
+    assert (result.exit_code, result.stderr) == (1, "/nope cannot be dumped: there is no such file\n")
+
+
+def test_no_command_prints_the_help() -> None:
+    result = CliRunner().invoke(app, [])
+    assert "Commands:" in result.output
