@@ -17,6 +17,7 @@ from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.coordination.former_session import FormerSession
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.registration import (
@@ -332,6 +333,13 @@ class Broker:
             ),
             clock=self._clock,
             wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,
+            former=FormerSession(
+                session_config(config),
+                self._platform.zookeeper,
+                disk=self._platform.disk,
+                directories=lambda: [log_dir.path for log_dir in self.logs.live_dirs],
+                on_thread=self._on_thread,
+            ),
         )
         self.controller_client = ControllerClient(
             self.broker_id,

@@ -62,12 +62,11 @@ class _Wire(asyncio.Protocol):
 class SimKazooClient:
     """What `KazooConnection` uses of `KazooClient`."""
 
-    def __init__(self, *, hosts: str, timeout: float, **_: Any) -> None:
+    def __init__(self, *, hosts: str, timeout: float, client_id: tuple[int, bytes] | None = None, **_: Any) -> None:
         self.loop: SimLoop = asyncio.get_running_loop()  # type: ignore[assignment]
         self._hosts = [(host, int(port)) for host, _, port in (each.partition(":") for each in hosts.split(","))]
         self._timeout_ms = int(timeout * 1000)
-        self._session_id: int | None = None
-        self._password = bytes(16)
+        self._session_id, self._password = client_id or (None, bytes(16))
         self._last_zxid = 0
         self._listeners: list[Any] = []
         self._state = KazooState.LOST
@@ -78,6 +77,10 @@ class SimKazooClient:
         self._data_watchers: dict[str, dict[Any, None]] = {}
         self._child_watchers: dict[str, dict[Any, None]] = {}
         self._is_stopped = False
+
+    @property
+    def client_id(self) -> tuple[int | None, bytes]:
+        return self._session_id, self._password
 
     def add_listener(self, listener: Any) -> None:
         self._listeners.append(listener)

@@ -37,7 +37,7 @@ from barnabas.coordination.operations import (
     Stat,
     ZkCode,
 )
-from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.session_config import SessionConfig, SessionKey
 from barnabas.coordination.znodes_security import default_acl
 
 _log = logging.getLogger(__name__)
@@ -219,6 +219,7 @@ class KazooConnection:
             timeout=config.session_timeout_ms / 1000,
             handler=_InlineHandler(config.tls),
             auth_data=list(config.auth) or None,
+            client_id=None if config.resumes is None else tuple(config.resumes),
             connection_retry=KazooRetry(
                 max_tries=-1,
                 delay=_RETRY_FIRST_S,
@@ -238,6 +239,11 @@ class KazooConnection:
         """Closes the session, so that its ephemerals go at once. Blocks until the thread has ended."""
         self._client.stop()
         self._client.close()
+
+    @property
+    def key(self) -> SessionKey:
+        """Of the session that there is: the caller has been told of one."""
+        return SessionKey(*self._client.client_id)
 
     def submit(self, operation: Operation | MultiRead, done: Done) -> None:
         request, convert = self._translate(operation)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from barnabas.coordination import paths
+from barnabas.coordination.former_session import FormerSession
 from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, decode_cluster_id, encode_cluster_id
@@ -60,12 +61,15 @@ class BrokerRegistrar:
         *,
         clock: Clock,
         wait_for_former_self_ms: int,
+        former: FormerSession | None = None,
     ) -> None:
         self._session = session
         self._registration = registration
         self._clock = clock
         #: How long a znode that an earlier process of the same broker left may take to go: its session's time-out.
         self._wait_for_former_self_ms = wait_for_former_self_ms
+        #: Closes that session, where its key is known.
+        self._former = former
         #: The session that registered last: a znode of that one is ours, even if the server forgot to delete it.
         self._own_session_id = 0
         self._epoch = BrokerEpoch(-1)
@@ -92,11 +96,13 @@ class BrokerRegistrar:
                 )
                 stat = results[1].stat
                 assert stat is not None
-                return self._registered(stat.czxid)
+                await self._registered(stat.czxid)
+                return self._epoch
             except NodeExists:
                 czxid = await self._settle_with_owner(path, deadline_s)
                 if czxid is not None:
-                    return self._registered(czxid)
+                    await self._registered(czxid)
+                    return self._epoch
 
     async def update(self, registration: BrokerRegistration) -> None:
         """New endpoints or features under the same id and epoch. The controller sends them to all brokers."""
@@ -105,13 +111,14 @@ class BrokerRegistrar:
         )
         await self._session.set(paths.broker_id(registration.id), self._registration.encode())
 
-    def _registered(self, czxid: int) -> BrokerEpoch:
+    async def _registered(self, czxid: int) -> None:
         self._own_session_id = self._session.session_id
         self._epoch = BrokerEpoch(czxid)
         if self._registration.incarnation is None:
             self._registration = replace(self._registration, incarnation=czxid)
         _log.info("broker %d is registered with epoch %d", self._registration.id, czxid)
-        return self._epoch
+        if self._former is not None:
+            await self._former.keep(self._session.key)
 
     async def _settle_with_owner(self, path: str, deadline_s: float) -> int | None:
         """The epoch if the znode is ours already, None if it is worth trying again."""
@@ -130,6 +137,9 @@ class BrokerRegistrar:
         owner = self._decode(data)
         if owner is not None and owner.endpoints == self._registration.endpoints:
             # This process has bound those addresses, so the process that registered them is dead, and its session will expire.
+            if self._former is not None and await self._former.end(stat.ephemeral_owner):
+                _log.info("closed the ZooKeeper session of the previous process of broker %d", self._registration.id)
+                return None
             remaining_s = deadline_s - self._clock.monotonic_s()
             if remaining_s > 0:
                 _log.info(

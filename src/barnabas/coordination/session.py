@@ -39,7 +39,7 @@ from barnabas.coordination.operations import (
     Write,
     ZkCode,
 )
-from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.session_config import SessionConfig, SessionKey
 from barnabas.core.errors import BarnabasError
 from barnabas.metrics.registry import Counter, Histogram
 
@@ -213,6 +213,12 @@ class ZooKeeperSession:
     def session_id(self) -> int:
         """The id of the current session, as znodes name their owner; 0 before the first."""
         return self._session_id
+
+    @property
+    def key(self) -> SessionKey:
+        """What it takes to close the current session from elsewhere. A secret."""
+        assert self._connection is not None
+        return self._connection.key
 
     async def start(self) -> None:
         """Connects, and makes the chroot. Raises `ConnectionLost` if that takes longer than it may."""

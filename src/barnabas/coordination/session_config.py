@@ -2,13 +2,23 @@
 
 import ssl
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import ConfigError
 
 #: kazoo wakes its thread with one byte a request through a socket pair, whose buffer has room for about 270: past that the
 #: loop would block.
 IN_FLIGHT_MAX: Final = 128
+
+
+class SessionKey(NamedTuple):
+    """Who has it may go on with a session, or close it."""
+
+    session_id: int
+    password: bytes
+
+    def __repr__(self) -> str:
+        return f"SessionKey(0x{self.session_id:x})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class SessionConfig:
     in_flight_max: int = IN_FLIGHT_MAX
     #: From the `zookeeper.ssl.*` settings; None where `zookeeper.ssl.client.enable` is false.
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    #: An earlier session to go on with, instead of a new one.
+    resumes: SessionKey | None = None
 
     @staticmethod
     def split(connect: str) -> tuple[str, str]:

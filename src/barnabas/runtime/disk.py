@@ -246,10 +246,10 @@ class Disk:
         finally:
             self.close(fd)
 
-    def replace_file(self, path: str, data: ReadableBuffer, *, sync: bool = True) -> None:
+    def replace_file(self, path: str, data: ReadableBuffer, *, sync: bool = True, mode: int = 0o644) -> None:
         """`path` holds either what it held or all of `data`, whenever the power goes."""
         temporary = path + TMP_SUFFIX
-        fd = self.open(temporary, create=True, truncate=True)
+        fd = self.open(temporary, create=True, truncate=True, mode=mode)
         try:
             write_fully(self, fd, data, 0)
             if sync:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import stat
 from pathlib import Path
 
 import pytest
-from zookeeper_fixture import States, run, session, zookeeper
+from zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
 from barnabas.coordination import paths
+from barnabas.coordination.former_session import FILE_NAME, FormerSession
 from barnabas.coordination.registration import (
     BrokerRegistrar,
     DuplicateBrokerId,
@@ -18,6 +20,7 @@ from barnabas.coordination.registration import (
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.clock import ManualClock, SystemClock
+from barnabas.runtime.disk import REAL_DISK
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())
 
@@ -81,6 +84,62 @@ def test_broker_that_was_killed_waits_for_its_former_session_to_expire() -> None
             assert not starting.done()
             await former.stop()
             assert await starting > old_epoch
+
+    run(story())
+
+
+def former(ensemble: Ensemble, folder: Path) -> FormerSession:
+    return FormerSession(
+        ensemble.config(), None, disk=REAL_DISK, directories=lambda: [str(folder)], on_thread=asyncio.to_thread
+    )
+
+
+def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as old, session(ensemble) as new:
+            await create_top_level_paths(old)
+            states = States(old)
+            kept = former(ensemble, tmp_path)
+            first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+            epoch = await first.register()
+            # No time to wait: only closing the session helps.
+            second = BrokerRegistrar(
+                new, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+            )
+            assert await second.register() > epoch
+            _, owned = await new.get(paths.broker_id(7))
+            assert owned.ephemeral_owner == new.session_id
+            await states.until(SessionState.EXPIRED)
+
+    run(story())
+
+
+def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            kept = former(ensemble, tmp_path)
+            await kept.keep(zk.key)
+            file = tmp_path / FILE_NAME
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            secret = json.loads(file.read_bytes())["password"]
+            assert bytes.fromhex(secret) == zk.key.password
+            assert secret not in repr(zk.key)
+            file.write_bytes(file.read_bytes()[:-1])
+            assert not await kept.end(zk.session_id)
+            assert "is damaged" in caplog.text
+            assert secret not in caplog.text
+
+    run(story())
+
+
+def test_session_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk, session(ensemble) as other:
+            await former(ensemble, tmp_path).keep(zk.key)
+            assert not await former(ensemble, tmp_path).end(other.session_id)
+            assert await other.exists("/")
 
     run(story())
 
