@@ -186,12 +186,18 @@ class Controller:
         return self._machine
 
     async def start(self) -> None:
-        """Watches /controller and races for it. The broker must be registered. Returns at once."""
+        """Watches /controller and races for it. The broker must be registered. Returns at once.
+
+        Where the session that registered it is gone already, it is registered again: nobody has heard of its end until now.
+        """
         self.failed = asyncio.get_running_loop().create_future()
         # Nobody has to wait for it.
         self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._leave_session = self._session.on_state(self._session_changed)
-        self.feed(Startup())
+        if self._registrar.is_of_this_session:
+            self.feed(Startup())
+        else:
+            self._session_changed(SessionState.RENEWED)
 
     async def stop(self) -> None:
         """Drops everything. Who is controller next is the matter of the session's end."""

@@ -80,6 +80,11 @@ class BrokerRegistrar:
         return self._epoch
 
     @property
+    def is_of_this_session(self) -> bool:
+        """Whether the last registration was made by the session that there is now."""
+        return self._own_session_id == self._session.session_id
+
+    @property
     def registration(self) -> BrokerRegistration:
         return self._registration
 

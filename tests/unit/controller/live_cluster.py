@@ -5,7 +5,7 @@ Behind the controllers the brokers are only their metadata caches and a list of 
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -141,7 +141,13 @@ class LiveCluster:
         self._changed = asyncio.Event()
         self._ids = 0
 
-    async def start(self, *ids: int, rack: Callable[[int], str | None] = lambda _: None) -> None:
+    async def start(
+        self,
+        *ids: int,
+        rack: Callable[[int], str | None] = lambda _: None,
+        before_controller: Callable[[LiveBroker], Awaitable[None]] | None = None,
+    ) -> None:
+        """`before_controller`: what happens between the registration of a broker and the start of its controller."""
         for broker_id in ids:
             session = ZooKeeperSession(
                 SessionConfig(self.zookeeper.connect_string, chroot="/cluster-1", session_timeout_ms=6_000)
@@ -168,6 +174,8 @@ class LiveCluster:
             )
             self.brokers[broker_id] = broker
             await registrar.register()
+            if before_controller is not None:
+                await before_controller(broker)
             await broker.controller.start()
             await self.until_known(broker)
 

@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from live_cluster import LiveCluster, live_cluster, run
+from live_cluster import LiveBroker, LiveCluster, live_cluster, run
 
 from barnabas.controller.effects import Failure
 from barnabas.controller.events import ElectionType, ProposedIsr
 from barnabas.controller.topics import MorePartitions, NewTopic
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
+from barnabas.coordination.session import SessionState
 from barnabas.coordination.znodes import (
     LeaderAndIsr,
     ReplicaAssignment,
@@ -278,6 +279,28 @@ def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> None:
             controller = await cluster.the_controller()
             assert controller.controller.epoch > term
             assert await make(cluster, NewTopic("more", 1, 1)) == {"more": None}
+
+    run(story())
+
+
+def test_a_session_that_expires_before_the_controller_starts_is_registered_again() -> None:
+    """A broker whose session ended right after its registration stayed outside the cluster for ever."""
+
+    async def story() -> None:
+        async with live_cluster() as cluster:
+
+            async def lose_session(broker: LiveBroker) -> None:
+                renewed = asyncio.Event()
+                leave = broker.session.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
+                cluster.clock.advance_ms(60_000)
+                cluster.zookeeper.service.expire_sessions()
+                async with asyncio.timeout(60):
+                    await renewed.wait()
+                leave()
+
+            async with asyncio.timeout(60):
+                await cluster.start(1, before_controller=lose_session)
+                assert (await cluster.the_controller()).id == 1
 
     run(story())
 
