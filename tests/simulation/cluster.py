@@ -226,7 +226,7 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             if process.is_paused:
                 process.resume()
-            process.storage.on_cost = None
+            process.spare()
             if process.storage.faults:
                 process.storage.heal()
                 if process.is_up:

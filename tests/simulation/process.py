@@ -1,6 +1,7 @@
 """Processes: a broker, ZooKeeper, a client. Each has a host, a loop for one life, a clock that may be wrong, a disk."""
 
 import asyncio
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -14,11 +15,15 @@ from barnabas.coordination.features import ANNOUNCED
 from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.server.platform import Platform
 from tests.simulation.compaction import InProcessWorker
-from tests.simulation.disk import Life, SimDisk
+from tests.simulation.disk import LOOK, NAME, READ, SYNC, WRITE, Life, SimDisk
 from tests.simulation.loop import ProcessDied, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.world import EPOCH_MS, World
 from tests.simulation.zookeeper import SimKazooClient, SimLogThread
+
+#: What an operation of the disk takes, in virtual seconds, and a byte of it: an SSD with some load on it.
+DISK_S = {LOOK: 5e-6, READ: 10e-6, WRITE: 10e-6, NAME: 50e-6, SYNC: 2e-3}
+BYTE_S = 1e-9
 
 
 class SimClock:
@@ -58,6 +63,8 @@ class Process:
         self.clock = SimClock(world)
         self.storage = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000)
         self._life: Life | None = None
+        self._operations_left = 0
+        self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
         self.lives = 0
         #: Told when the process ends by itself, with what ended it.
@@ -119,24 +126,33 @@ class Process:
         self._life = None
         self.storage.power_cut(self.world.random)
 
-    def die_at_disk_operation(self, number: int) -> None:
-        """Killed in the middle of whatever asks the disk for its `number`th operation from now."""
-        left = number
-        life = self.lives
+    def die_at_disk_operation(self, number: int, how: Callable[[], None] | None = None) -> None:
+        """Ends in the middle of whatever asks the disk for its `number`th operation from now: killed, or by `how`."""
+        self._operations_left = number
+        self._how = how or self.kill
 
-        def count(kind: str, size_bytes: int) -> None:
-            nonlocal left
-            if self.lives != life or not self.is_up:
-                return
-            left -= 1
-            if left <= 0:
-                self.storage.on_cost = None
-                self.kill()
-                raise ProcessDied
+    def spare(self) -> None:
+        """It does not die at a disk operation after all."""
+        self._operations_left = 0
 
-        self.storage.on_cost = count
+    def _disk_asked(self, kind: str, size_bytes: int) -> None:
+        loop = self.loop
+        if loop is None:
+            return
+        loop.cost_s += DISK_S[kind] + size_bytes * BYTE_S
+        if kind is SYNC and loop.is_serving and asyncio._get_running_loop() is loop:
+            where = "".join(traceback.format_stack(limit=8)[:-2])
+            self.world.violate("no callback holds the loop", f"{self.name} waits for its disk to sync:\n{where}")
+        if self._operations_left:
+            self._operations_left -= 1
+            if not self._operations_left:
+                self._how()
+                if self.loop is not loop:
+                    raise ProcessDied
 
     def _take_disk(self) -> Life:
+        self._operations_left = 0
+        self.storage.on_cost = self._disk_asked
         self._life = self.storage.life()
         return self._life
 
@@ -154,6 +170,11 @@ class Process:
         assert self.loop is not None
         self.world.note(self.name, "goes on")
         self.loop.resume()
+
+
+def loop_of(process: Process) -> SimLoop:
+    assert process.loop is not None
+    return process.loop
 
 
 class ZooKeeperProcess(Process):
@@ -187,7 +208,7 @@ class ZooKeeperProcess(Process):
             make_log_thread=SimLogThread,
         )
         await self.server.start()
-        self.is_ready = True
+        self.is_ready = loop_of(self).is_serving = True
         assert self.server.failed is not None
         await self.server.failed
 
@@ -230,7 +251,7 @@ class BrokerProcess(Process):
         await self.broker.run(self._ready)
 
     def _ready(self, broker: Broker) -> None:
-        self.is_ready = True
+        self.is_ready = loop_of(self).is_serving = True
         self.world.note(self.name, "is ready")
 
     def _ended(self, loop: SimLoop, task: "asyncio.Task[None]") -> None:

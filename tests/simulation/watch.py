@@ -44,13 +44,16 @@ class Watch:
 
         #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
         self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
+        #: (broker, partition): its directory is offline, and it may hold more than when it was last looked at.
+        self._closed: set[tuple[int, TopicPartition]] = set()
         #: The highest offset that a client was told of.
         self._told: dict[TopicPartition, int] = {}
 
     def start(self) -> None:
         for process in self._cluster.brokers.values():
             process.on_start = self._note_ends
-        self._world.after(EVERY_S, self._look)
+        # After `Damage` has looked: what it excuses is not looked at here.
+        self._world.after(EVERY_S + 0.002, self._look)
 
     def _note_ends(self, process: BrokerProcess) -> None:
         """What a process held in memory when it died is still there, until it begins its next life."""
@@ -63,12 +66,15 @@ class Watch:
         behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
         # A replica that was moved away may come back, and is empty then.
         self._last, self._before = self._before, {}
+        self._closed.clear()
         for process in self._cluster.brokers.values():
             if not process.is_up:
                 self._note_ends(process)
                 continue
             for partition in getattr(process.broker, "replicas", ()):
-                if partition.log is not None and partition.tp.topic not in IGNORED:
+                if partition.log is None:
+                    self._closed.add((process.id, partition.tp))
+                elif partition.tp.topic not in IGNORED:
                     self._look_at(process, partition, behind)
         self._behind = behind
         self._look_at_isr()
@@ -141,6 +147,7 @@ class Watch:
                 end = self._ends.get((broker, tp))
                 if (
                     end is not None
+                    and (broker, tp) not in self._closed
                     and end < committed
                     and not self._is_damaged(broker, tp)
                     and not self._is_lost(broker, tp)
@@ -195,7 +202,7 @@ class Watch:
 
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says."""
-        if tp in self._cluster.oracle.excused or offset <= self._told.get(tp, -1):
+        if tp in self._cluster.oracle.excused or tp.topic in IGNORED or offset <= self._told.get(tp, -1):
             return
         self._told[tp] = offset
         for process in self._cluster.brokers.values():
@@ -206,7 +213,7 @@ class Watch:
         holders = [
             broker
             for broker in self._cluster.brokers
-            if self._ends.get((broker, tp), -1) > offset or self._is_damaged(broker, tp)
+            if self._ends.get((broker, tp), -1) > offset or (broker, tp) in self._closed or self._is_damaged(broker, tp)
         ]
         if len(holders) < self._least.get(tp, 1):
             self._broken(
