@@ -24,6 +24,9 @@ class _Entry(NamedTuple):
 
 COMMANDS: dict[str, _Entry] = {
     "up": _Entry("barnabas.cli.up", "Start a local cluster: ZooKeeper and N brokers."),
+    "status": _Entry("barnabas.cli.status", "Show the local clusters that run, and their brokers."),
+    "restart": _Entry("barnabas.cli.restart", "Restart brokers of a local cluster."),
+    "down": _Entry("barnabas.cli.down", "Stop a local cluster."),
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded ZooKeeper."),
     "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from barnabas.cli import running
 from barnabas.cli._command import UsageError
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 
@@ -36,10 +37,14 @@ def command(
         bool,
         typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Come back when it is ready; it runs on until `barnabas down`.")
+    ] = False,
 ) -> None:
     """Start a local cluster: ZooKeeper and N brokers.
 
-    Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly.
+    Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly, and so does `barnabas down` from anywhere.
+    `barnabas status` shows it, `barnabas restart N` restarts a broker.
     """
     from barnabas.core.config.properties import parse_overrides
 
@@ -49,29 +54,39 @@ def command(
         raise UsageError(f"--port {port}: there is no room for {brokers} ports above it")
     if host in ("0.0.0.0", "::", "") and advertised_host is None:
         raise UsageError(f"--host {host} listens everywhere: name with --advertised-host where clients connect to")
+    folder = _usable(data.absolute()) if data else None
+    if folder is not None and (others := running.on_folder(running.running_clusters(), folder)):
+        raise ClusterFailed(
+            f"a cluster runs on {folder} (process {others[0].pid}); `barnabas down --data {folder}` stops it"
+        )
     cluster = LocalCluster(
         brokers=brokers,
         host=host,
         port=port,
         advertised_host=advertised_host,
-        data=_usable(data.absolute()) if data else None,
+        data=folder,
         zookeeper=zookeeper,
         config=parse_overrides(config or (), option="--config"),
         secure=secure,
     )
+    if detach and (code := running.detach(folder)) is not None:
+        if code == 0:
+            typer.echo("`barnabas status` shows it, `barnabas down` stops it", err=True)
+        raise typer.Exit(code)
     _stop_on_signals()
     try:
         with cluster:
             if secure:
                 _print_client_settings(cluster)
             _print_places(cluster)
-            sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
-            sys.stdout.flush()
-            if not secure:
-                address = cluster.address(1)
-                sys.stderr.write(f"try: barnabas topics --bootstrap-server {address} --create --topic orders\n")
-                sys.stderr.write(f"     barnabas doctor --bootstrap-server {address}\n")
-            _watch(cluster)
+            with running.Reception(cluster) as reception:
+                sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
+                sys.stdout.flush()
+                if not secure:
+                    address = cluster.address(1)
+                    sys.stderr.write(f"try: barnabas topics --bootstrap-server {address} --create --topic orders\n")
+                    sys.stderr.write(f"     barnabas doctor --bootstrap-server {address}\n")
+                _watch(cluster, reception)
     except _Stop:
         return
 
@@ -133,14 +148,16 @@ def _stop_on_signals() -> None:
         signal.signal(number, handle)
 
 
-def _watch(cluster: LocalCluster) -> None:
-    """Waits until no broker is left, and reports each one that ends."""
+def _watch(cluster: LocalCluster, reception: running.Reception) -> None:
+    """Waits until no broker is left, reports each one that ends, and carries out what other commands ask."""
     gone: set[int] = set()
     while len(gone) < cluster.brokers:
-        time.sleep(_WATCH_S)
+        reception.serve(_WATCH_S)
         for broker_id in cluster.broker_ids:
             code = cluster.member(broker_id).exit_code
-            if code is not None and broker_id not in gone:
+            if code is None:
+                gone.discard(broker_id)  # it was started again
+            elif broker_id not in gone:
                 gone.add(broker_id)
                 last = "".join(cluster.log(broker_id).strip().splitlines()[-1:])
                 sys.stderr.write(f"{time.strftime('%H:%M:%S')} broker {broker_id} ended with status {code}: {last}\n")

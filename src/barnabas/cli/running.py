@@ -1,0 +1,273 @@
+"""Clusters that `barnabas up` runs on this machine: where each notes itself, and how the other commands talk to it.
+
+Each has a file and a Unix socket, both called by its process id, in a folder for this user alone: `$XDG_RUNTIME_DIR/barnabas`,
+or one in the temporary folder. One JSON object a line on the socket, and one back.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
+
+#: Of a restart: a clean stop, and a start.
+_ANSWER_TIMEOUT_S: Final = 180.0
+_DOWN_TIMEOUT_S: Final = 90.0
+_CONNECT_TIMEOUT_S: Final = 10.0
+_REQUEST_BYTES_MAX: Final = 65536
+
+
+def runtime_folder() -> Path:
+    """:raises ClusterFailed: where it is not this user's alone, for whoever may write there may send commands."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if given and Path(given).is_dir():
+        folder = Path(given) / "barnabas"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"barnabas-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ClusterFailed(f"{folder} must be a folder of yours that nobody else can open: remove it, or chmod 700 it")
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What one `barnabas up` says of itself."""
+
+    pid: int
+    folder: str
+    bootstrap: str
+    zookeeper: str
+    brokers: int
+    secure: bool
+    started_s: float
+
+    @property
+    def socket_path(self) -> Path:
+        return runtime_folder() / f"{self.pid}.sock"
+
+    def ask(self, **command: object) -> Any:
+        """:raises ClusterFailed: with what it refuses, or that it does not answer."""
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(_CONNECT_TIMEOUT_S)
+                sock.connect(str(self.socket_path))
+                sock.settimeout(_ANSWER_TIMEOUT_S)
+                sock.sendall(json.dumps(command).encode() + b"\n")
+                line = sock.makefile("rb").readline()
+        except OSError as error:
+            raise ClusterFailed(
+                f"the cluster on {self.folder} (process {self.pid}) does not answer: {error}"
+            ) from error
+        if not line:
+            raise ClusterFailed(f"the cluster on {self.folder} (process {self.pid}) ended before it answered")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ClusterFailed(answer["error"])
+        return answer["answer"]
+
+    def stop(self) -> None:
+        """As Ctrl-C does. Waits until it has ended."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            os.kill(self.pid, signal.SIGTERM)
+            if not select.select([pidfd], [], [], _DOWN_TIMEOUT_S)[0]:
+                raise ClusterFailed(
+                    f"the cluster on {self.folder} has not stopped within {_DOWN_TIMEOUT_S:g} s; "
+                    f"`kill -9 {self.pid}` ends it without waiting for its brokers"
+                )
+        finally:
+            os.close(pidfd)
+
+
+def running_clusters() -> list[Running]:
+    """Those that live, the oldest first. What a killed one left behind is removed."""
+    found: list[Running] = []
+    for file in sorted(runtime_folder().glob("*.json")):
+        with contextlib.suppress(FileNotFoundError):
+            each = Running(**json.loads(file.read_text()))
+            if _answers(each):
+                found.append(each)
+            else:
+                _forget(file)
+    _remove_if_empty()
+    return sorted(found, key=lambda each: each.started_s)
+
+
+def _answers(cluster: Running) -> bool:
+    """A process id may be somebody else's by now; the socket is not."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(str(cluster.socket_path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+    return True
+
+
+def _forget(file: Path) -> None:
+    for suffix in (".json", ".sock", ".log"):
+        file.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _remove_if_empty() -> None:
+    with contextlib.suppress(OSError):
+        runtime_folder().rmdir()
+
+
+def on_folder(clusters: list[Running], data: Path | None) -> list[Running]:
+    """Those that `--data` means: all, if it was not given."""
+    return clusters if data is None else [each for each in clusters if Path(each.folder) == data.absolute()]
+
+
+def the_cluster(data: Path | None) -> Running:
+    """The one that runs, or the one on this folder. :raises ClusterFailed: if there is none, or the choice is not clear."""
+    clusters = running_clusters()
+    chosen = on_folder(clusters, data)
+    if len(chosen) == 1:
+        return chosen[0]
+    if not clusters:
+        raise ClusterFailed("no cluster of `barnabas up` runs here; `barnabas up --detach` starts one")
+    folders = "".join(f"\n  --data {each.folder}" for each in clusters)
+    if not chosen:
+        raise ClusterFailed(f"no cluster runs on {data}; there is:{folders}")
+    raise ClusterFailed(f"{len(clusters)} clusters run here: choose one of{folders}")
+
+
+# -- in `barnabas up` -----------------------------------------------------------------------------------------------------
+
+
+class Reception:
+    """Takes commands for a cluster. Owner: the thread that owns the cluster, which calls `serve` instead of sleeping."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._file = runtime_folder() / f"{os.getpid()}.json"
+        self._listener = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> Self:
+        path = self._file.with_suffix(".sock")
+        path.unlink(missing_ok=True)
+        self._listener.bind(str(path))
+        self._listener.listen(8)
+        self._file.write_text(json.dumps(asdict(self._describe())))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.close()
+        _forget(self._file)
+        _remove_if_empty()
+
+    def _describe(self) -> Running:
+        cluster = self._cluster
+        return Running(
+            pid=os.getpid(),
+            folder=str(cluster.folder),
+            bootstrap=cluster.bootstrap,
+            zookeeper=cluster.zookeeper_connect,
+            brokers=cluster.brokers,
+            secure=cluster.secure,
+            started_s=time.time(),
+        )
+
+    def serve(self, seconds: float) -> None:
+        """Carry out a command, if one comes within this time."""
+        if not select.select([self._listener], [], [], seconds)[0]:
+            return
+        connection, _ = self._listener.accept()
+        with connection, contextlib.suppress(OSError):  # who asked has gone
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            line = connection.makefile("rb").readline(_REQUEST_BYTES_MAX)
+            if line:
+                connection.sendall(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
+
+    def _answer(self, command: dict[str, Any]) -> dict[str, object]:
+        try:
+            match command["do"]:
+                case "status":
+                    return {"answer": [_broker(self._cluster, each) for each in self._cluster.broker_ids]}
+                case "restart":
+                    return {"answer": _restart(self._cluster, command["broker"])}
+                case unknown:
+                    return {"error": f"this cluster does not know {unknown!r}: it is of another version"}
+        except (ClusterFailed, ValueError) as error:
+            return {"error": str(error)}
+
+
+def _broker(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
+    member = cluster.member(broker_id)
+    return {
+        "id": broker_id,
+        "address": cluster.address(broker_id),
+        "pid": member.pid if member.running else None,
+        "exit": member.exit_code,
+        "log": str(member.log),
+    }
+
+
+def _restart(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
+    """Also one that has ended by itself."""
+    if cluster.member(broker_id).running:
+        cluster.terminate(broker_id)
+    cluster.start_broker(broker_id)
+    return _broker(cluster, broker_id)
+
+
+# -- in the background ----------------------------------------------------------------------------------------------------
+
+
+def detach(data: Path | None) -> int | None:
+    """Fork. In the child: None, and it goes on in the background, its words in a log. In the parent: the exit code, once the
+    child has said that it is ready or has ended; what it said was printed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _go_to_background(writer, _log_of(os.getpid(), data))
+        return None
+    os.close(writer)
+    return _wait_for(child, reader, _log_of(child, data))
+
+
+def _log_of(pid: int, data: Path | None) -> Path:
+    """What `up` would say on a terminal; it goes with the cluster where its data does."""
+    return data / "up.log" if data is not None else runtime_folder() / f"{pid}.log"
+
+
+def _go_to_background(output: int, log: Path) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for source, target in ((null, 0), (output, 1), (errors, 2)):
+        os.dup2(source, target)
+        os.close(source)
+
+
+def _wait_for(child: int, reader: int, log: Path) -> int:
+    with open(reader, encoding="utf-8") as output:
+        for line in output:
+            sys.stdout.write(line)
+            if line.startswith("ready "):
+                return 0
+    _, status = os.waitpid(child, 0)
+    if log.exists():
+        sys.stderr.write(log.read_text())
+    if log.parent == runtime_folder():
+        _forget(log)
+    _remove_if_empty()
+    return os.waitstatus_to_exitcode(status) or 1

@@ -1,0 +1,59 @@
+"""`barnabas status`: the clusters of `barnabas up` that run on this machine."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from barnabas.cli.local_cluster import ClusterFailed
+from barnabas.cli.running import Running, on_folder, running_clusters, the_cluster
+
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The cluster on this folder, where several run.")]
+
+
+def command(
+    data: Data = None, json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+) -> None:
+    """Show the local clusters that run, and their brokers.
+
+    The exit status is 1 if there is none, or if a broker of one is down.
+    """
+    clusters = on_folder(running_clusters(), data)
+    if not clusters:
+        the_cluster(data)  # it says what there is instead
+    told = [(cluster, cluster.ask(do="status")) for cluster in clusters]
+    if json:
+        import json as encoder
+
+        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in told]))
+    else:
+        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in told))
+    down = [broker["id"] for _, brokers in told for broker in brokers if broker["pid"] is None]
+    if down:
+        raise ClusterFailed(
+            f"down: {', '.join(f'broker {each}' for each in down)}; `barnabas restart {down[0]}` starts it"
+        )
+
+
+def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"cluster on {cluster.folder}, process {cluster.pid}, up for {_duration(time.time() - cluster.started_s)}",
+        f"  bootstrap  {cluster.bootstrap}",
+        f"  ZooKeeper  {cluster.zookeeper}",
+    ]
+    if cluster.secure:
+        lines.append(f"  clients    --command-config {Path(cluster.folder, 'security', 'client.properties')}")
+    for broker in brokers:
+        state = f"process {broker['pid']}" if broker["pid"] else f"DOWN, ended with {broker['exit']}"
+        lines.append(f"  broker {broker['id']}   {broker['address']}  {state}  {broker['log']}")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

@@ -1,0 +1,121 @@
+"""`barnabas up --detach`, and what commands do with a cluster that runs: `status`, `restart`, `down`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import until  # type: ignore[attr-defined]
+from typer.testing import CliRunner
+
+from barnabas.cli.main import app
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+def up(*arguments: str) -> Done:
+    command = [sys.executable, "-m", "barnabas", "up", "--detach", "--port", "0", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Commands of a user whose runtime folder is this test's own. They run in this process, which saves seconds."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    runner = CliRunner()
+
+    def command(*arguments: str) -> Done:
+        result = runner.invoke(app, list(arguments), catch_exceptions=False)
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    yield command
+    command("down", "--all")
+    assert list(runtime.iterdir()) == []
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Where nobody collects orphans, a zombie is left of it."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def status(run: Run) -> list[dict]:
+    return json.loads(run("status", "--json").stdout)
+
+
+def test_detached_cluster_is_shown_restarted_and_stopped(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    started = up("--brokers", "2", "--data", str(data))
+    assert started.returncode == 0, started.stderr
+    bootstrap = started.stdout.strip().removeprefix("ready bootstrap=")
+    [before] = status(run)
+    process = psutil.Process(before["pid"])
+    assert (before["bootstrap"], before["folder"], len(before["brokers"])) == (bootstrap, str(data), 2)
+
+    restarted = run("restart", "2")
+    assert restarted.returncode == 0, restarted.stderr
+    [after] = status(run)
+    first, second = ((broker["id"], broker["pid"]) for broker in after["brokers"])
+    assert first == (1, before["brokers"][0]["pid"])
+    assert second != (2, before["brokers"][1]["pid"])
+
+    os.kill(after["brokers"][0]["pid"], signal.SIGKILL)
+    until(lambda: run("status").returncode == 1)
+    told = run("status")
+    assert "broker 1" in told.stdout and "DOWN, ended with -9" in told.stdout
+    assert told.stderr == "error: down: broker 1; `barnabas restart 1` starts it\n"
+    assert run("restart", "1").returncode == 0
+    assert run("status").returncode == 0
+
+    again = run("up", "--brokers", "1", "--port", "0", "--data", str(data))
+    assert (again.returncode, "a cluster runs on" in again.stderr) == (1, True)
+    down = run("down")
+    assert (down.returncode, down.stdout) == (0, f"stopped the cluster on {data}\n")
+    assert has_ended(process)
+    assert (data / "broker-1" / "meta.properties").exists()
+
+
+def test_mistakes_say_what_to_do(run: Run, tmp_path: Path) -> None:
+    for command in (["status"], ["restart", "1"], ["down"]):
+        refused = run(*command)
+        assert refused.returncode == 1
+        assert refused.stderr == ("error: no cluster of `barnabas up` runs here; `barnabas up --detach` starts one\n")
+    one, other = tmp_path / "one", tmp_path / "other"
+    with ThreadPoolExecutor(2) as threads:
+        started = threads.map(lambda folder: up("--brokers", "1", "--data", str(folder)), (one, other))
+        assert [each.returncode for each in started] == [0, 0]
+    refused = run("down")
+    assert refused.stderr.startswith("error: 2 clusters run here: choose one of\n")
+    assert set(refused.stderr.splitlines()[1:]) == {f"  --data {one}", f"  --data {other}"}
+    refused = run("restart", "7", "--data", str(one))
+    assert refused.stderr == "error: there is no broker 7: this cluster has broker 1 alone\n"
+    refused = run("down", "--data", str(tmp_path / "none"))
+    assert refused.stderr.startswith(f"error: no cluster runs on {tmp_path / 'none'}; there is:\n")
+    killed = psutil.Process(status(run)[0]["pid"])
+    killed.kill()
+    until(lambda: has_ended(killed))
+    assert len(status(run)) == 1  # what it left behind is no cluster
+    assert run("down").returncode == 0
+
+
+def test_cluster_that_cannot_start_in_the_background_says_why(run: Run, tmp_path: Path) -> None:
+    refused = up("--brokers", "1", "--config", "log.dirs=/proc/x")
+    assert refused.returncode == 1
+    assert "error: broker-1 ended with 1" in refused.stderr
