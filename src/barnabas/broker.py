@@ -33,7 +33,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
-from barnabas.core.config.usage import Notices, volatile_log_dirs
+from barnabas.core.config.usage import broker_notices, volatile_log_dirs
 from barnabas.core.errors import BrokenInvariant
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
@@ -137,7 +137,7 @@ class Broker:
         """Until `stop` is called. Raises what ended it, if it was not that."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.callback_failed)
-        for line in [*Notices().of_broker(self.dynamic.static), *volatile_log_dirs(self.config.log_dirs)]:
+        for line in [*broker_notices(self.dynamic.static), *volatile_log_dirs(self.config.log_dirs)]:
             log.warning("%s", line)
         pool = ThreadPool(self.config.background_threads, name="file-work")
         try:

@@ -20,7 +20,7 @@ from barnabas.protocol.messages.stop_replica import StopReplicaPartitionError, S
 from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from barnabas.protocol.versions import api_named
 from barnabas.replication.control_requests import ControlRequests, PartitionOrder, StopOrder
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -91,8 +91,8 @@ def _orders(request: LeaderAndIsrRequest) -> Iterator[PartitionOrder]:
         yield PartitionOrder(TopicPartition(state.topic_name, state.partition_index), ZERO_TOPIC_ID, _state(state))
 
 
-def _state(state: LeaderAndIsrPartitionState) -> PartitionState:
-    return PartitionState(
+def _state(state: LeaderAndIsrPartitionState) -> PartitionLeadership:
+    return PartitionLeadership(
         leader=BrokerId(state.leader),
         leader_epoch=LeaderEpoch(state.leader_epoch),
         isr=_brokers(state.isr),

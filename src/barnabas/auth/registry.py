@@ -109,12 +109,6 @@ def login_settings() -> tuple[str, ...]:
     return tuple(_login_settings)
 
 
-def mechanism_names() -> tuple[str, ...]:
-    """Of those that a listener can offer."""
-    _load()
-    return tuple(_servers)
-
-
 def server_of(name: str, sasl: ListenerSasl) -> Callable[[], ServerExchange]:
     """:raises ConfigError: for an unknown mechanism, or one whose settings are missing."""
     _load()

@@ -22,7 +22,6 @@ from barnabas.cli._command import UsageError
 from barnabas.client import names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig, client_config, load_properties
-from barnabas.core.ids import TopicPartition
 
 __all__ = [
     "Bootstrap",
@@ -207,11 +206,3 @@ def parse_number(text: str, *, what: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(f"{what}: {text!r} is not a number") from None
-
-
-def parse_topic_partition(text: str) -> TopicPartition:
-    """`topic-3`, as the name of a partition's folder."""
-    topic, dash, index = text.rpartition("-")
-    if not dash or not topic or not index.isdigit():
-        raise UsageError(f"{text!r} is not a partition; write topic-number")
-    return TopicPartition(topic, int(index))

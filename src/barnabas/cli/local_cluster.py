@@ -93,9 +93,9 @@ class LocalCluster:
         """Names of settings that nobody knows are most likely mistakes."""
         given = dict.fromkeys([*self.config, *(name for own in self.broker_config.values() for name in own)])
         if given:
-            from barnabas.core.config.usage import Notices  # the whole catalogue: only where settings are given
+            from barnabas.core.config.usage import broker_notices  # the whole catalogue: only where settings are given
 
-            for notice in Notices().of_broker(given):
+            for notice in broker_notices(given):
                 sys.stderr.write(f"warning: {notice}\n")
 
     def __enter__(self) -> Self:

@@ -63,10 +63,6 @@ class BrokerChannel:
         self._lifeline = Lifeline(broker_id, endpoint, connect=connect, on_refused=on_refused, on_lost=self._wake.set)
 
     @property
-    def queue_size(self) -> int:
-        return len(self._queue)
-
-    @property
     def is_quiet(self) -> bool:
         """Everything is answered."""
         return not self._queue and not self._is_waiting

@@ -5,7 +5,7 @@ The two tables are all there is: a state that is not in the row of a target cann
 
 from enum import Enum
 
-from barnabas.core.errors import BrokenInvariant
+from barnabas.core.errors import IllegalTransition
 
 
 class PartitionState(Enum):
@@ -57,20 +57,11 @@ REPLICA_TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
 }
 
 
-class IllegalTransition(BrokenInvariant):
-    """A move that no table has. The controller resigns, and the next one starts from what ZooKeeper says."""
-
-    def __init__(self, what: object, state: Enum, target: Enum) -> None:
-        super().__init__(f"{what} cannot move from {state.value} to {target.value}")
-        self.state = state
-        self.target = target
-
-
 def check_partition(what: object, state: PartitionState, target: PartitionState) -> None:
     if state not in PARTITION_TRANSITIONS[target]:
-        raise IllegalTransition(what, state, target)
+        raise IllegalTransition(f"{what} cannot move from {state.value} to {target.value}")
 
 
 def check_replica(what: object, state: ReplicaState, target: ReplicaState) -> None:
     if state not in REPLICA_TRANSITIONS[target]:
-        raise IllegalTransition(what, state, target)
+        raise IllegalTransition(f"{what} cannot move from {state.value} to {target.value}")

@@ -69,7 +69,6 @@ class MetadataCache:
         self._names: dict[TopicId, str] = {}
         self._controller_id: BrokerId | None = None
         self._version = 0
-        self._brokers_version = 0
         self._listeners: list[Listener] = []
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -77,11 +76,6 @@ class MetadataCache:
     @property
     def controller_id(self) -> BrokerId | None:
         return self._controller_id
-
-    @property
-    def brokers_version(self) -> int:
-        """Changes with the set of live brokers, their endpoints and racks."""
-        return self._brokers_version
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerImage]:
@@ -185,7 +179,6 @@ class MetadataCache:
         if brokers == self._brokers:
             return False
         self._brokers = brokers
-        self._brokers_version += 1
         for topic in self._topics.values():
             topic.encoded.clear()
         return True

@@ -333,19 +333,6 @@ class ZooKeeperSession:
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self._one(Delete(path, version))
 
-    async def delete_recursive(self, path: str) -> None:
-        """Deletes a znode and all below it, if it exists."""
-        level = [path]
-        levels = []
-        while level:
-            levels.append(level)
-            answers = (await self.batch([GetChildren(each) for each in level])).results
-            level = [f"{each}/{name}" for each, answer in zip(level, answers, strict=True) for name in answer.children]
-        deletions = [Delete(each) for level in reversed(levels) for each in level]
-        for deletion, result in zip(deletions, (await self.batch(deletions)).results, strict=True):
-            if result.code is not ZkCode.NO_NODE:
-                _checked(deletion, result)
-
     async def transaction(self, operations: Sequence[Create | SetData | Delete | Check]) -> tuple[Result, ...]:
         """All or nothing; raises what the first operation that failed raises alone."""
         return (await self._one(Multi(tuple(operations)))).results

@@ -217,6 +217,10 @@ class BrokenInvariant(BarnabasError):
     """A bug in what is already written. Continuing could write nonsense, so the broker stops."""
 
 
+class IllegalTransition(BrokenInvariant):
+    """A machine was asked for a step that its state does not allow."""
+
+
 class NothingWritten(BarnabasError):
     """A bug that showed while a request was judged. Nothing was written: it ends the request, not the broker."""
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
-from barnabas.core.config.usage import Notices
+from barnabas.core.config.usage import broker_notices
 from barnabas.core.errors import ConfigError
 from barnabas.doctor.finding import Finding, Severity, some
 from barnabas.doctor.room import is_loopback, nearly_full, room, short_lived
@@ -180,7 +180,7 @@ def examine_together(configs: Mapping[str, BrokerConfig]) -> list[Finding]:
 
 def _names(file: str, config: BrokerConfig) -> list[Finding]:
     findings = []
-    for line in Notices().of_broker(sorted(config.originals)):
+    for line in broker_notices(sorted(config.originals)):
         # The synonym of `broker.id` that parsing adds is not the user's doing.
         is_unknown = "is not a known setting" in line
         severity = Severity.WARNING if is_unknown else Severity.NOTE

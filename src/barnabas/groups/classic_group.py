@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, IllegalTransition, Malformed, Refused
 from barnabas.groups import records
 from barnabas.groups.classic_member import (
     CONSUMER_PROTOCOL_TYPE,
@@ -49,10 +49,6 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
     STABLE: frozenset({PREPARING, DEAD}),
     DEAD: frozenset({DEAD}),
 }
-
-
-class IllegalTransition(BrokenInvariant):
-    """A bug: the group is in a state that does not lead there."""
 
 
 class Membership(NamedTuple):

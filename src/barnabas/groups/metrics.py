@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from barnabas.groups.machine import GroupMachine
 
 
-class Counted(Protocol):
+class CountedGroups(Protocol):
     """The coordinator, as far as metrics need it."""
 
     @property
@@ -52,7 +52,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
     ).observe_ms
 
 
-def add_gauges(registry: Registry, coordinator: Counted) -> None:
+def add_gauges(registry: Registry, coordinator: CountedGroups) -> None:
     """Read when somebody scrapes."""
 
     def groups(kind: GroupType | None = None, state: str | None = None) -> float:

@@ -37,17 +37,6 @@ class Histogram:
         self.count += 1
         self.total_ms += value_ms
 
-    def quantile_ms(self, q: float) -> float:
-        """The upper bound of the bucket that holds quantile `q`; an estimate, good enough for a console."""
-        if not self.count:
-            return 0.0
-        rank, seen = q * self.count, 0
-        for bound, hits in zip(LATENCY_BUCKETS_MS, self.buckets, strict=False):
-            seen += hits
-            if seen >= rank:
-                return bound
-        return float("inf")
-
 
 class Gauge:
     """A number that is computed at each scrape, by `read`."""

@@ -19,7 +19,7 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
 from barnabas.transactions.coordinator import TransactionCoordinator
-from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
+from barnabas.transactions.producer_ids import ProducerIdRange, ProducerIds
 from barnabas.transactions.state import Identity
 from barnabas.transactions.verification import Asked, Verifier
 
@@ -50,12 +50,12 @@ def assemble(
     markers_lane = links.lane("transaction-markers")
     verification_lane = links.lane("transaction-verification")
 
-    async def allocate_block() -> ProducerIdBlock:
+    async def allocate_block() -> ProducerIdRange:
         request = AllocateProducerIdsRequest(broker_id=context.broker_id, broker_epoch=context.broker_epoch())
         response = await ask_controller(request)
         if response.error_code != ErrorCode.NONE:
             raise Refused(ErrorCode(response.error_code), "the controller gave no block of producer ids")
-        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+        return ProducerIdRange(response.producer_id_start, response.producer_id_len)
 
     async def send_markers(broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         if broker == context.broker_id:

@@ -130,10 +130,6 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > -1
-
-    @property
     def last_sequence(self) -> int:
         """Sequence of the last record; sequences wrap from 2^31-1 to 0."""
         base = self.base_sequence
@@ -230,16 +226,6 @@ def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
     if not crc_ok(buf, pos, header):
         computed = compute_crc(buf, pos, header.batch_length)
         raise Malformed(f"batch at position {pos} is corrupt: stored crc {header.crc}, computed {computed}")
-
-
-def patch_base_offset(buf: bytearray | memoryview | mmap, pos: int, base_offset: int) -> None:
-    """Outside the CRC."""
-    _INT64.pack_into(buf, pos, base_offset)
-
-
-def patch_leader_epoch(buf: bytearray | memoryview | mmap, pos: int, leader_epoch: int) -> None:
-    """Outside the CRC."""
-    _INT32.pack_into(buf, pos + LEADER_EPOCH_AT, leader_epoch)
 
 
 def patch_max_timestamp(

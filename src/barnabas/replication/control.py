@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
-from barnabas.replication.state import NO_BROKER_EPOCH, PartitionState
+from barnabas.replication.state import NO_BROKER_EPOCH, PartitionLeadership
 
 #: StopReplica for a topic that is being deleted: no leader epoch was raised for it, and none may stop it.
 EPOCH_DURING_DELETE: Final = -2
@@ -53,7 +53,7 @@ def is_controller_epoch_stale(request_epoch: int, known_epoch: int) -> bool:
 
 
 def decide_leader_and_isr(
-    state: PartitionState,
+    state: PartitionLeadership,
     *,
     local_broker: BrokerId,
     current_leader_epoch: int,

@@ -31,7 +31,7 @@ from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState, Role
+from barnabas.replication.state import PartitionLeadership, Role
 from barnabas.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class PartitionOrder(NamedTuple):
 
     tp: TopicPartition
     topic_id: TopicId
-    state: PartitionState
+    state: PartitionLeadership
 
 
 class StopOrder(NamedTuple):

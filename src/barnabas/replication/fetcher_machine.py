@@ -23,10 +23,9 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, IllegalTransition
 from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
-from barnabas.replication.state import IllegalTransition
 from barnabas.storage.epoch_cache import EpochEnd
 
 UNDEFINED: Final = -1
@@ -233,7 +232,7 @@ class FetchState:
     def step(self, event: str) -> None:
         target = TRANSITIONS.get((self.phase, event))
         if target is None:
-            raise IllegalTransition(self.phase, event)
+            raise IllegalTransition(f"{event} is not a step that {self.phase.name} allows")
         self.phase = target
 
     @property

@@ -12,7 +12,7 @@ held it back while coming back (see `_advance`) has gone silent.
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, IllegalTransition, Refused
 from barnabas.core.ids import NO_BROKER, NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from barnabas.replication.state import (
     NO_BROKER_EPOCH,
@@ -22,13 +22,12 @@ from barnabas.replication.state import (
     FetchRecorded,
     FollowerPosition,
     FollowerStarted,
-    IllegalTransition,
     IsrChange,
     IsrMember,
     IsrSettled,
     KeepsHighWatermark,
     LeaderStarted,
-    PartitionState,
+    PartitionLeadership,
     ProposeIsr,
     Role,
     Ticked,
@@ -258,13 +257,11 @@ class PartitionMachine:
 
     # --- transitions -----------------------------------------------------------------------------------------------
 
-    def become_leader(self, state: PartitionState, *, log_end: Offset, now_ms: int) -> LeaderStarted:
+    def become_leader(self, state: PartitionLeadership, *, log_end: Offset, now_ms: int) -> LeaderStarted:
         """The controller elected this broker, or changed the replicas of a partition that it leads."""
         role = self._step("become_leader")
         if state.leader != self.local_broker or self.local_broker not in state.replicas:
-            raise IllegalTransition(
-                self.role, "become_leader", f"broker {self.local_broker} is not the leader of {state}"
-            )
+            raise IllegalTransition(f"broker {self.local_broker} cannot lead: it is not the leader of {state}")
         if state.partition_epoch < self.partition_epoch:
             return LeaderStarted(applied=False)
         is_new_leader = self.role is not Role.LEADER
@@ -290,10 +287,10 @@ class PartitionMachine:
         hw_moved = self._advance(log_end, now_ms)
         return LeaderStarted(True, is_new_leader, is_new_epoch, self.leader_epoch_start, hw_moved)
 
-    def become_follower(self, state: PartitionState) -> FollowerStarted:
+    def become_follower(self, state: PartitionLeadership) -> FollowerStarted:
         role = self._step("become_follower")
         if state.leader == self.local_broker:
-            raise IllegalTransition(self.role, "become_follower", f"broker {self.local_broker} leads {state}")
+            raise IllegalTransition(f"broker {self.local_broker} cannot follow: it leads {state}")
         if state.partition_epoch < self.partition_epoch:
             return FollowerStarted(applied=False)
         is_new_epoch = state.leader_epoch > self.leader_epoch
@@ -321,10 +318,10 @@ class PartitionMachine:
     def _step(self, event: str) -> Role:
         target = TRANSITIONS.get((self.role, event))
         if target is None:
-            raise IllegalTransition(self.role, event)
+            raise IllegalTransition(f"{event} is not a step that {self.role.name} allows")
         return target
 
-    def _take_assignment(self, state: PartitionState) -> None:
+    def _take_assignment(self, state: PartitionLeadership) -> None:
         self.controller_epoch = state.controller_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas

@@ -21,7 +21,7 @@ from barnabas.core.words import (
 )
 from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.state import FetchRecorded, PartitionState, ProposeIsr, Role
+from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
@@ -155,7 +155,7 @@ class Partition:
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def become_leader(self, state: PartitionState, *, now_ms: int) -> bool:
+    def become_leader(self, state: PartitionLeadership, *, now_ms: int) -> bool:
         """True when this broker did not lead this epoch before."""
         log = self.local_log
         started = self.machine.become_leader(state, log_end=log.log_end_offset, now_ms=now_ms)
@@ -163,7 +163,7 @@ class Partition:
             log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)
         return started.applied and started.is_new_epoch
 
-    def become_follower(self, state: PartitionState) -> bool:
+    def become_follower(self, state: PartitionLeadership) -> bool:
         """True when the fetcher must start anew."""
         return self.machine.become_follower(state).is_new_epoch
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from barnabas.replication.partition import FetchParams, Partition
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 
 
 class ReplicaView(NamedTuple):

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Offset
 
 #: What a follower's request says of its broker epoch when it has none to tell (Fetch before version 15).
@@ -56,17 +55,8 @@ class Watermark:
         return True
 
 
-class IllegalTransition(BarnabasError):
-    """Somebody asked a machine for a step that its role does not allow: a bug in the caller."""
-
-    def __init__(self, role: Enum, event: str, why: str = "") -> None:
-        super().__init__(f"{event} is not a step that {role.name} allows{': ' + why if why else ''}")
-        self.role = role
-        self.event = event
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class PartitionLeadership:
     """What the controller decided for one partition: one entry of a LeaderAndIsr request."""
 
     leader: BrokerId

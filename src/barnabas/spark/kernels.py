@@ -23,7 +23,6 @@ TABLE_WIDTH = 10
 #: Columns of the table of bodies: where the decompressed records of a batch lie, and what its header says of them.
 #: INFLATED is 1 where the bytes are in the second array. APPEND_TIME is 1 where MAX_TIMESTAMP is every record's.
 INFLATED, START, STOP, BODY_BASE, BODY_LAST, BODY_TIMESTAMP, APPEND_TIME, BODY_COUNT = range(8)
-BODY_WIDTH = 8
 
 #: What `scan_batches` met.
 OK, TORN, BAD_LENGTH, BAD_MAGIC, BAD_COUNT = range(5)

@@ -3,7 +3,7 @@
 import logging
 
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.segment_slice import CorruptSegment, SegmentSlice
+from barnabas.storage.segment_batches import CorruptSegment, SegmentBatches
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class IndexBuilder:
             if not self._time_index.is_full:
                 self._time_index.maybe_append(self.max_timestamp, self.offset_of_max)
 
-    def add_all(self, batches: SegmentSlice) -> None:
+    def add_all(self, batches: SegmentBatches) -> None:
         """Every batch of the segment, or those up to damage in it."""
         try:
             for position, header in batches.headers():

@@ -21,7 +21,7 @@ from barnabas.storage.log_flush import FlushJob, LogFlusher
 from barnabas.storage.log_read import LogReader
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
-from barnabas.storage.log_types import OffsetMetadata, TimestampedOffset
+from barnabas.storage.log_types import TimestampedOffset
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.retention import LogRetention
 from barnabas.storage.segment import Segment
@@ -139,11 +139,6 @@ class Log:
     def log_end_offset(self) -> Offset:
         """Offset of the next record."""
         return self._state.log_end_offset
-
-    @property
-    def end_metadata(self) -> OffsetMetadata:
-        active = self._state.segments.active
-        return OffsetMetadata(self._state.log_end_offset, Offset(active.base_offset), active.size_bytes)
 
     @property
     def high_watermark(self) -> Offset:

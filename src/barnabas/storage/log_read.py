@@ -10,7 +10,7 @@ from barnabas.storage.log_state import LogState
 from barnabas.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
 from barnabas.storage.record_check import first_record_at_or_after
 from barnabas.storage.segment import Segment
-from barnabas.storage.segment_slice import BatchAt
+from barnabas.storage.segment_batches import BatchAt
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.time_index import NO_TIMESTAMP
 from barnabas.storage.txn_index import AbortedTxn

@@ -7,7 +7,7 @@ from barnabas.storage.log_types import Origin
 from barnabas.storage.producer_snapshot import CorruptSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
-from barnabas.storage.segment_slice import SegmentSlice
+from barnabas.storage.segment_batches import SegmentBatches
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots, Snapshot
 
@@ -27,7 +27,7 @@ class Replay(NamedTuple):
     the files are pinned, or the thread's own."""
 
     snapshot: Snapshot | None
-    segments: list[SegmentSlice]
+    segments: list[SegmentBatches]
     log_start_offset: int
     end_offset: int
 
@@ -80,7 +80,7 @@ def rebuild_producers(
             snapshots.drop(error.snapshot, str(error))
 
 
-def _replay(producers: ProducerStateManager, segment: SegmentSlice, end_offset: int) -> None:
+def _replay(producers: ProducerStateManager, segment: SegmentBatches, end_offset: int) -> None:
     for position, header in segment.headers():
         if header.base_offset >= end_offset:
             return

@@ -429,12 +429,6 @@ class ProducerStateManager:
         unreplicated = min(self._unreplicated)
         return Offset(unreplicated if ongoing is None or unreplicated < ongoing else ongoing)
 
-    @property
-    def first_undecided_offset(self) -> Offset | None:
-        """The first offset of a transaction that is open, whatever is replicated."""
-        ongoing = next(iter(self._ongoing), None)
-        return None if ongoing is None else Offset(ongoing)
-
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a transaction of this very epoch is open. One of an earlier epoch has been decided, and waits for its
         marker: the next transaction must not slip into it (KIP-890 part 2).
@@ -589,9 +583,6 @@ class ProducerStateManager:
 
     def verification(self, producer_id: int) -> VerificationEntry | None:
         return self._verifications.get(producer_id)
-
-    def clear_verification(self, producer_id: int) -> None:
-        self._verifications.pop(producer_id, None)
 
     # -- snapshots, truncation
 

@@ -28,8 +28,8 @@ from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import rebuild_producers
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
+from barnabas.storage.segment_batches import CorruptSegment
 from barnabas.storage.segment_recovery import RecoveredSegment, rebuild_txn_index, recover_segment
-from barnabas.storage.segment_slice import CorruptSegment
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots
 

@@ -21,7 +21,7 @@ from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.segment_slice import BatchAt, CorruptSegment, SegmentSlice, check_batch
+from barnabas.storage.segment_batches import BatchAt, CorruptSegment, SegmentBatches, check_batch
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.storage.txn_index import TransactionIndex
 
@@ -429,7 +429,7 @@ class Segment:
             self._make_room_in_indexes()
         return dropped
 
-    def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentSlice]:
+    def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentBatches]:
         """The last entry of the time index below `offset`, and the batches from there on: what `largest_timestamp_of`
         must look at. They may be many, where timestamps do not ascend."""
         entry = self.time_index.last_below(offset)
@@ -482,8 +482,8 @@ class Segment:
         """(position, header) of every batch from `position` on, which is a batch's."""
         return self.part_from(position).headers()
 
-    def part_from(self, position: int) -> SegmentSlice:
-        return SegmentSlice(self.file, self.log_path, position, self.size_bytes)
+    def part_from(self, position: int) -> SegmentBatches:
+        return SegmentBatches(self.file, self.log_path, position, self.size_bytes)
 
     def _header_at(self, position: int) -> BatchHeader:
         data = self.file.read(position, HEADER_SIZE)

@@ -29,7 +29,7 @@ from barnabas.storage.log_types import RELATIVE_OFFSET_MAX, Origin
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
 from barnabas.storage.segment import Segment
-from barnabas.storage.segment_slice import CorruptSegment
+from barnabas.storage.segment_batches import CorruptSegment
 from barnabas.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
-from barnabas.storage.segment_slice import SegmentSlice, largest_timestamp_of
+from barnabas.storage.segment_batches import SegmentBatches, largest_timestamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Truncation:
         self.replay = replay
         self.largest, self._timestamps = segment.unindexed_below(offset)
         self._now_ms = now_ms
-        self._pinned: list[SegmentSlice] = [*replay.segments, self._timestamps]
+        self._pinned: list[SegmentBatches] = [*replay.segments, self._timestamps]
         for each in self._pinned:
             each.file.pin()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from barnabas.transactions.markers import MarkerSender
 
 
-class Counted(Protocol):
+class CountedTransactions(Protocol):
     """The coordinator, as far as metrics need it."""
 
     @property
@@ -31,7 +31,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
     ).observe_ms
 
 
-def add_gauges(registry: Registry, coordinator: Counted) -> None:
+def add_gauges(registry: Registry, coordinator: CountedTransactions) -> None:
     """Read when somebody scrapes."""
 
     def transactions(state: TransactionState) -> float:

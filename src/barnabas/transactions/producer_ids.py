@@ -21,7 +21,7 @@ WAIT_MAX_MS: Final = 2_000
 _LONG_MAX: Final = 2**63 - 1
 
 
-class ProducerIdBlock(NamedTuple):
+class ProducerIdRange(NamedTuple):
     first: int
     size: int
 
@@ -31,13 +31,13 @@ class ProducerIdBlock(NamedTuple):
         return self.first + self.size
 
 
-NO_BLOCK: Final = ProducerIdBlock(0, 0)
+NO_BLOCK: Final = ProducerIdRange(0, 0)
 
 
 class ProducerIds:
     def __init__(
         self,
-        allocate_block: Callable[[], Awaitable[ProducerIdBlock]],
+        allocate_block: Callable[[], Awaitable[ProducerIdRange]],
         *,
         timers: Timers,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
@@ -50,7 +50,7 @@ class ProducerIds:
         self._wait_max_ms = wait_max_ms
         self._block = NO_BLOCK
         self._next_id = 0
-        self._next_block: ProducerIdBlock | None = None
+        self._next_block: ProducerIdRange | None = None
         self._asking = False
         self._backing_off = False
         #: Those who wait for any block; all are woken when one comes, and ask for their id again.
@@ -119,7 +119,7 @@ class ProducerIds:
             if not arrival.done():
                 arrival.set_result(None)
 
-    def _check(self, block: ProducerIdBlock) -> None:
+    def _check(self, block: ProducerIdRange) -> None:
         """Blocks only ever go up: an id that was given twice would break idempotence for two producers."""
         if block.size <= 0 or block.first < self._block.end or block.end > _LONG_MAX:
             raise Refused(

@@ -28,7 +28,7 @@ from barnabas.replication.fetcher_machine import (
 )
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.read_replica import read_candidates, select_by_rack
-from barnabas.replication.state import PartitionState, Role
+from barnabas.replication.state import PartitionLeadership, Role
 from barnabas.storage.epoch_cache import LeaderEpochCache
 
 HELP = """
@@ -176,7 +176,7 @@ class Stage:
             self.say(f"{name} refuses: STALE_CONTROLLER_EPOCH")
             return
         replica.controller_epoch = controller_epoch
-        state = PartitionState(
+        state = PartitionLeadership(
             leader=leader,
             leader_epoch=epoch,
             isr=self.isr,

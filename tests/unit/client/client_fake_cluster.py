@@ -42,7 +42,7 @@ from barnabas.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from barnabas.protocol.record_batch import iter_batches, patch_base_offset
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import iter_records
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
@@ -97,7 +97,7 @@ class FakeCluster:
         where = TopicPartition(topic, partition)
         base = self.ends.get(where, 0)
         patched = bytearray(batch)
-        patch_base_offset(patched, 0, base)
+        patched[:8] = base.to_bytes(8)
         self.logs.setdefault(where, bytearray()).extend(patched)
         (_, header), *_ = iter_batches(bytes(patched))
         self.ends[where] = header.last_offset + 1

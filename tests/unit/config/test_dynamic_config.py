@@ -44,10 +44,8 @@ def test_topic_follows_the_broker_where_it_has_no_value_of_its_own() -> None:
     config.set_broker({"log.segment.bytes": "60", "log.retention.bytes": "70"})
     assert (config.log_config("t").segment_bytes, config.log_config("t").retention_bytes) == (50, 70)
     assert (config.log_config("other").segment_bytes, config.log_config("other").retention_bytes) == (60, 70)
-    assert config.topic_overrides("t") == {"segment.bytes": "50"}
     config.set_topic("t", {})
     assert config.log_config("t") == config.log_config("other")
-    assert config.topic_overrides("t") == {}
 
 
 def test_limits_that_no_file_can_hold_come_dynamically() -> None:

@@ -5,21 +5,19 @@ import sys
 from pathlib import Path
 
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from barnabas.core.config.usage import Notices, closest, without_effect
+from barnabas.core.config.usage import broker_notices, closest, without_effect
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_setting_without_effect_is_named_once() -> None:
-    notices = Notices()
-    assert notices.of_broker(["num.io.threads", "log.dirs"]) == [
+def test_setting_without_effect_is_named() -> None:
+    assert broker_notices(["num.io.threads", "log.dirs"]) == [
         "num.io.threads has no effect: one event loop serves all connections and requests"
     ]
-    assert notices.of_broker(["num.io.threads"]) == []
 
 
 def test_unknown_name_is_named_with_what_was_meant() -> None:
-    assert Notices().of_broker(["log.retention.hour", "x"]) == [
+    assert broker_notices(["log.retention.hour", "x"]) == [
         "log.retention.hour is not a known setting and is ignored; did you mean log.retention.hours?",
         "x is not a known setting and is ignored",
     ]
@@ -28,25 +26,17 @@ def test_unknown_name_is_named_with_what_was_meant() -> None:
 
 def test_known_names_with_prefixes_pass_in_silence() -> None:
     names = ["config.providers", "config.providers.env.class", "listener.name.x.max.connections", "super.users"]
-    assert Notices().of_broker(names) == []
+    assert broker_notices(names) == []
 
 
 def test_listeners_own_value_of_a_setting_without_effect_is_named() -> None:
-    assert Notices().of_broker(["listener.name.x.num.network.threads"]) == [
+    assert broker_notices(["listener.name.x.num.network.threads"]) == [
         "listener.name.x.num.network.threads has no effect: one event loop serves all connections and requests"
     ]
 
 
 def test_limit_in_a_file_is_named() -> None:
-    assert "set dynamically only" in Notices().of_broker(["leader.replication.throttled.rate"])[0]
-
-
-def test_topic_setting_without_effect_is_named_once() -> None:
-    notices = Notices()
-    assert notices.of_topic(["message.downconversion.enable", "retention.ms", "unknown"]) == [
-        "topic setting message.downconversion.enable has no effect: every Fetch version served here takes record format v2"
-    ]
-    assert notices.of_topic(["message.downconversion.enable"]) == []
+    assert "set dynamically only" in broker_notices(["leader.replication.throttled.rate"])[0]
 
 
 def test_topic_setting_and_the_broker_setting_it_inherits_from_agree_on_having_an_effect() -> None:

@@ -6,10 +6,10 @@ from barnabas.controller.context import ControllerContext, Replica
 from barnabas.controller.states import (
     PARTITION_TRANSITIONS,
     REPLICA_TRANSITIONS,
-    IllegalTransition,
     PartitionState,
     ReplicaState,
 )
+from barnabas.core.errors import IllegalTransition
 from barnabas.core.ids import TopicPartition
 
 P = TopicPartition("t", 0)

@@ -334,18 +334,6 @@ def test_credentials_that_the_server_refuses_are_an_error_that_says_so() -> None
     run(story())
 
 
-def test_tree_is_deleted_from_its_leaves() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await zk.ensure_paths(["/a/b/c", "/a/d", "/keep"])
-            await zk.delete_recursive("/a")
-            await zk.delete_recursive("/nothing")
-            assert await zk.exists("/a") is None
-            assert await zk.exists("/keep") is not None
-
-    run(story())
-
-
 @pytest.mark.parametrize(
     ("connect", "expected"),
     [

@@ -3,9 +3,9 @@
 import pytest
 from group_harness import GROUP, Harness, subscription
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, IllegalTransition, Refused
 from barnabas.groups.classic import ABANDONED_GRACE_MS, NEW_MEMBER_JOIN_TIMEOUT_MS
-from barnabas.groups.classic_group import TRANSITIONS, ClassicGroup, GroupState, IllegalTransition
+from barnabas.groups.classic_group import TRANSITIONS, ClassicGroup, GroupState
 from barnabas.groups.settings import GroupSettings
 from barnabas.protocol.messages.list_groups import ListGroupsRequest
 from barnabas.runtime.machine import Ticket

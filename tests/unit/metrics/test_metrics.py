@@ -19,15 +19,6 @@ def test_name_has_one_kind() -> None:
         registry.histogram("requests", "n")
 
 
-def test_quantile_is_the_bound_of_its_bucket() -> None:
-    histogram = Registry().histogram("latency", "ms")
-    for _ in range(99):
-        histogram.observe_ms(0.3)
-    histogram.observe_ms(400)
-    assert histogram.quantile_ms(0.5) == 0.5
-    assert histogram.quantile_ms(0.999) == 500
-
-
 def test_exposition_is_prometheus_text() -> None:
     registry = Registry()
     registry.counter("kafka_requests", "Requests.", request="Fetch").add(7)

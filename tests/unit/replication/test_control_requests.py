@@ -29,7 +29,7 @@ from barnabas.replication.failed_dirs import FailedDirs
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
@@ -100,14 +100,14 @@ def make_with(logs: Logs | LogManager, clock: ManualClock) -> ControlRequests:
 
 
 def lead(number: int) -> PartitionOrder:
-    state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(3), isr=(ME,), partition_epoch=0, replicas=(ME,))
+    state = PartitionLeadership(leader=ME, leader_epoch=LeaderEpoch(3), isr=(ME,), partition_epoch=0, replicas=(ME,))
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
 
 
 def follow(number: int) -> PartitionOrder:
     leader = BrokerId(2)
     replicas = (ME, leader)
-    state = PartitionState(
+    state = PartitionLeadership(
         leader=leader, leader_epoch=LeaderEpoch(3), isr=replicas, partition_epoch=0, replicas=replicas
     )
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
@@ -163,7 +163,7 @@ def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_o
         control = make_with(Logs(tmp_path, clock, create_ms=0), clock)
 
         async def told(leader: int, epoch: int) -> None:
-            state = PartitionState(
+            state = PartitionLeadership(
                 leader=BrokerId(leader),
                 leader_epoch=LeaderEpoch(epoch),
                 isr=(ME,),

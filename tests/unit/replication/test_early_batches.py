@@ -11,7 +11,7 @@ from barnabas.protocol.record_batch import MAX_SEQUENCE
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication import early_batches
 from barnabas.replication.manager import AppendEntry, AppendOutcome
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.storage.log_types import Origin
 
 OK, NOT_LEADER, EARLY = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -39,8 +39,8 @@ class Leader(World):
         self._epoch += 1
         self.partition.become_follower(self._state(FOLLOWER))
 
-    def _state(self, leader: int) -> PartitionState:
-        return PartitionState(
+    def _state(self, leader: int) -> PartitionLeadership:
+        return PartitionLeadership(
             leader=leader,
             leader_epoch=LeaderEpoch(self._epoch),
             isr=(ME,),

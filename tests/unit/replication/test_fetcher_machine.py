@@ -3,7 +3,7 @@
 import pytest
 from fetch_fakes import FakeReplica, records
 
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, IllegalTransition
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.replication.fetcher_machine import (
     DOUBT_MS,
@@ -24,7 +24,6 @@ from barnabas.replication.fetcher_machine import (
     TruncateFully,
     TruncateTo,
 )
-from barnabas.replication.state import IllegalTransition
 from barnabas.storage.epoch_cache import UNDEFINED_END, EpochEnd
 
 A = TopicPartition("orders", 0)

@@ -12,7 +12,7 @@ from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.fetcher_machine import FetchedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.storage.environment import ManualThreads
 from barnabas.storage.epoch_cache import EpochEnd
 
@@ -20,9 +20,9 @@ ME, LEADER = BrokerId(1), BrokerId(2)
 TP = TopicPartition("topic", 0)
 
 
-def state(leader: BrokerId, epoch: int) -> PartitionState:
+def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
     replicas = (ME, LEADER)
-    return PartitionState(
+    return PartitionLeadership(
         leader=leader, leader_epoch=LeaderEpoch(epoch), isr=replicas, partition_epoch=epoch, replicas=replicas
     )
 

@@ -11,7 +11,7 @@ from barnabas.protocol.messages.alter_partition import AlterPartitionResponse, R
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"o" * 16
@@ -20,7 +20,7 @@ TOPIC_ID = b"o" * 16
 def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
     async def run():
         machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
-        state = PartitionState(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+        state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
         machine.become_leader(state, log_end=0, now_ms=0)
         machine.record_append(1, 0)
         proposal = machine.tick(200, 1).propose
@@ -57,7 +57,7 @@ def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
 def test_shrunk_isrs_and_refused_changes_are_counted():
     async def run(error_code):
         machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
-        state = PartitionState(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+        state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
         machine.become_leader(state, log_end=0, now_ms=0)
         machine.record_append(1, 0)
         partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)

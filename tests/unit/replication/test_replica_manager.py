@@ -14,7 +14,7 @@ from barnabas.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads, Threads
@@ -78,7 +78,7 @@ class World:
         )
         partition.attach(open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp))
         replicas = self._replicas
-        state = PartitionState(
+        state = PartitionLeadership(
             leader=ME, leader_epoch=LeaderEpoch(0), isr=self._isr, partition_epoch=0, replicas=replicas
         )
         partition.become_leader(state, now_ms=self.clock.now_ms())
@@ -237,7 +237,7 @@ def test_answer_that_waited_tells_the_high_watermark_of_its_end(tmp_path: Path) 
 def test_partition_that_changes_its_leader_epoch_ends_the_wait(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     answers = world.fetch_as_follower(0)
-    state = PartitionState(
+    state = PartitionLeadership(
         leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME,), partition_epoch=1, replicas=(ME, FOLLOWER)
     )
     world.partition.become_leader(state, now_ms=world.clock.now_ms())
@@ -373,9 +373,9 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
     partition = world.partition
 
-    def state(leader: BrokerId, epoch: int) -> PartitionState:
+    def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
         both = (ME, FOLLOWER)
-        return PartitionState(
+        return PartitionLeadership(
             leader=leader, leader_epoch=LeaderEpoch(epoch), isr=both, partition_epoch=epoch, replicas=both
         )
 
@@ -448,7 +448,7 @@ def test_leader_sees_where_a_followers_log_parts_from_its_own(tmp_path: Path) ->
     for epoch in (1, 1, 3, 3):
         world.log.append_as_leader(plain_batch([(b"k", b"v")], timestamp=0), leader_epoch=epoch, now_ms=0)
     both = (ME, FOLLOWER)
-    state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(4), isr=(ME,), partition_epoch=4, replicas=both)
+    state = PartitionLeadership(leader=ME, leader_epoch=LeaderEpoch(4), isr=(ME,), partition_epoch=4, replicas=both)
     world.partition.become_leader(state, now_ms=0)
 
     def ask(offset: int, last_fetched_epoch: int) -> PartitionRead:

@@ -14,14 +14,16 @@ from barnabas.replication.control import (
 )
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.read_replica import ReplicaView, read_candidates, select_by_rack
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 
 ID = TopicId(b"a" * 16)
 OTHER_ID = TopicId(b"b" * 16)
 
 
 def decide(*, leader=1, leader_epoch=5, current=4, replicas=(1, 2), **more):
-    state = PartitionState(leader=leader, leader_epoch=leader_epoch, isr=(1,), partition_epoch=1, replicas=replicas)
+    state = PartitionLeadership(
+        leader=leader, leader_epoch=leader_epoch, isr=(1,), partition_epoch=1, replicas=replicas
+    )
     return decide_leader_and_isr(state, local_broker=1, current_leader_epoch=current, **more)
 
 
@@ -93,7 +95,7 @@ def test_consumer_is_sent_to_the_furthest_replica_of_its_rack():
 
 def test_only_in_sync_followers_that_have_the_offset_are_candidates():
     led = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
-    state = PartitionState(leader=1, leader_epoch=1, isr=(1, 2, 4), partition_epoch=1, replicas=(1, 2, 3, 4))
+    state = PartitionLeadership(leader=1, leader_epoch=1, isr=(1, 2, 4), partition_epoch=1, replicas=(1, 2, 3, 4))
     led.become_leader(state, log_end=10, now_ms=1000)
     for broker, offset in ((2, 10), (3, 5), (4, 6)):
         led.record_follower_fetch(

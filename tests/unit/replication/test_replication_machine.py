@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 import barnabas.replication as replication_package
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, IllegalTransition, Refused
 from barnabas.replication.machine import TRANSITIONS, PartitionMachine
-from barnabas.replication.state import IllegalTransition, IsrChange, IsrMember, PartitionState, Role
+from barnabas.replication.state import IsrChange, IsrMember, PartitionLeadership, Role
 
 LAG_MS = 10_000
 NOW = 1_000_000
 
 
 def state(leader=1, leader_epoch=5, isr=(1, 2, 3), partition_epoch=10, replicas=(1, 2, 3), **more):
-    return PartitionState(
+    return PartitionLeadership(
         leader=leader, leader_epoch=leader_epoch, isr=isr, partition_epoch=partition_epoch, replicas=replicas, **more
     )
 

@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.recovery import open_log
 
@@ -112,7 +112,7 @@ class Lagging:
             partition.log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=timestamp)
         partition.log.update_high_watermark(1)
         partition.become_leader(
-            PartitionState(
+            PartitionLeadership(
                 leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME, OTHER), partition_epoch=1, replicas=(ME, OTHER)
             ),
             now_ms=3_000,

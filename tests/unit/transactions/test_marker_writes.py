@@ -29,7 +29,7 @@ from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import AppendEntry, ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
@@ -81,7 +81,9 @@ class World:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
         partition.attach(open_log(str(self._folder / str(tp)), config=LogConfig(), env=self._env, partition=tp))
-        state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,))
+        state = PartitionLeadership(
+            leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,)
+        )
         partition.become_leader(state, now_ms=self.clock.now_ms())
         self.replicas.add(partition)
 
@@ -180,7 +182,7 @@ def test_a_partition_that_is_not_here_is_asked_for_elsewhere(world: World) -> No
     assert world.write(TopicPartition("b", 0)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     partition = world.replicas.get(A0)
     assert partition is not None
-    state = PartitionState(
+    state = PartitionLeadership(
         leader=BrokerId(2),
         leader_epoch=LeaderEpoch(1),
         isr=(BrokerId(2),),

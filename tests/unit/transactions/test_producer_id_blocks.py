@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
+from barnabas.transactions.producer_ids import ProducerIdRange, ProducerIds
 
 
 class Controller:
@@ -20,12 +20,12 @@ class Controller:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def allocate(self) -> ProducerIdBlock:
+    async def allocate(self) -> ProducerIdRange:
         self.asked += 1
         await self.gate.wait()
         if self.failures:
             raise Refused(self.failures.pop(0))
-        block = ProducerIdBlock(self.next_first, 10)
+        block = ProducerIdRange(self.next_first, 10)
         self.next_first += 10
         return block
 

@@ -31,7 +31,7 @@ from barnabas.protocol.messages.write_txn_markers import (
 from barnabas.transactions.coordinator import TransactionCoordinator
 from barnabas.transactions.initializing import InitRequest
 from barnabas.transactions.machine import ListFilter
-from barnabas.transactions.producer_ids import ProducerIdBlock, ProducerIds
+from barnabas.transactions.producer_ids import ProducerIdRange, ProducerIds
 from barnabas.transactions.state import Identity, TransactionState
 
 CONFIG = BrokerConfig.parse(
@@ -107,9 +107,9 @@ class World:
             )
         )
 
-    async def allocate(self) -> ProducerIdBlock:
+    async def allocate(self) -> ProducerIdRange:
         self._first_id += 1000
-        return ProducerIdBlock(self._first_id, 1000)
+        return ProducerIdRange(self._first_id, 1000)
 
     async def create(self, name: str, partitions: int, factor: int, settings: Mapping[str, str]) -> ErrorCode:
         self.created.append((name, partitions, factor, settings))

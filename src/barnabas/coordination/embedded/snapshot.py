@@ -23,8 +23,6 @@ from barnabas.runtime.disk import REAL_DISK, TMP_SUFFIX, Disk, DiskReader, write
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKSN"
 VERSION = 2
-#: czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, pzxid
-STAT_PERSISTED = struct.Struct(">qqqqiiiqq")
 _ACL_AND_STAT = struct.Struct(">qqqqqiiiqq")
 _SESSION = struct.Struct(">qi")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from barnabas.coordination.embedded import snapshot, txnlog
 from barnabas.coordination.embedded.machine import Machine
-from barnabas.coordination.embedded.txnlog import LogReader, StoreFault
+from barnabas.coordination.embedded.txnlog import StoreFault, TxnLogReader
 from barnabas.core.errors import Malformed
 from barnabas.runtime.disk import REAL_DISK, TMP_SUFFIX, Disk, write_fully
 
@@ -111,7 +111,7 @@ class Store:
             )
 
     def _replay(self, path: Path, machine: Machine, *, is_last: bool) -> None:
-        reader = LogReader(path, self._disk)
+        reader = TxnLogReader(path, self._disk)
         records = 0
         for header, txn in reader:
             records += 1

@@ -132,7 +132,7 @@ class LogEnd(NamedTuple):
     torn: bool
 
 
-class LogReader:
+class TxnLogReader:
     """Reads one log file; after iteration `end` says how it ended."""
 
     def __init__(self, path: Path, disk: Disk = REAL_DISK) -> None:

@@ -93,9 +93,6 @@ class Perm(IntEnum):
 
 
 NOTIFICATION_XID = -1
-PING_XID = -2
-AUTH_XID = -4
-SET_WATCHES_XID = -8
 
 #: ZooKeeper's default of `jute.maxbuffer`: the longest request.
 JUTE_MAX_BUFFER = 0xFFFFF

@@ -90,9 +90,6 @@ class DynamicConfig:
         self._topic_listeners.append(listener)
         return lambda: self._topic_listeners.remove(listener)
 
-    def topic_overrides(self, topic: str) -> Mapping[str, str]:
-        return self._overrides.get(topic, {})
-
     def log_config(self, topic: str) -> LogConfig:
         return self._logs.get(topic, self._plain_log)
 

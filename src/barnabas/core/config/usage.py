@@ -1,12 +1,10 @@
 """Warnings about settings that were given: those without effect, and unknown names."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from barnabas.core.config.catalog import (
     BROKER_SETTINGS,
     DYNAMIC_ONLY_SETTINGS,
-    TOPIC_SETTINGS,
     broker_setting,
     listener_base_name,
 )
@@ -18,30 +16,9 @@ def without_effect(settings: Mapping[str, Setting]) -> list[Setting]:
     return [setting for setting in settings.values() if not setting.is_effective]
 
 
-class Notices:
-    """Gives each warning once per process."""
-
-    def __init__(self) -> None:
-        self._said: Final[set[tuple[str, str]]] = set()
-
-    def of_broker(self, names: Iterable[str]) -> list[str]:
-        """One line for each name that was set and is unknown or without effect, and was not named before."""
-        return [line for name in names if (line := _broker_notice(name)) and self._first_time("broker", name)]
-
-    def of_topic(self, names: Iterable[str]) -> list[str]:
-        """As `of_broker`, for topic settings; unknown ones are refused, so there are none."""
-        lines: list[str] = []
-        for name in names:
-            setting = TOPIC_SETTINGS.get(name)
-            if setting is not None and setting.no_effect and self._first_time("topic", name):
-                lines.append(f"topic setting {name} has no effect: {setting.no_effect}")
-        return lines
-
-    def _first_time(self, kind: str, name: str) -> bool:
-        if (kind, name) in self._said:
-            return False
-        self._said.add((kind, name))
-        return True
+def broker_notices(names: Iterable[str]) -> list[str]:
+    """One line for each name that is unknown or without effect."""
+    return [line for name in names if (line := _broker_notice(name))]
 
 
 def volatile_log_dirs(directories: Iterable[str]) -> list[str]:

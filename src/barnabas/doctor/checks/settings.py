@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from barnabas.core.config.usage import Notices
+from barnabas.core.config.usage import broker_notices
 from barnabas.doctor.finding import Finding, Severity, some
 from barnabas.doctor.view import ClusterView
 
@@ -36,7 +36,7 @@ def have_an_effect(view: ClusterView) -> list[Finding]:
     for broker_id, broker in view.brokers.items():
         if not broker.is_ours:
             continue
-        for line in Notices().of_broker(sorted(broker.given)):
+        for line in broker_notices(sorted(broker.given)):
             by_line.setdefault(line, []).append(broker_id)
     findings = []
     for line, ids in by_line.items():

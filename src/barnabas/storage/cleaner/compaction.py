@@ -15,7 +15,7 @@ from barnabas.storage.cleaner.grouping import GroupMember, group_segments
 from barnabas.storage.cleaner.job import CleanJob, CleanStats, Finished, GroupCleaned, Report, SourceSegment
 from barnabas.storage.cleaner.output import CleanedWriter
 from barnabas.storage.cleaner.retention import BatchFilter
-from barnabas.storage.cleaner.source import SegmentReader, Throttle
+from barnabas.storage.cleaner.source import ReadThrottle, SegmentReader
 from barnabas.storage.cleaner.transactions import TransactionTracker
 from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 
@@ -27,18 +27,18 @@ def clean_log(
     report: Callable[[Report], None],
     *,
     disk: Disk = REAL_DISK,
-    throttle: Throttle | None = None,
+    throttle: ReadThrottle | None = None,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> None:
     """Report each group as its `.cleaned` segment is durable, then `Finished`.
 
     Raises `Malformed` where the log is not what it should be and `OSError`; no unfinished file is left then.
     """
-    _Cleaning(job, report, disk, throttle or Throttle(job.io_bytes_per_second)).run(clock_s)
+    _Cleaning(job, report, disk, throttle or ReadThrottle(job.io_bytes_per_second)).run(clock_s)
 
 
 class _Cleaning:
-    def __init__(self, job: CleanJob, report: Callable[[Report], None], disk: Disk, throttle: Throttle) -> None:
+    def __init__(self, job: CleanJob, report: Callable[[Report], None], disk: Disk, throttle: ReadThrottle) -> None:
         self._job = job
         self._report = report
         self._disk = disk

@@ -2,7 +2,7 @@
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
-from barnabas.storage.cleaner.source import Throttle
+from barnabas.storage.cleaner.source import ReadThrottle
 from barnabas.storage.replacement import create_cleaned, finish_cleaned
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -22,7 +22,7 @@ class CleanedWriter:
         config: LogConfig,
         now_ms: int,
         buffer_bytes: int,
-        throttle: Throttle,
+        throttle: ReadThrottle,
     ) -> None:
         self._disk = disk
         self._segment = create_cleaned(directory, base_offset, disk=disk, config=config, now_ms=now_ms)

@@ -16,7 +16,7 @@ IO_BUFFER_BYTES_MIN: Final = HEADER_SIZE
 Consumer = Callable[[bytes], int]
 
 
-class Throttle:
+class ReadThrottle:
     """Keeps reads and writes together below `log.cleaner.io.max.bytes.per.second`."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Throttle:
 class SegmentReader:
     """The log file of one segment, opened for as long as `with` lasts."""
 
-    def __init__(self, disk: Disk, path: str, size_bytes: int, *, buffer_bytes: int, throttle: Throttle) -> None:
+    def __init__(self, disk: Disk, path: str, size_bytes: int, *, buffer_bytes: int, throttle: ReadThrottle) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self._disk = disk

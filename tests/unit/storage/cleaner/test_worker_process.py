@@ -31,7 +31,7 @@ from barnabas.storage.cleaner.job import (
     encode_report,
 )
 from barnabas.storage.cleaner.process import ProcessWorker
-from barnabas.storage.cleaner.source import Throttle
+from barnabas.storage.cleaner.source import ReadThrottle
 from barnabas.storage.cleaner.worker import LENGTH, frame, serve
 from barnabas.storage.environment import LogEnvironment
 
@@ -270,12 +270,12 @@ def test_a_throttle_sleeps_for_what_was_spent_and_saves_nothing_up() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    throttle = Throttle(100.0, now_s=lambda: now[0], sleep_s=sleep_s)
+    throttle = ReadThrottle(100.0, now_s=lambda: now[0], sleep_s=sleep_s)
     throttle.spent(50)
     throttle.spent(100)
     now[0] += 10
     throttle.spent(200)
     assert slept == [0.5, 1.0, 2.0]
-    unlimited = Throttle(None, now_s=lambda: now[0], sleep_s=sleep_s)
+    unlimited = ReadThrottle(None, now_s=lambda: now[0], sleep_s=sleep_s)
     unlimited.spent(10**12)
     assert len(slept) == 3

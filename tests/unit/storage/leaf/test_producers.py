@@ -187,10 +187,8 @@ def test_transaction_is_unstable_until_its_marker_is_below_the_high_watermark(lo
     log.produce(0, 2, pid=9)
     log.produce(0, 3, txn=True)
     assert log.state.first_unstable_offset == 2
-    assert log.state.first_undecided_offset == 2
     (completed,) = log.end_txn(commit=False)
     assert completed == CompletedTxn(1, 2, 5, True)
-    assert log.state.first_undecided_offset is None
     assert log.state.first_unstable_offset == 2
     assert not log.state.on_high_watermark(5)
     assert log.state.first_unstable_offset == 2
@@ -234,7 +232,6 @@ def test_transactions_that_one_fetch_brings_together_are_kept_in_the_order_of_th
         log.state.update(append)
     for completed in plan.completed:
         log.state.complete_txn(completed)
-    assert log.state.first_undecided_offset == 2
     log.state.on_high_watermark(4)
     assert log.state.first_unstable_offset == 2
     assert log.state.last_stable_offset(CompletedTxn(1, 3, 4, True)) == 2
@@ -443,9 +440,6 @@ def test_new_epoch_starts_its_verification_again():
     state.remove_expired(99)
     assert state.verification(1) is entry
     state.remove_expired(100)
-    assert state.verification(1) is None
-    state.start_verification(1, 0, 0, now_ms=0)
-    state.clear_verification(1)
     assert state.verification(1) is None
 
 

@@ -213,7 +213,6 @@ class ProducersModel(RuleBasedStateMachine):
     @invariant()
     def first_unstable_offset_is_the_earliest_that_is_open_or_not_replicated(self):
         open_since = [r.open_since for r in self.model.values() if r.open_since is not None]
-        assert self.state.first_undecided_offset == min(open_since, default=None)
         unstable = [*open_since, *(first for first, _ in self.unreplicated)]
         assert self.state.first_unstable_offset == min(unstable, default=None)
 

@@ -14,7 +14,7 @@ from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionState
+from barnabas.replication.state import PartitionLeadership
 from barnabas.replication.throttle import ReplicationThrottle
 
 ME = BrokerId(1)
@@ -35,7 +35,9 @@ class Mover:
         log = logs.get(tp("t"))
         assert log is not None
         self.partition.attach(log)
-        state = PartitionState(leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,))
+        state = PartitionLeadership(
+            leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,)
+        )
         self.partition.become_leader(state, now_ms=0)
         self.replicas = ReplicaManager(
             ME,

@@ -16,9 +16,6 @@ from barnabas.core.config.definitions.shorthand import (
 )
 from barnabas.core.config.validators import at_least, between
 
-#: The prefix of settings that no Kafka broker has.
-OWN_PREFIX: Final = "barnabas."
-
 # fmt: off
 SETTINGS: Final = (
     Setting("super.users", STRING, "", MEDIUM, None, READ_ONLY,

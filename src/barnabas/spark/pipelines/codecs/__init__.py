@@ -5,7 +5,7 @@ out = encode(orders, Json(), column="data")
 """
 
 from barnabas.spark.pipelines.codecs.avro import Avro
-from barnabas.spark.pipelines.codecs.base import Codec, CodecError, Mode, decode, encode
+from barnabas.spark.pipelines.codecs.base import CodecError, FormatCodec, Mode, decode, encode
 from barnabas.spark.pipelines.codecs.json_codec import Json
 from barnabas.spark.pipelines.codecs.protobuf import Protobuf
 from barnabas.spark.pipelines.codecs.registry import (
@@ -18,8 +18,8 @@ from barnabas.spark.pipelines.codecs.registry import (
 
 __all__ = [
     "Avro",
-    "Codec",
     "CodecError",
+    "FormatCodec",
     "Json",
     "Mode",
     "Protobuf",

@@ -41,7 +41,7 @@ class CodecError(ValueError):
     """A codec that cannot be: a schema that does not parse, a type that has no other side. Found while the plan is made."""
 
 
-class Codec(Protocol):
+class FormatCodec(Protocol):
     """How records are written. Both methods are called on the driver, while the plan is made.
 
     The columns they make are `struct<data, error>`.
@@ -54,7 +54,7 @@ class Codec(Protocol):
 
 def decode(
     df: DataFrame,
-    codec: Codec,
+    codec: FormatCodec,
     *,
     column: str = "value",
     into: str = "data",
@@ -72,7 +72,7 @@ def decode(
 
 def encode(
     df: DataFrame,
-    codec: Codec,
+    codec: FormatCodec,
     *,
     column: str = "data",
     into: str = "value",

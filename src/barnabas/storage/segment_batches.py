@@ -28,7 +28,7 @@ class CorruptSegment(Malformed):
         self.position = position
 
 
-class SegmentSlice(NamedTuple):
+class SegmentBatches(NamedTuple):
     """The batches of a segment from `position` on, as far as it went when this was made.
 
     Any thread may read them, while `file` is pinned: nothing before the end of a segment is ever written again.
@@ -69,7 +69,7 @@ def check_batch(path: str, position: int, magic: int, length: int, limit: int) -
         raise CorruptSegment(f"{path}: the batch at position {position} claims {length} bytes", position)
 
 
-def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentSlice, offset: int) -> TimestampOffset:
+def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentBatches, offset: int) -> TimestampOffset:
     """The largest timestamp of a segment below `offset`: that of an index entry, or one of the batches after it."""
     timestamp, found_at = indexed
     for _, header in batches.headers():
