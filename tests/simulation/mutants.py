@@ -686,7 +686,7 @@ _ALL = [
     Mutant(
         "a transaction that has timed out stays open",
         "transactions",
-        "        if now_ms < txn.start_ms + txn.timeout_ms:\n            self._watch(result, txn, now_ms)\n            return result\n",
+        "        if txn.start_ms <= now_ms < txn.start_ms + txn.timeout_ms:\n            self._watch(result, txn, now_ms)\n            return result\n",
         "        if True:\n            return result\n",
         profile="transactions",
     ),
