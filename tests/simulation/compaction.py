@@ -6,7 +6,7 @@ from functools import partial
 from barnabas.storage.cleaner.compaction import clean_log
 from barnabas.storage.cleaner.job import CleanJob, Died, Report, decode_report, encode_report
 from barnabas.storage.cleaner.process import Reported
-from barnabas.storage.cleaner.source import Throttle
+from barnabas.storage.cleaner.source import ReadThrottle
 from barnabas.storage.cleaner.worker import run_job
 from barnabas.storage.environment import LogEnvironment
 
@@ -28,7 +28,7 @@ class InProcessWorker:
         copy = CleanJob.decode(job.encode())
         reports: list[Report] = []
         env = self._env
-        clean = partial(clean_log, disk=env.disk, throttle=Throttle(None), clock_s=env.clock.monotonic_s)
+        clean = partial(clean_log, disk=env.disk, throttle=ReadThrottle(None), clock_s=env.clock.monotonic_s)
 
         def work() -> None:
             if not self._killed:
