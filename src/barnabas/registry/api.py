@@ -213,9 +213,9 @@ class Api:
         if not self._node.is_primary:
             known = await self._node.known_registration(wanted, normalize=normalize)
             if known is not None:
-                return json_response(_registered_json(known))
+                return json_response(_registered_json(content, known))
         register = partial(self._node.register, wanted, normalize=normalize, force=request.flag("force"))
-        return await self._write(request, register, _registered_json)
+        return await self._write(request, register, partial(_registered_json, content))
 
     async def _find_version(self, request: Request, *, deleted: bool) -> SchemaVersion:
         subject = self._subject(request)
@@ -447,9 +447,12 @@ def _version_json(version: SchemaVersion) -> dict[str, Any]:
     return document
 
 
-def _registered_json(version: SchemaVersion) -> dict[str, Any]:
-    document = _version_json(version)
-    del document["subject"]
+def _registered_json(asked: Content, version: SchemaVersion) -> dict[str, Any]:
+    """The schema is told where settings or the version before have added to it. A client keeps its own text otherwise."""
+    content = version.content
+    document = {"id": version.id, "version": version.version, "guid": content.guid}
+    if not asked.text or (asked.metadata, asked.rule_set) != (content.metadata, content.rule_set):
+        document |= {**content.to_json(), "schema": content.text}
     return document
 
 

@@ -238,7 +238,8 @@ class Node:
         level = config[settings.LEVEL]
         previous = reads.previous_for(self.store, subject, content, versions)
         resolved = reads.resolve(self.store, subject, content, is_new=True)
-        messages = await asyncio.to_thread(self.parser.incompatibilities, level, resolved, previous)
+        lenient = config.get("compatibilityPolicy") == "LENIENT"
+        messages = await asyncio.to_thread(self.parser.incompatibilities, level, resolved, previous, lenient=lenient)
         if messages:
             validates = str(bool(config.get("validateFields"))).lower()
             messages.append(f"{{validateFields: '{validates}', compatibility: '{level}'}}")

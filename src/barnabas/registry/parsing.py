@@ -14,6 +14,8 @@ from barnabas.registry.errors import invalid_schema
 
 #: Of an old schema that is quoted in a message, as Confluent does.
 _QUOTED_MAX: Final = 10 * 1024
+#: Forms other than the stored one, by the names of the parsed schemas' methods; each type has its own.
+_FORMS: Final = ("resolved", "serialized")
 _DIFFERENT_TYPE: Final = "Incompatible because of different schema type"
 
 
@@ -50,31 +52,35 @@ class Parser:
         return parsed.normalized() if normalize else parsed.canonical()
 
     def formatted(self, schema: Resolved, wanted: str) -> str:
-        return self.parse(schema).canonical()
+        """`resolved` (Avro with the schemas that it refers to) or `serialized` (Protobuf as a descriptor)."""
+        parsed = self.parse(schema)
+        form = getattr(parsed, wanted, None) if wanted in _FORMS else None
+        if form is None:
+            raise invalid_schema(f"Format not supported: {wanted}")
+        return str(form())
 
-    def incompatibilities(self, level: str, new: Resolved, previous: Sequence[Previous]) -> list[str]:
+    def incompatibilities(
+        self, level: str, new: Resolved, previous: Sequence[Previous], *, lenient: bool = False
+    ) -> list[str]:
         """Why `new` may not follow these versions (in ascending order); empty where it may."""
         if level == "NONE":
             return []
         newest_first = list(reversed(previous))
         for each in newest_first if level.endswith("_TRANSITIVE") else newest_first[:1]:
-            try:
-                messages = self._compare(level.removesuffix("_TRANSITIVE"), new, each)
-            except formats.SchemaError as error:
-                raise invalid_schema(str(error)) from None
+            messages = self._compare(level.removesuffix("_TRANSITIVE"), new, each, lenient=lenient)
             if messages:
                 return messages
         return []
 
-    def _compare(self, direction: str, new: Resolved, previous: Previous) -> list[str]:
+    def _compare(self, direction: str, new: Resolved, previous: Previous, *, lenient: bool) -> list[str]:
         if new.schema_type != previous.schema.schema_type:
             return [_DIFFERENT_TYPE]
         ours, theirs = self.parse(new), self.parse(previous.schema)
         messages: list[str] = []
         if direction in ("FORWARD", "FULL"):
-            messages += formats.incompatibilities(theirs, ours, reader_name="old", writer_name="new")
+            messages += formats.incompatibilities(theirs, ours, reader_name="old", writer_name="new", lenient=lenient)
         if direction in ("BACKWARD", "FULL"):
-            messages += formats.incompatibilities(ours, theirs, reader_name="new", writer_name="old")
+            messages += formats.incompatibilities(ours, theirs, reader_name="new", writer_name="old", lenient=lenient)
         if messages:
             text = previous.schema.text
             quoted = f"'{text}'" if len(text) <= _QUOTED_MAX else f"<truncated> '{text[:_QUOTED_MAX]}...'"
