@@ -187,6 +187,10 @@ def _serve(kind: str, arguments: list[str]) -> int:
         from barnabas.cli import zookeeper
 
         zookeeper.main(arguments)
+    if kind == "schema-registry":
+        from barnabas.cli.main import app
+
+        app([kind, *arguments])
     from barnabas import process
 
     return process.main(arguments)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 COORDINATOR: Final = "zookeeper"
+REGISTRY: Final = "schema-registry"
 
 
 #: A setting's value as a test may write it; True is `true`.
@@ -73,6 +74,10 @@ class LocalCluster:
     zookeeper_options: tuple[str, ...] = ()
     #: TLS, users and ACLs: `client_settings` has what clients need then.
     secure: bool = False
+
+    #: A schema registry beside the brokers, and its port. 0: whatever is free.
+    schema_registry: bool = False
+    schema_registry_port: int = 0
 
     #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
     with_control: ClassVar[bool] = False
@@ -133,6 +138,8 @@ class LocalCluster:
             self.wait_ready(broker_id)
         if self._security is not None and self.brokers:
             self._let_clients_in(self._security)
+        if self.schema_registry:
+            self._start_schema_registry()
 
     def _let_clients_in(self, security: "LocalSecurity") -> None:
         asyncio.run(security.provision(self.listener_address(1, "INTERNAL")))
@@ -142,7 +149,7 @@ class LocalCluster:
             wait_until(lambda address=address: security.is_known_at(address), what=f"users at {address}")  # type: ignore[misc]
 
     def stop(self) -> None:
-        """In order: brokers hand over and leave, then ZooKeeper. Removes a temporary folder."""
+        """In order: the schema registry, brokers, which hand over and leave, then ZooKeeper. Removes a temporary folder."""
         if self._launcher is None:
             return
         for kind in ("broker", "zookeeper"):
@@ -214,6 +221,13 @@ class LocalCluster:
     def command_config(self, user: str = "client") -> Path | None:
         """The file with these settings, for `--command-config`; None without `secure`."""
         return self._security.properties_file(user) if self._security is not None else None
+
+    @property
+    def schema_registry_url(self) -> str:
+        """Where the registry answers. Give it to clients as `schema.registry.url`."""
+        if REGISTRY not in self._members:
+            raise ClusterFailed("the cluster has no schema registry: start it with schema_registry=True")
+        return (self._members[REGISTRY].ready_line or "").removeprefix("ready schema-registry=")
 
     @property
     def zookeeper_connect(self) -> str:
@@ -318,6 +332,25 @@ class LocalCluster:
             arguments.insert(0, str(self._security.write_zookeeper_files(port)))
         member = Member(COORDINATOR, "zookeeper", [*arguments, *self.zookeeper_options], self.folder / "zookeeper.log")
         self._members[COORDINATOR] = member
+        self._launcher.start(member)
+        self._wait_member_ready(member)
+
+    def _start_schema_registry(self) -> None:
+        assert self._launcher is not None
+        arguments = [
+            "--bootstrap-server",
+            self.bootstrap,
+            "--host",
+            self.host,
+            "--port",
+            str(self.schema_registry_port),
+        ]
+        if self.advertised_host is not None:
+            arguments += ["--advertised-host", self.advertised_host]
+        if (file := self.command_config()) is not None:
+            arguments += ["--command-config", str(file)]
+        member = Member(REGISTRY, REGISTRY, arguments, self.folder / f"{REGISTRY}.log")
+        self._members[REGISTRY] = member
         self._launcher.start(member)
         self._wait_member_ready(member)
 

@@ -53,7 +53,7 @@ def command(
 
     Prints `ready schema-registry=URL` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
     """
-    _needs_registry()
+    needs_registry()
     from barnabas.registry import access as access_file
     from barnabas.registry import server
     from barnabas.registry.settings import LEVELS
@@ -66,7 +66,9 @@ def command(
     if ssl_key is not None and ssl_certificate is None:
         raise UsageError("--ssl-key needs --ssl-certificate")
     from barnabas.core.log_format import log_to
+    from barnabas.runtime.parent import die_with_parent
 
+    die_with_parent()
     log_to(sys.stderr, level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = server.ServerConfig(
@@ -95,7 +97,8 @@ def _announce(server: object) -> None:
     sys.stdout.flush()
 
 
-def _needs_registry() -> None:
+def needs_registry() -> None:
+    """Before anything of `barnabas.registry` is imported: what is missing, and how to get it."""
     try:
         import httpx  # noqa: F401
         import uvicorn  # noqa: F401

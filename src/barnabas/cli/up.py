@@ -16,6 +16,8 @@ from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 
 #: How often the processes are checked. One that has died is only reported.
 _WATCH_S = 0.5
+#: Where clients of Confluent's registry look.
+_REGISTRY_PORT = 8081
 
 
 def command(
@@ -33,6 +35,10 @@ def command(
         str | None, typer.Option(metavar="HOST:PORT/PATH", help="Use this ZooKeeper instead of the embedded one.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A setting of every broker.")] = None,
+    schema_registry: Annotated[
+        bool,
+        typer.Option("--schema-registry", help="Also a schema registry, on port 8081 (with --port 0, a free one)."),
+    ] = False,
     secure: Annotated[
         bool,
         typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
@@ -68,6 +74,8 @@ def command(
         zookeeper=zookeeper,
         config=parse_overrides(config or (), option="--config"),
         secure=secure,
+        schema_registry=schema_registry,
+        schema_registry_port=_REGISTRY_PORT if port else 0,
     )
     if detach and (code := running.detach(folder)) is not None:
         if code == 0:
@@ -80,7 +88,8 @@ def command(
                 _print_client_settings(cluster)
             _print_places(cluster)
             with running.Reception(cluster) as reception:
-                sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
+                registry = f" schema-registry={cluster.schema_registry_url}" if schema_registry else ""
+                sys.stdout.write(f"ready bootstrap={cluster.bootstrap}{registry}\n")
                 sys.stdout.flush()
                 if not secure:
                     address = cluster.address(1)
