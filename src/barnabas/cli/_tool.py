@@ -83,6 +83,17 @@ def warn(message: str) -> None:
     sys.stderr.write(f"warning: {message}\n")
 
 
+def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
+    """Settings of topics or brokers that look misspelt. The cluster decides: it may be newer than we are."""
+    from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
+
+    for name in settings:
+        is_known = name in TOPIC_SETTINGS if of_topic else broker_setting(name) is not None
+        meant = "" if is_known else names.nearest(name, TOPIC_SETTINGS if of_topic else BROKER_SETTINGS)
+        if meant:
+            warn(f"{name} is not a known setting of a {'topic' if of_topic else 'broker'}{meant}")
+
+
 def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: bool = False) -> T:
     """Carry out `body` on a cluster, and leave nothing behind. `fast`: on uvloop, for tools that move data."""
 

@@ -10,11 +10,23 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.auth.mechanisms.scram import ScramMechanism
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    exactly_one,
+    options,
+    run,
+    say,
+    say_json,
+    warn_of_unknown,
+)
 from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import load_properties
+from barnabas.client.names import nearest
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 
 #: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
@@ -243,6 +255,7 @@ async def _alter(cluster: Cluster, entity: Entity, additions: Mapping[str, str],
         if unknown:
             raise UsageError(
                 f"Only connection quota configs can be added for '{IPS}'. Unexpected config names: {','.join(unknown)}"
+                + nearest(unknown[0], _IP_QUOTAS)
             )
         await _alter_quotas(cluster, entity, additions, deletions)
     else:
@@ -259,6 +272,8 @@ async def _alter_resource(
 ) -> None:
     name = entity.names[0]
     kind, _ = _RESOURCES[entity.type]
+    if kind in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
+        warn_of_unknown(additions, of_topic=kind is ConfigResourceType.TOPIC)
     existing = {entry.name for entry in await _resource_configs(cluster, entity.type, name, everything=False)}
     unknown = [setting for setting in deletions if setting not in existing]
     if entity.type == LOGGERS:
@@ -283,11 +298,12 @@ async def _alter_user_or_client(
         if unknown or scram:
             raise UsageError(
                 f"Only quota configs can be added for '{CLIENTS}'. Unexpected config names: {','.join(unknown + scram)}"
+                + nearest((unknown + scram)[0], _QUOTAS)
             )
     elif unknown:
         raise UsageError(
             f"Only quota and SCRAM credential configs can be added for '{USERS}'. "
-            f"Unexpected config names: {','.join(unknown)}"
+            f"Unexpected config names: {','.join(unknown)}" + nearest(unknown[0], [*_QUOTAS, *_SCRAM])
         )
     if not scram:
         await _alter_quotas(cluster, entity, additions, deletions)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from barnabas.cli._progress import telling
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, say, say_json
 from barnabas.client.config import ClientConfig
 from barnabas.core.times import utc
@@ -66,7 +67,8 @@ def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding],
     if config is not None:
         from barnabas.doctor.cluster import check_cluster
 
-        report = asyncio.run(check_cluster(config))
+        with telling("waiting for brokers or ZooKeeper that do not answer"):
+            report = asyncio.run(check_cluster(config))
         findings, brokers = list(report.findings), report.brokers
     if files:
         from barnabas.doctor.files import check_files

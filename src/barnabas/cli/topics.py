@@ -21,6 +21,7 @@ from barnabas.cli._tool import (
     run,
     say,
     say_json,
+    warn_of_unknown,
 )
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as partition_admin
@@ -252,6 +253,7 @@ async def _list(cluster: Cluster, pattern: str | None, exclude_internal: bool, j
 
 
 async def _create(cluster: Cluster, new: topic_admin.NewTopic, if_not_exists: bool) -> None:
+    warn_of_unknown(new.configs, of_topic=True)
     if "." in new.name or "_" in new.name:
         say(_COLLISION)
     try:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -12,7 +13,9 @@ import typer
 
 from barnabas.cli import running
 from barnabas.cli._command import UsageError
+from barnabas.cli._progress import telling
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
+from barnabas.doctor.finding import count
 
 #: How often the processes are checked. One that has died is only reported.
 _WATCH_S = 0.5
@@ -83,7 +86,9 @@ def command(
         raise typer.Exit(code)
     _stop_on_signals()
     try:
-        with cluster:
+        with ExitStack() as stack:
+            with telling(f"starting ZooKeeper and {count(brokers, 'broker')}"):
+                stack.enter_context(cluster)
             if secure:
                 _print_client_settings(cluster)
             _print_places(cluster)

@@ -1,10 +1,15 @@
 """Mistakes on the command line: one line, in one style, that says what to do."""
 
+import io
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from barnabas.cli import _progress
+from barnabas.cli._tool import warn_of_unknown
 from barnabas.cli.main import app
 
 
@@ -53,3 +58,24 @@ def test_file_that_is_not_there_cannot_be_dumped() -> None:
 def test_no_command_prints_the_help() -> None:
     result = CliRunner().invoke(app, [])
     assert "Commands:" in result.output
+
+
+def test_misspelt_settings_of_topics_and_brokers_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_unknown(["retention.sm", "retention.ms", "something.else.entirely"], of_topic=True)
+    warn_of_unknown(["log.cleaner.thraeds", "listener.name.client.ssl.keystore.location"], of_topic=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: retention.sm is not a known setting of a topic; did you mean retention.ms?",
+        "warning: log.cleaner.thraeds is not a known setting of a broker; did you mean log.cleaner.threads?",
+    ]
+
+
+def test_person_who_waits_gets_a_word_and_a_script_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE_S", 0.0)
+    terminal, said = io.StringIO(), threading.Event()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(terminal, "flush", said.set, raising=False)
+    for stream in (terminal, io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with _progress.telling("asking"):
+            assert stream is not terminal or said.wait(60)
+        assert stream.getvalue() == ("asking …\n" if stream is terminal else "")
