@@ -176,6 +176,7 @@ class Faults:
             (self._expire, 3),
             (self._reset_connections, 3),
             (self._slow_network, 2),
+            (self._look_dead, 2),
             (self._kill_zookeeper, 2),
             (self._pause_zookeeper, 1),
             (self._jump_clock, 1),
@@ -465,6 +466,23 @@ class Faults:
             if self._world.chance(0.5):
                 line.reset_later()
                 line.other.reset_later()
+
+    def _look_dead(self) -> None:
+        """A broker lives, has its session, and looks dead to everybody who connects."""
+        host = self._cluster.network.hosts[self._world.random.choice(self._hosts())]
+        if host.refuses:
+            return
+        self._world.note("network", f"{host.name} refuses connections")
+        host.refuses = True
+        for line in sorted(host.connections, key=hash):
+            line.reset_later()
+            line.other.reset_later()
+
+        def accept() -> None:
+            host.refuses = False
+            self._world.note("network", f"{host.name} takes connections again")
+
+        self._world.after(self._world.between(0.2, 6.0), accept)
 
     def _slow_network(self) -> None:
         network = self._cluster.network

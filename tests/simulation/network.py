@@ -88,6 +88,8 @@ class Host:
         self.network = network
         self.name = name
         self.is_up = True
+        #: Takes no new connections, as a host does whose process is dead: one that lives looks so.
+        self.refuses = False
         self.listening: dict[int, SimSocket] = {}
         self.connections: set[_Line] = set()
         #: Those who sent something to a connection that this host has forgotten: told so when it is back.
@@ -150,7 +152,7 @@ class Host:
             if loop.is_dead or not target.is_up:
                 return
             listener = target.listening.get(port)
-            if listener is None:
+            if listener is None or target.refuses:
                 reply(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
                 return
             if len(listener.pending) >= listener.backlog:
