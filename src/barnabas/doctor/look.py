@@ -6,7 +6,8 @@ Every question may stay without an answer: then the view says so, and the others
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from barnabas.client.admin.configs import describe_configs
@@ -29,6 +30,7 @@ from barnabas.doctor.view import (
     Limits,
     TokenView,
     TransactionView,
+    ZooKeeperView,
 )
 from barnabas.doctor.zookeeper import look_at_zookeeper
 from barnabas.protocol.messages.describe_user_scram_credentials import (
@@ -62,19 +64,26 @@ class Looker:
 
     async def look(self) -> ClusterView:
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
-        seen = {broker_id: each for broker_id, each in brokers.items() if each is not None}
-        connect = next((each.settings.get("zookeeper.connect") for each in seen.values()), None)
-        zookeeper = None
-        if connect:
-            zookeeper = await look_at_zookeeper(connect, self._in_trouble())
-        min_isr, newest_ms, transactions, groups, tokens = await asyncio.gather(
-            self._answer("settings of topics", self._min_isr()),
-            self._answer("newest timestamps", self._newest()),
-            self._answer("transactions", self._transactions()),
-            self._answer("groups", self._groups()),
-            self._answer("delegation tokens", self._tokens()),
+        told = {broker_id: each for broker_id, each in brokers.items() if each is not None}
+        # Who waits for ZooKeeper waits for seconds: everything else is asked meanwhile.
+        (troubles, zookeeper), (min_isr, newest_ms, transactions, groups, tokens) = await asyncio.gather(
+            asyncio.gather(
+                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in told)),
+                self._zookeeper(told.values()),
+            ),
+            asyncio.gather(
+                self._answer("settings of topics", self._min_isr()),
+                self._answer("newest timestamps", self._newest()),
+                self._answer("transactions", self._transactions()),
+                self._answer("groups", self._groups()),
+                self._answer("delegation tokens", self._tokens()),
+            ),
         )
         rebalancing, positions = groups or ({}, ())
+        seen = {
+            broker_id: replace(each, zookeeper_trouble=trouble, zookeeper_ms=took_ms)
+            for (broker_id, each), (trouble, took_ms) in zip(told.items(), troubles, strict=True)
+        }
         return ClusterView(
             image=self._image,
             limits=self._limits,
@@ -90,6 +99,15 @@ class Looker:
             tokens=tokens or (),
             refused=tuple(self._refused),
         )
+
+    async def _zookeeper(self, brokers: Iterable[BrokerView]) -> ZooKeeperView | None:
+        settings = next((each.settings for each in brokers if each.settings.get("zookeeper.connect")), None)
+        if settings is None:
+            return None
+        connect = settings["zookeeper.connect"]
+        if settings.get("zookeeper.ssl.client.enable") == "true":
+            return ZooKeeperView(connect, trouble="it takes TLS, with a certificate that doctor does not have")
+        return await look_at_zookeeper(connect, self._in_trouble())
 
     async def _answer(self, what: str, question: Awaitable[T]) -> T | None:
         try:
@@ -120,11 +138,10 @@ class Looker:
             self._unreachable[broker_id] = str(error)
             return broker_id, None
         about = f"of broker {broker_id}"
-        log_dirs, told, controller_id, (trouble, took_ms) = await asyncio.gather(
+        log_dirs, told, controller_id = await asyncio.gather(
             self._answer(f"log directories {about}", self._log_dirs(broker_id)),
             self._answer(f"settings {about}", self._settings(broker_id)),
             self._answer(f"controller {about}", self._controller_id(broker_id)),
-            self._zookeeper_of(broker_id),
         )
         settings, given = told or ({}, frozenset())
         return broker_id, BrokerView(
@@ -135,8 +152,6 @@ class Looker:
             # Apache's brokers have no features while they live on ZooKeeper.
             is_ours=bool(settings.get("zookeeper.connect")) and bool(connection.versions.supported_features),
             controller_id=controller_id,
-            zookeeper_trouble=trouble,
-            zookeeper_ms=took_ms,
             certificate_ends_ms=certificate_end_ms(connection.peer_certificate),
         )
 

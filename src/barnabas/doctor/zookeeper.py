@@ -5,6 +5,7 @@ As a stranger who only reads. What needs credentials, or cannot be reached from 
 
 import asyncio
 import contextlib
+import os
 import time
 from typing import Final
 
@@ -25,6 +26,9 @@ PARTITIONS_MAX: Final = 100
 
 async def look_at_zookeeper(connect: str, in_trouble: list[TopicPartition]) -> ZooKeeperView:
     hosts, chroot = SessionConfig.split(connect)
+    reasons = await asyncio.gather(*(_why_unreachable(host) for host in hosts.split(",")))
+    if all(reasons):
+        return ZooKeeperView(connect, trouble="; ".join(filter(None, reasons)))
     # Without the path: a session that has one makes it, and a doctor changes nothing.
     session = ZooKeeperSession(
         SessionConfig(hosts, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=CONNECT_TIMEOUT_MS)
@@ -72,12 +76,29 @@ async def _read(
     )
 
 
+async def _why_unreachable(address: str) -> str | None:
+    """At once where nobody listens: a session would go on trying."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+            _, writer = await asyncio.open_connection(*_split(address))
+    except TimeoutError:
+        return f"{address}: no answer within {CONNECT_TIMEOUT_MS} ms"
+    except OSError as error:
+        return f"{address}: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"
+    writer.close()
+    return None
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, colon, port = address.strip().rpartition(":")
+    return (host.strip("[]"), int(port)) if colon else (address.strip(), 2181)
+
+
 async def _monitor(hosts: str) -> dict[str, str]:
     """`mntr` of the first server; empty where it is not on the server's whitelist."""
-    host, _, port = hosts.split(",")[0].rpartition(":")
     answer = b""
     with contextlib.suppress(OSError, ZkError):
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        reader, writer = await asyncio.open_connection(*_split(hosts.split(",")[0]))
         try:
             writer.write(b"mntr")
             answer = await reader.read(1 << 20)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -42,9 +43,10 @@ class Careless(Cluster):
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[Cluster]:
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers that do not agree, with settings that do nothing."""
-    own = {2: {"num.partitions": "5"}}
+    disks = tmp_path_factory.mktemp("disks")
+    own = {2: {"num.partitions": "5"}, 3: {"log.dirs": f"{disks}/a,{disks}/b"}}
     config = {"num.io.threads": "9", "nmu.partitions": "3"}
     with Careless(brokers=3, config=config, broker_config=own) as cluster:
         cluster.create_topic("orders", partitions=1, replication_factor=3)
@@ -78,6 +80,23 @@ def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) ->
     assert found["disk-nearly-full"].subject == "broker 1"
     assert "GiB" in found["zookeeper-disk-nearly-full"].message
     assert "answers brokers 1, 2, 3 after" in found["zookeeper-slow"].message
+
+
+def test_failed_disk_is_told_of(patient: Cluster) -> None:
+    directory = next(path for path in patient_dirs(patient) if path.name == "b")
+    patient.fail_log_dir(3, directory)
+    offline = findings(patient.bootstrap)["log-dir-offline"]
+    assert offline.subject == "broker 3" and str(directory) in offline.message
+
+
+def patient_dirs(patient: Cluster) -> list[Path]:
+    settings = (patient.folder / "broker-3.properties").read_text()
+    return [Path(path) for path in settings.partition("log.dirs=")[2].splitlines()[0].split(",")]
+
+
+def test_cluster_that_is_not_there_is_told_of() -> None:
+    found = findings("127.0.0.1:1")
+    assert found["bootstrap-unreachable"].subject == "127.0.0.1:1"
 
 
 def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> None:
@@ -147,6 +166,8 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
         found = findings(settings, Limits(certificate_ms=100_000 * DAY_MS, token_share=2))
         assert found["certificate-ends"].subject == "broker 1"
         assert "User:admin" in found["token-ends"].subject
+        stranger = client_config(settings=cluster.client_settings("client"))
+        assert "CLUSTER_AUTHORIZATION_FAILED" in findings(stranger)["not-answered"].message
         # What a secured ZooKeeper hides from strangers is a note.
         assert found["zookeeper-not-asked"].severity is Severity.NOTE
 

@@ -28,7 +28,7 @@ def commit_an_offset(bootstrap: str) -> None:
 
 def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cluster]) -> None:
     cluster = kafka_cluster(brokers=2, config={"offsets.topic.replication.factor": "1"})
-    cluster.create_topic("orders", replication_factor=2)
+    cluster.create_topic("orders", replication_factor=2, config={"min.insync.replicas": "2"})
     assert doctor(cluster.bootstrap)[0] == 0
 
     for broker_id in cluster.broker_ids:
@@ -39,10 +39,18 @@ def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cl
     assert {"clock-skew", "internal-topic-replicas-one"} <= found.keys()
     assert "after this machine's time" in found["clock-skew"]["message"]
 
+    cluster.create_topic("never", replication_factor=1, config={"min.insync.replicas": "2"})
+    status, found = doctor(cluster.bootstrap)
+    assert status == 1
+    assert found["min-isr-above-replicas"]["subject"] == "topic never"
+    assert found["topic-replicas-one"]["severity"] == "note"
+
     gone = next(broker for broker in cluster.broker_ids if broker != cluster.controller())
     left = cluster.address(cluster.controller())
     cluster.terminate(gone)
     wait_until(lambda: doctor(left)[1].keys() >= {"partitions-under-replicated", "partitions-offline"})
+    assert doctor(left)[1]["partitions-under-min-isr"]["means"].startswith("writes with acks=all are refused")
+    assert doctor(left)[1]["partitions-under-replicated"]["since"] is not None
     assert f"start broker {gone}" in doctor(left)[1]["partitions-under-replicated"]["advice"]
 
 
