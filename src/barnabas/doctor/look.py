@@ -66,13 +66,13 @@ class Looker:
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
         told = {broker_id: each for broker_id, each in brokers.items() if each is not None}
         # Who waits for ZooKeeper waits for seconds: everything else is asked meanwhile.
-        (troubles, zookeeper), (min_isr, newest_ms, transactions, groups, tokens) = await asyncio.gather(
+        (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens) = await asyncio.gather(
             asyncio.gather(
                 asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in told)),
                 self._zookeeper(told.values()),
             ),
             asyncio.gather(
-                self._answer("settings of topics", self._min_isr()),
+                self._answer("settings of topics", self._topic_settings()),
                 self._answer("newest timestamps", self._newest()),
                 self._answer("transactions", self._transactions()),
                 self._answer("groups", self._groups()),
@@ -91,7 +91,8 @@ class Looker:
             unreachable=self._unreachable,
             brokers=seen,
             zookeeper=zookeeper,
-            min_isr=min_isr or {},
+            min_isr={topic: int(value) for topic, value in _setting(of_topics, "min.insync.replicas")},
+            cleanup=dict(_setting(of_topics, "cleanup.policy")),
             newest_ms=newest_ms or {},
             transactions=transactions or (),
             rebalancing=rebalancing,
@@ -143,12 +144,13 @@ class Looker:
             self._answer(f"settings {about}", self._settings(broker_id)),
             self._answer(f"controller {about}", self._controller_id(broker_id)),
         )
-        settings, given = told or ({}, frozenset())
+        settings, given, confusion = told or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
             log_dirs=log_dirs or (),
             settings=settings,
             given=given,
+            confusion=confusion,
             # Apache's brokers have no features while they live on ZooKeeper.
             is_ours=bool(settings.get("zookeeper.connect")) and bool(connection.versions.supported_features),
             controller_id=controller_id,
@@ -166,11 +168,17 @@ class Looker:
             for each in await describe_log_dirs(self._cluster, broker_id)
         )
 
-    async def _settings(self, broker_id: int) -> tuple[dict[str, str], frozenset[str]]:
+    async def _settings(self, broker_id: int) -> tuple[dict[str, str], frozenset[str], str]:
+        """With why another broker answered, if one did: brokers tell of nobody's settings but their own."""
         resource = (ConfigResourceType.BROKER, str(broker_id))
-        entries = (await describe_configs(self._cluster, [resource]))[resource]
+        try:
+            entries = (await describe_configs(self._cluster, [resource]))[resource]
+        except BrokerRefused as refused:
+            if refused.code is ErrorCode.INVALID_REQUEST:
+                return {}, frozenset(), refused.message or refused.code.name
+            raise
         settings = {entry.name: entry.value for entry in entries if entry.value is not None}
-        return settings, frozenset(entry.name for entry in entries if entry.source in _GIVEN)
+        return settings, frozenset(entry.name for entry in entries if entry.source in _GIVEN), ""
 
     async def _controller_id(self, broker_id: int) -> int | None:
         response = await self._cluster.ask(broker_id, MetadataRequest(topics=[]), MetadataResponse)
@@ -199,15 +207,13 @@ class Looker:
 
     # -- the cluster ----------------------------------------------------------------------------------------------------
 
-    async def _min_isr(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+    async def _topic_settings(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
         topics = list(self._image.topics)
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             asked = [(ConfigResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
             for (_, topic), entries in (await describe_configs(self._cluster, asked)).items():
-                for entry in entries:
-                    if entry.name == "min.insync.replicas" and entry.value is not None:
-                        found[topic] = int(entry.value)
+                found[topic] = {entry.name: entry.value for entry in entries if entry.value is not None}
         return found
 
     async def _newest(self) -> dict[TopicPartition, int]:
@@ -290,6 +296,11 @@ class Looker:
             )
             for each in tokens
         )
+
+
+def _setting(of_topics: Mapping[str, Mapping[str, str]] | None, name: str) -> Iterable[tuple[str, str]]:
+    """(topic, value) of those that told it."""
+    return [(topic, settings[name]) for topic, settings in (of_topics or {}).items() if name in settings]
 
 
 def certificate_end_ms(certificate: Mapping[str, object] | None) -> int | None:

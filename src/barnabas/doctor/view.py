@@ -59,6 +59,8 @@ class BrokerView:
     given: frozenset[str] = frozenset()
     #: It is a barnabas broker, not Apache's.
     is_ours: bool = False
+    #: Why who answers at its address is another broker; empty if it is itself.
+    confusion: str = ""
     #: Whom it takes for controller; None where it was not asked.
     controller_id: int | None = None
     #: Why it says that it cannot reach ZooKeeper; empty if it can.
@@ -127,6 +129,8 @@ class ClusterView:
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
     zookeeper: ZooKeeperView | None = None
     min_isr: Mapping[str, int] = field(default_factory=dict)
+    #: `cleanup.policy` by topic.
+    cleanup: Mapping[str, str] = field(default_factory=dict)
     #: The newest timestamp that the leader of a coordinator's partition has written.
     newest_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
+from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import delete_records
 from barnabas.client.admin.tokens import create_token
 from barnabas.client.cluster import Cluster as Client
@@ -20,6 +21,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.ids import TopicPartition as Partition
+from barnabas.core.words import AlterOperation, ConfigResourceType
 from barnabas.doctor.cluster import check_cluster
 from barnabas.doctor.finding import Finding, Severity
 from barnabas.doctor.view import DAY_MS, Limits
@@ -40,6 +42,19 @@ class Careless(Cluster):
 
     def _check_names(self) -> None:
         return
+
+
+def until_found(config: str | ClientConfig, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
+    """A doctor waits for seconds only: on a busy machine what it asks for may come too late, and it looks again."""
+    found: dict[str, Finding] = {}
+
+    def is_there() -> bool:
+        found.clear()
+        found.update(findings(config, limits))
+        return found.keys() >= set(checks)
+
+    wait_until(is_there, 60, what=", ".join(checks))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +82,9 @@ def commit(cluster: Cluster, group: str, topic: str, offset: int) -> None:
 
 
 def test_settings_that_differ_or_do_nothing_are_told_of(patient: Cluster) -> None:
-    found = findings(patient.bootstrap)
+    found = until_found(
+        patient.bootstrap, "settings-differ", "setting-without-effect", "setting-unknown", "log-dirs-in-tmp"
+    )
     assert found["settings-differ"].message == "num.partitions differs: 1 on 1, 3; 5 on 2"
     assert found["setting-without-effect"].subject == "brokers 1, 2, 3"
     assert "num.io.threads" in found["setting-without-effect"].message
@@ -76,7 +93,10 @@ def test_settings_that_differ_or_do_nothing_are_told_of(patient: Cluster) -> Non
 
 
 def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) -> None:
-    found = findings(patient.bootstrap, Limits(disk_share=1.0, zookeeper_ms=0))
+    limits = Limits(disk_share=1.0, zookeeper_ms=0)
+    found = until_found(
+        patient.bootstrap, "disk-nearly-full", "zookeeper-disk-nearly-full", "zookeeper-slow", limits=limits
+    )
     assert found["disk-nearly-full"].subject == "broker 1"
     assert "GiB" in found["zookeeper-disk-nearly-full"].message
     assert "answers brokers 1, 2, 3 after" in found["zookeeper-slow"].message
@@ -85,7 +105,7 @@ def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) ->
 def test_failed_disk_is_told_of(patient: Cluster) -> None:
     directory = next(path for path in patient_dirs(patient) if path.name == "b")
     patient.fail_log_dir(3, directory)
-    offline = findings(patient.bootstrap)["log-dir-offline"]
+    offline = until_found(patient.bootstrap, "log-dir-offline")["log-dir-offline"]
     assert offline.subject == "broker 3" and str(directory) in offline.message
 
 
@@ -111,7 +131,7 @@ def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> 
     commit(patient, "late", "deleted", 3)
     commit(patient, "near", "deleted", 10)
     commit(patient, "fine", "deleted", 19)
-    found = findings(patient.bootstrap)
+    found = until_found(patient.bootstrap, "group-lost-records", "group-lag-near-retention")
     assert found["group-lost-records"].subject == "group late"
     assert found["group-lost-records"].message == "7 records were deleted before it read them: deleted-0"
     assert found["group-lag-near-retention"].subject == "group near"
@@ -125,7 +145,8 @@ def test_transaction_past_its_time_is_told_of_with_its_beginning(patient: Cluste
     assert producer.flush(60) == 0
     try:
         patience_ms = 60_000 + 1  # librdkafka's time-out
-        stuck = findings(patient.bootstrap, Limits(transaction_late_ms=-patience_ms))["transaction-stuck"]
+        limits = Limits(transaction_late_ms=-patience_ms)
+        stuck = until_found(patient.bootstrap, "transaction-stuck", limits=limits)["transaction-stuck"]
         assert stuck.subject == "transaction slow" and "orders-0" in stuck.message
         assert stuck.since_ms is not None and abs(stuck.since_ms - time.time() * 1000) < 600_000
     finally:
@@ -142,8 +163,8 @@ def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None
     second.subscribe(["orders"])  # it joins in the background; the first does not poll, so it does not rejoin
     limits = Limits(group_gap_s=0.1)
     try:
-        wait_until(lambda: "group-rebalancing" in findings(patient.bootstrap, limits), 60)
-        assert findings(patient.bootstrap, limits)["group-rebalancing"].subject == "group restless"
+        found = until_found(patient.bootstrap, "group-rebalancing", limits=limits)
+        assert found["group-rebalancing"].subject == "group restless"
     finally:
         done = [first, second]
         while done:
@@ -163,11 +184,12 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
                 await create_token(client)
 
         asyncio.run(make())
-        found = findings(settings, Limits(certificate_ms=100_000 * DAY_MS, token_share=2))
+        limits = Limits(certificate_ms=100_000 * DAY_MS, token_share=2)
+        found = until_found(settings, "certificate-ends", "token-ends", "zookeeper-not-asked", limits=limits)
         assert found["certificate-ends"].subject == "broker 1"
         assert "User:admin" in found["token-ends"].subject
         stranger = client_config(settings=cluster.client_settings("client"))
-        assert "CLUSTER_AUTHORIZATION_FAILED" in findings(stranger)["not-answered"].message
+        assert "CLUSTER_AUTHORIZATION_FAILED" in until_found(stranger, "not-answered")["not-answered"].message
         # What a secured ZooKeeper hides from strangers is a note.
         assert found["zookeeper-not-asked"].severity is Severity.NOTE
 
@@ -180,7 +202,7 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         cluster.cut_off(controller)
         asyncio.run(meddle(cluster.zookeeper_connect, gone=first, moved=second, new=9))
         config = client_config(cluster.address(second), {"socket.connection.setup.timeout.ms": "500"})
-        found = findings(config)
+        found = until_found(config, "broker-not-registered", "registration-differs", "broker-not-in-metadata")
         assert found["broker-not-registered"].subject == f"broker {first}"
         assert found["registration-differs"].subject == f"broker {second}"
         assert found["broker-not-in-metadata"].subject == "broker 9"
@@ -190,19 +212,44 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         assert result.exit_code == 1
         [first_line, means, do, *_] = result.stdout.splitlines()
         assert first_line.startswith(f"ERROR   ZooKeeper at {cluster.zookeeper_connect}: no broker reaches it: ")
-        assert "has not answered since 20" in first_line
         assert means.startswith("        means: clients of live leaders go on; no leader is elected")
         assert do.startswith("        do:    start ZooKeeper")
 
 
-async def meddle(connect: str, *, gone: int, moved: int, new: int) -> None:
+def test_broker_that_answers_in_anothers_place_is_told_of() -> None:
+    with Cluster(brokers=2) as cluster:
+        asyncio.run(
+            meddle(cluster.zookeeper_connect, moved=2, to=("localhost", int(cluster.address(1).rpartition(":")[2])))
+        )
+        found = until_found(cluster.address(1), "advertised-listener-of-another")
+        assert found["advertised-listener-of-another"].subject == "broker 2"
+
+
+def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> None:
+    commit(patient, "any", "orders", 0)
+
+    async def alter() -> None:
+        async with Client(client_config(patient.bootstrap)) as client:
+            change = {"cleanup.policy": (AlterOperation.SET, "delete")}
+            await alter_configs(client, ConfigResourceType.TOPIC, "__consumer_offsets", change)
+
+    asyncio.run(alter())
+    found = until_found(patient.bootstrap, "internal-topic-not-compacted")
+    assert found["internal-topic-not-compacted"].subject == "topic __consumer_offsets"
+
+
+async def meddle(
+    connect: str, *, moved: int, to: tuple[str, int] = ("127.0.0.1", 1), gone: int | None = None, new: int | None = None
+) -> None:
     """What only faults or people do to registrations."""
     session = ZooKeeperSession(SessionConfig(connect))
     await session.start()
     try:
-        elsewhere = (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1),)
-        await session.delete(paths.broker_id(gone))
+        elsewhere = (Endpoint("PLAINTEXT", "PLAINTEXT", *to),)
         await session.set(paths.broker_id(moved), BrokerRegistration(moved, elsewhere).encode())
-        await session.create(paths.broker_id(new), BrokerRegistration(new, elsewhere).encode())
+        if gone is not None:
+            await session.delete(paths.broker_id(gone))
+        if new is not None:
+            await session.create(paths.broker_id(new), BrokerRegistration(new, elsewhere).encode())
     finally:
         await session.stop()

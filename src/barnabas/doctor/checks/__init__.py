@@ -36,6 +36,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     partitions.have_all_replicas,
     topics.min_isr_can_be_met,
     topics.internal_topics_can_be_made,
+    topics.internal_topics_are_compacted,
     topics.have_copies,
     disks.log_dirs,
     clocks.agree,

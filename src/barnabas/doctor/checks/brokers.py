@@ -16,6 +16,15 @@ def answer(view: ClusterView) -> list[Finding]:
         findings.append(
             Finding(Severity.ERROR, "advertised-listener-unreachable", f"broker {broker_id}", message, advice, means)
         )
+    for broker_id, seen in view.brokers.items():
+        if seen.confusion:
+            broker = view.image.brokers[broker_id]
+            message = f"another broker answers at its advertised address {broker.host}:{broker.port}: {seen.confusion}"
+            advice = "correct advertised.listeners of the one that is wrong, and restart it"
+            means = "clients ask the wrong broker (NOT_LEADER_OR_FOLLOWER), again and again"
+            findings.append(
+                Finding(Severity.ERROR, "advertised-listener-of-another", f"broker {broker_id}", message, advice, means)
+            )
     return findings
 
 

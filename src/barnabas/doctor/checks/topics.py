@@ -27,6 +27,20 @@ def internal_topics_can_be_made(view: ClusterView) -> list[Finding]:
     return findings
 
 
+def internal_topics_are_compacted(view: ClusterView) -> list[Finding]:
+    findings = []
+    for name in COORDINATOR_TOPICS:
+        policy = view.cleanup.get(name, "compact")
+        if "compact" not in policy or "delete" in policy:
+            message = f"cleanup.policy={policy}"
+            advice = f"barnabas configs --alter --topic {name} --delete-config cleanup.policy"
+            means = "committed offsets or transactions are forgotten with old segments: groups begin anew"
+            findings.append(
+                Finding(Severity.ERROR, "internal-topic-not-compacted", f"topic {name}", message, advice, means)
+            )
+    return findings
+
+
 def min_isr_can_be_met(view: ClusterView) -> list[Finding]:
     findings = []
     for name, topic in view.image.topics.items():
