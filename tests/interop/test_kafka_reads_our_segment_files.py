@@ -20,7 +20,8 @@ from barnabas.storage.dump.decoders import PlainDecoder
 from barnabas.storage.dump.dumper import DumpOptions, dump_files
 from barnabas.storage.dump.report import Report
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.producer_state import AppendOrigin, ProducerStateManager
+from barnabas.storage.producer_append import AppendOrigin
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.time_index import TimeIndex
 from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 

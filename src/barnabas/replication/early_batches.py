@@ -27,7 +27,7 @@ from barnabas.protocol.record_batch import (
     increment_sequence,
 )
 from barnabas.storage.log import Log
-from barnabas.storage.producer_state import BATCHES_RETAINED, is_ahead
+from barnabas.storage.producer_entry import BATCHES_RETAINED, is_ahead
 
 #: Producers and partitions that are remembered, about 3 MB. Beyond it the oldest goes, and Kafka's answer is given.
 MISSING_MAX: Final = 10_000

@@ -18,13 +18,12 @@ from barnabas.client.errors import ClientError
 from barnabas.core.clock import Clock
 from barnabas.core.errors import LogDirFault, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.replication.fetcher_machine import (
+from barnabas.replication.fetch_state import FetchState
+from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
     Effect,
-    FetcherMachine,
-    FetchState,
     GiveUp,
     Idle,
     LocalLog,
@@ -32,8 +31,8 @@ from barnabas.replication.fetcher_machine import (
     Truncate,
     TruncateFully,
     TruncateTo,
-    never_throttled,
 )
+from barnabas.replication.fetcher_machine import FetcherMachine, never_throttled
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint
 

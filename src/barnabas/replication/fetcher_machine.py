@@ -18,17 +18,34 @@ Owner: the event loop. Cost: a step costs what changed, not the number of partit
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import Enum
 from heapq import heappop, heappush
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-from barnabas.core.errors import ErrorCode, IllegalTransition
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.replication.fetch_state import FetchState, Phase, or_undefined
+from barnabas.replication.fetch_steps import (
+    UNDEFINED,
+    Append,
+    AskEpochEnds,
+    AskOffsets,
+    Effect,
+    EpochAnswer,
+    EpochQuestion,
+    FetchedPartition,
+    GiveUp,
+    Idle,
+    LocalLog,
+    OffsetsAnswer,
+    SendFetch,
+    Step,
+    Truncate,
+    TruncateFully,
+    TruncateTo,
+)
 from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
 from barnabas.storage.epoch_cache import EpochEnd
 
-UNDEFINED: Final = -1
 #: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
 #: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
 FIRST_BACKOFF_MS: Final = 20
@@ -36,212 +53,6 @@ FIRST_BACKOFF_MS: Final = 20
 #: leader tells once: only a new session makes it tell it again. That costs something for every partition, so not in the
 #: middle of a fail-over, which is what answers get lost in.
 DOUBT_MS: Final = 2000
-
-
-class LocalLog(Protocol):
-    """What the machine reads of a replica."""
-
-    @property
-    def log_start(self) -> Offset: ...
-
-    @property
-    def log_end(self) -> Offset: ...
-
-    @property
-    def high_watermark(self) -> Offset: ...
-
-    @property
-    def latest_epoch(self) -> LeaderEpoch | None: ...
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch <= `epoch` that wrote here and where it ended; (-1, -1) where that is not known."""
-        ...
-
-
-class Phase(Enum):
-    #: It must ask where the leader's epochs ended before it may fetch.
-    TRUNCATING = "truncating"
-    FETCHING = "fetching"
-    #: The leader does not have its offset: it must ask where the leader's log starts and ends.
-    RESETTING = "resetting"
-
-
-#: Every legal step: (phase, event) -> phase. Anything else raises `IllegalTransition`.
-TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
-    (Phase.TRUNCATING, "truncated"): Phase.FETCHING,
-    (Phase.TRUNCATING, "truncated_in_part"): Phase.TRUNCATING,
-    (Phase.TRUNCATING, "mark_for_truncation"): Phase.TRUNCATING,
-    (Phase.FETCHING, "appended"): Phase.FETCHING,
-    (Phase.FETCHING, "truncated"): Phase.FETCHING,
-    (Phase.FETCHING, "truncated_in_part"): Phase.FETCHING,
-    (Phase.FETCHING, "out_of_range"): Phase.RESETTING,
-    (Phase.FETCHING, "mark_for_truncation"): Phase.TRUNCATING,
-    (Phase.RESETTING, "truncated"): Phase.FETCHING,
-    (Phase.RESETTING, "kept"): Phase.FETCHING,
-    (Phase.RESETTING, "mark_for_truncation"): Phase.TRUNCATING,
-}
-
-
-# --- effects --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Append these bytes (perhaps none) at the log end, then take the leader's high watermark and log start."""
-
-    partition: TopicPartition
-    records: memoryview
-    leader_high_watermark: int
-    leader_log_start: int
-
-
-@dataclass(frozen=True, slots=True)
-class TruncateTo:
-    partition: TopicPartition
-    offset: Offset
-    #: False: the leader must be asked again with the epoch that the log then ends in (KIP-279).
-    is_complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TruncateFully:
-    """Drop all records and start the log anew at `offset`: the leader has deleted everything that this replica has."""
-
-    partition: TopicPartition
-    offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The partition is no longer fetched here, until the controller speaks again."""
-
-    partition: TopicPartition
-    reason: str
-    #: Only its leader epoch is over: the controller has spoken, and the word is on its way here.
-    is_fenced: bool = False
-
-
-Effect = Append | TruncateTo | TruncateFully | GiveUp
-
-
-# --- steps ----------------------------------------------------------------------------------------------------------
-
-
-class EpochQuestion(NamedTuple):
-    current_leader_epoch: LeaderEpoch
-    epoch: LeaderEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AskEpochEnds:
-    """Send OffsetForLeaderEpoch; the answer goes to `epoch_ends`."""
-
-    questions: dict[TopicPartition, EpochQuestion]
-
-
-@dataclass(frozen=True, slots=True)
-class AskOffsets:
-    """Send ListOffsets for the latest, then for the earliest offset; the answers go to `offsets_listed`."""
-
-    current_leader_epochs: dict[TopicPartition, LeaderEpoch]
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """Nothing to ask: carry these out and report them."""
-
-    effects: tuple[TruncateTo, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendFetch:
-    plan: FetchPlan
-    #: The leader must not keep it waiting for longer: a partition's pause ends then. None: no such limit.
-    until_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Nothing to do until `until_ms`, or (None) until a partition is added."""
-
-    until_ms: int | None
-
-
-Step = AskEpochEnds | AskOffsets | Truncate | SendFetch | Idle
-
-
-class FetchedPartition(NamedTuple):
-    """One partition of a Fetch response."""
-
-    partition: TopicPartition
-    error_code: int
-    high_watermark: int = UNDEFINED
-    log_start: int = UNDEFINED
-    #: The leader's logs part from ours: its last epoch <= ours, and where that one ended.
-    diverging: EpochEnd | None = None
-    records: memoryview | bytes | None = None
-
-
-class EpochAnswer(NamedTuple):
-    error_code: int
-    end: EpochEnd
-
-
-class OffsetsAnswer(NamedTuple):
-    error_code: int
-    latest: int = UNDEFINED
-    earliest: int = UNDEFINED
-
-
-class FetchState:
-    """One partition on its way. `fetch_offset` equals the local log end whenever it is FETCHING."""
-
-    __slots__ = (
-        "backoff_ms",
-        "delayed_until_ms",
-        "fetch_offset",
-        "lag",
-        "last_fetched_epoch",
-        "leader_epoch",
-        "log",
-        "phase",
-        "topic_id",
-    )
-
-    def __init__(
-        self, log: LocalLog, *, topic_id: TopicId, leader_epoch: LeaderEpoch, truncates_on_fetch: bool
-    ) -> None:
-        self.log = log
-        self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
-        latest = log.latest_epoch
-        if truncates_on_fetch and latest is not None:
-            # The leader compares epochs at every fetch: nothing need be asked first.
-            self.phase = Phase.FETCHING
-            self.fetch_offset = log.log_end
-        else:
-            # Without an epoch in the log there is nothing to compare but the high watermark.
-            self.phase = Phase.TRUNCATING
-            self.fetch_offset = log.high_watermark
-        self.last_fetched_epoch: int = UNDEFINED if latest is None else latest
-        #: How far behind the leader's high watermark; None: not known yet.
-        self.lag: int | None = None
-        self.delayed_until_ms: int | None = None
-        self.backoff_ms = 0
-
-    def step(self, event: str) -> None:
-        target = TRANSITIONS.get((self.phase, event))
-        if target is None:
-            raise IllegalTransition(f"{event} is not a step that {self.phase.name} allows")
-        self.phase = target
-
-    @property
-    def is_ready(self) -> bool:
-        return self.phase is Phase.FETCHING and self.delayed_until_ms is None
-
-    @property
-    def is_in_sync(self) -> bool:
-        return self.lag is not None and self.lag <= 0
 
 
 def never_throttled(partition: TopicPartition) -> bool:
@@ -609,7 +420,7 @@ class FetcherMachine:
         log = state.log
         if log.log_end != state.fetch_offset or state.lag is None:
             state.fetch_offset = log.log_end
-            state.last_fetched_epoch = _or_undefined(log.latest_epoch)
+            state.last_fetched_epoch = or_undefined(log.latest_epoch)
         state.lag = max(0, effect.leader_high_watermark - state.fetch_offset)
         state.backoff_ms = 0
         self._dirty[effect.partition] = None
@@ -636,7 +447,7 @@ class FetcherMachine:
 
     def _resume(self, partition: TopicPartition, state: FetchState, lag: int | None) -> None:
         state.fetch_offset = state.log.log_end
-        state.last_fetched_epoch = _or_undefined(state.log.latest_epoch)
+        state.last_fetched_epoch = or_undefined(state.log.latest_epoch)
         state.lag = lag
         self._touch(partition, state)
 
@@ -647,7 +458,3 @@ class FetcherMachine:
         state.delayed_until_ms = now_ms + state.backoff_ms
         heappush(self._delays, (state.delayed_until_ms, partition))
         self._dirty[partition] = None
-
-
-def _or_undefined(epoch: LeaderEpoch | None) -> int:
-    return UNDEFINED if epoch is None else epoch

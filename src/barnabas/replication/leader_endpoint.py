@@ -31,7 +31,7 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from barnabas.replication.fetcher_machine import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.storage.epoch_cache import EpochEnd
 

@@ -14,7 +14,8 @@ from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
 from barnabas.storage.log_types import NO_LOG_APPEND_TIME, AppendInfo, Origin
-from barnabas.storage.producer_state import AppendPlan, EndTxnMarker
+from barnabas.storage.producer_append import AppendPlan
+from barnabas.storage.producer_state import EndTxnMarker
 from barnabas.storage.record_check import check_framing, read_marker
 from barnabas.storage.truncation import LogTruncator
 from barnabas.storage.txn_index import AbortedTxn

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import LeaderEpoch, Offset
-from barnabas.storage.producer_state import AppendOrigin as Origin
+from barnabas.storage.producer_append import AppendOrigin as Origin
 
 if TYPE_CHECKING:
     from barnabas.storage.file_handle import FileRange

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import Offset
 from barnabas.runtime.disk import REAL_DISK, Disk
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
+from barnabas.storage.producer_entry import BatchMetadata, ProducerEntry
 
 VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">hIi")

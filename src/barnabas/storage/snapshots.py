@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from barnabas.runtime.disk import Disk
 from barnabas.storage import names, producer_snapshot
-from barnabas.storage.producer_state import ProducerEntry, ProducerStateManager
+from barnabas.storage.producer_entry import ProducerEntry
+from barnabas.storage.producer_state import ProducerStateManager
 
 logger = logging.getLogger(__name__)
 

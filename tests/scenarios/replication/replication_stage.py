@@ -11,21 +11,21 @@ from tests.unit.replication.fetch_fakes import find_divergence
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.replication.control import Verdict, decide_leader_and_isr, is_controller_epoch_stale
-from barnabas.replication.fetcher_machine import (
+from barnabas.replication.fetch_state import Phase
+from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
     EpochAnswer,
     FetchedPartition,
-    FetcherMachine,
     GiveUp,
     OffsetsAnswer,
-    Phase,
     SendFetch,
     Truncate,
     TruncateFully,
     TruncateTo,
 )
+from barnabas.replication.fetcher_machine import FetcherMachine
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.read_replica import read_candidates, select_by_rack
 from barnabas.replication.state import PartitionLeadership, Role

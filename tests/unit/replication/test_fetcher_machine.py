@@ -5,25 +5,22 @@ from fetch_fakes import FakeReplica, records
 
 from barnabas.core.errors import ErrorCode, IllegalTransition
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
-from barnabas.replication.fetcher_machine import (
-    DOUBT_MS,
-    FIRST_BACKOFF_MS,
-    TRANSITIONS,
+from barnabas.replication.fetch_state import TRANSITIONS, Phase
+from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
     EpochAnswer,
     FetchedPartition,
-    FetcherMachine,
     GiveUp,
     Idle,
     OffsetsAnswer,
-    Phase,
     SendFetch,
     Truncate,
     TruncateFully,
     TruncateTo,
 )
+from barnabas.replication.fetcher_machine import DOUBT_MS, FIRST_BACKOFF_MS, FetcherMachine
 from barnabas.storage.epoch_cache import UNDEFINED_END, EpochEnd
 
 A = TopicPartition("orders", 0)

@@ -18,8 +18,8 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.replication.fetch_session_cache import CachedPartition as Wanted
 from barnabas.replication.fetch_session_cache import FetchKey, FetchSessionCache
+from barnabas.replication.fetch_steps import FetchedPartition, OffsetsAnswer
 from barnabas.replication.fetcher import FetcherManager
-from barnabas.replication.fetcher_machine import FetchedPartition, OffsetsAnswer
 from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings
 from barnabas.storage.epoch_cache import LeaderEpochCache
 

@@ -8,8 +8,8 @@ from test_replica_fetcher import ScriptedLeader, add, managed, turns_until
 from tests.unit.storage.log import log_support
 
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.replication.fetch_steps import FetchedPartition
 from barnabas.replication.fetcher import FetcherManager
-from barnabas.replication.fetcher_machine import FetchedPartition
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership

@@ -25,8 +25,8 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
 from barnabas.replication.fetcher import FetcherManager
-from barnabas.replication.fetcher_machine import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
 from barnabas.replication.follower_session import FetchEntry, FetchPlan
 from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings, RemoteLeader
 from barnabas.storage.epoch_cache import EpochEnd

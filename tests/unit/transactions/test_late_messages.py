@@ -13,7 +13,8 @@ from txn_harness import A0, TXN, Bench
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
-from barnabas.storage.producer_state import AppendOrigin, EndTxnMarker, ProducerStateManager
+from barnabas.storage.producer_append import AppendOrigin
+from barnabas.storage.producer_state import EndTxnMarker, ProducerStateManager
 from barnabas.transactions.state import Identity, TransactionState
 
 

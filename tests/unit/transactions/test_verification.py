@@ -17,7 +17,8 @@ from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from barnabas.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
-from barnabas.storage.producer_state import AppendOrigin, EndTxnMarker, ProducerStateManager
+from barnabas.storage.producer_append import AppendOrigin
+from barnabas.storage.producer_state import EndTxnMarker, ProducerStateManager
 from barnabas.transactions.state import Identity
 from barnabas.transactions.verification import Asked, Verified, Verifier
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage import producer_snapshot
+from barnabas.storage.producer_entry import BatchMetadata, ProducerEntry
 from barnabas.storage.producer_snapshot import CorruptSnapshot
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
 
 BROKER = Path(__file__).parents[3] / "golden" / "kafka-3.9.1" / "broker-0"
 SNAPSHOTS = sorted(BROKER.glob("*/*.snapshot"))

@@ -6,7 +6,9 @@ from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, increment_sequence, read_header
 from barnabas.protocol.records import BatchBuilder, EndTxnMarker, end_txn_marker, read_end_txn_marker
-from barnabas.storage.producer_state import AppendOrigin, CompletedTxn, ProducerEntry, ProducerStateManager
+from barnabas.storage.producer_append import AppendOrigin
+from barnabas.storage.producer_entry import CompletedTxn, ProducerEntry
+from barnabas.storage.producer_state import ProducerStateManager
 
 PARTITION = TopicPartition("t", 0)
 MAX = 2**31 - 1

@@ -9,7 +9,8 @@ from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import EndTxnMarker
 from barnabas.storage import producer_snapshot
-from barnabas.storage.producer_state import AppendOrigin, ProducerStateManager
+from barnabas.storage.producer_append import AppendOrigin
+from barnabas.storage.producer_state import ProducerStateManager
 
 PIDS = st.integers(0, 2)
 MODULUS = 2**31

@@ -1,0 +1,135 @@
+"""What a fetcher does next, what its leader answers, and what follows for the local logs: values. Pure."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.replication.follower_session import FetchPlan
+from barnabas.storage.epoch_cache import EpochEnd
+
+UNDEFINED: Final = -1
+
+
+class LocalLog(Protocol):
+    """What the machine reads of a replica."""
+
+    @property
+    def log_start(self) -> Offset: ...
+
+    @property
+    def log_end(self) -> Offset: ...
+
+    @property
+    def high_watermark(self) -> Offset: ...
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None: ...
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        """The largest epoch <= `epoch` that wrote here and where it ended; (-1, -1) where that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append these bytes (perhaps none) at the log end, then take the leader's high watermark and log start."""
+
+    partition: TopicPartition
+    records: memoryview
+    leader_high_watermark: int
+    leader_log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    partition: TopicPartition
+    offset: Offset
+    #: False: the leader must be asked again with the epoch that the log then ends in (KIP-279).
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateFully:
+    """Drop all records and start the log anew at `offset`: the leader has deleted everything that this replica has."""
+
+    partition: TopicPartition
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The partition is no longer fetched here, until the controller speaks again."""
+
+    partition: TopicPartition
+    reason: str
+    #: Only its leader epoch is over: the controller has spoken, and the word is on its way here.
+    is_fenced: bool = False
+
+
+Effect = Append | TruncateTo | TruncateFully | GiveUp
+
+
+class EpochQuestion(NamedTuple):
+    current_leader_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AskEpochEnds:
+    """Send OffsetForLeaderEpoch; the answer goes to `epoch_ends`."""
+
+    questions: dict[TopicPartition, EpochQuestion]
+
+
+@dataclass(frozen=True, slots=True)
+class AskOffsets:
+    """Send ListOffsets for the latest, then for the earliest offset; the answers go to `offsets_listed`."""
+
+    current_leader_epochs: dict[TopicPartition, LeaderEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Nothing to ask: carry these out and report them."""
+
+    effects: tuple[TruncateTo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendFetch:
+    plan: FetchPlan
+    #: The leader must not keep it waiting for longer: a partition's pause ends then. None: no such limit.
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to do until `until_ms`, or (None) until a partition is added."""
+
+    until_ms: int | None
+
+
+Step = AskEpochEnds | AskOffsets | Truncate | SendFetch | Idle
+
+
+class FetchedPartition(NamedTuple):
+    """One partition of a Fetch response."""
+
+    partition: TopicPartition
+    error_code: int
+    high_watermark: int = UNDEFINED
+    log_start: int = UNDEFINED
+    #: The leader's logs part from ours: its last epoch <= ours, and where that one ended.
+    diverging: EpochEnd | None = None
+    records: memoryview | bytes | None = None
+
+
+class EpochAnswer(NamedTuple):
+    error_code: int
+    end: EpochEnd
+
+
+class OffsetsAnswer(NamedTuple):
+    error_code: int
+    latest: int = UNDEFINED
+    earliest: int = UNDEFINED
