@@ -726,7 +726,7 @@ _ALL = [
         "replication",
         "        if code not in RETRIABLE or code in _UNTRUSTED:\n            return\n",
         "        if True:\n            return\n",
-        also=(("replication", "            self._early.elected(partition.tp)\n", "            pass\n"),),
+        also=(("replication", "            self.early.elected(partition.tp)\n", "            pass\n"),),
         finding="L2",
         profile="sync",
     ),

@@ -32,8 +32,8 @@ from barnabas.protocol.record_batch import (
     read_header,
 )
 from barnabas.protocol.versions import PRODUCE, api_named
+from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.early_batches import nameless
-from barnabas.replication.manager import AppendEntry, AppendOutcome
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext

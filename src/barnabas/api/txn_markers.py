@@ -23,7 +23,7 @@ from barnabas.protocol.messages.write_txn_markers import (
 )
 from barnabas.protocol.records import end_txn_marker
 from barnabas.protocol.versions import api_named
-from barnabas.replication.manager import AppendEntry, AppendOutcome
+from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext

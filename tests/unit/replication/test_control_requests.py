@@ -23,11 +23,12 @@ from barnabas.core.ids import (
 )
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
+from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.control import EPOCH_DURING_DELETE
 from barnabas.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder, StopOrder
 from barnabas.replication.failed_dirs import FailedDirs
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
+from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.timers import ManualTimers
@@ -243,7 +244,7 @@ def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -> None
         def fail(offset: int) -> int:
             raise LogDirFault("/nowhere", OSError(5, "Input/output error"))
 
-        replicas._partitions[partition.tp] = cast(Partition, SimpleNamespace(delete_records=fail))
+        replicas.hosted.partitions[partition.tp] = cast(Partition, SimpleNamespace(delete_records=fail))
         answers: list[tuple[ErrorCode, int]] = []
         replicas.delete_records([(partition.tp, 0)], timeout_ms=0, on_done=answers.extend)
         assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]

@@ -10,7 +10,7 @@ from barnabas.core.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.record_batch import MAX_SEQUENCE
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication import early_batches
-from barnabas.replication.manager import AppendEntry, AppendOutcome
+from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.state import PartitionLeadership
 from barnabas.storage.log_types import Origin
 
@@ -86,7 +86,7 @@ def test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come
     assert leader.elected_behind_the_first_of(1, 2, 3, 4, 5) == [NOT_LEADER] + [EARLY] * 4
     assert [leader.produce(sequence) for sequence in range(1, 6)] == [OK] * 5
     assert leader.log.log_end_offset == 6
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_producer_that_the_new_leader_does_not_know_is_not_put_before_its_own_first_batch(leader: Leader) -> None:
@@ -123,16 +123,16 @@ def test_true_gap_is_told_when_the_refusal_is_old(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     leader.clock.advance_ms(int(early_batches.KEPT_S * 1000) + 1)
     assert leader.produce(2) is OUT_OF_ORDER
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_refusals_that_nobody_comes_back_for_are_forgotten(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     leader.manager.tick()
-    assert len(leader.manager._early.missing) == 1
+    assert len(leader.manager.appends.early.missing) == 1
     leader.clock.advance_ms(int(early_batches.KEPT_S * 1000) + 1)
     leader.manager.tick()
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_gap_that_no_refusal_explains_is_out_of_order(leader: Leader) -> None:
@@ -152,7 +152,7 @@ def test_new_epoch_begins_anew(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     assert leader.produce(0, epoch=1) is OK
     assert leader.produce(1, epoch=1) is OK
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_refusal_that_another_leader_has_settled_holds_nobody_up(leader: Leader) -> None:
@@ -191,7 +191,7 @@ def test_memory_of_refusals_is_bounded(leader: Leader, monkeypatch: pytest.Monke
     leader.follow()
     for producer in range(30):
         assert leader.produce(0, producer=producer) is NOT_LEADER
-    kept = leader.manager._early.missing
+    kept = leader.manager.appends.early.missing
     assert [producer for _, producer in kept] == list(range(20, 30))
 
 
@@ -201,7 +201,7 @@ def test_batch_behind_one_that_the_former_leader_refused_waits_for_it(leader: Le
     leader.be_elected()
     assert [leader.produce(2), leader.produce(3)] == [NOT_YET] * 2
     assert [leader.produce(sequence) for sequence in (1, 2, 3)] == [OK] * 3
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_true_gap_after_an_election_is_told_after_four_times_or_ten_seconds(leader: Leader) -> None:
@@ -231,7 +231,7 @@ def test_first_leader_of_a_partition_lets_everybody_begin_anywhere(tmp_path: Pat
 
 
 def test_hot_path_looks_at_nothing_once_elections_and_refusals_are_old(leader: Leader) -> None:
-    early = leader.manager._early
+    early = leader.manager.appends.early
     assert early.is_quiet
     leader.be_elected()
     leader.elected_behind_the_first_of(1)
@@ -249,7 +249,7 @@ def test_refusal_for_good_makes_nobody_early(leader: Leader) -> None:
     assert leader.produce(0, epoch=3) is OK
     assert leader.produce(1, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert leader.produce(2, epoch=3) is OUT_OF_ORDER
-    assert leader.manager._early.missing == {}
+    assert leader.manager.appends.early.missing == {}
 
 
 def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:

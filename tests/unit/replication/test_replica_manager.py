@@ -10,9 +10,10 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder, plain_batch
+from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.manager import AppendEntry, AppendOutcome, ReplicaManager
+from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.disk import Disk
@@ -221,7 +222,7 @@ def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(t
     assert [read.size_bytes > 0 for read in reads] == [True, False, False, False, False]
     assert all(not read.error for read in reads)
     reads[0].release()
-    assert len(world.manager.fetch_purgatory) == 0 and world.manager.fetch_purgatory.watched_keys == 0
+    assert len(world.manager.hosted.fetch_purgatory) == 0 and world.manager.hosted.fetch_purgatory.watched_keys == 0
 
 
 def test_answer_that_waited_tells_the_high_watermark_of_its_end(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
 
 def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
     world = World(tmp_path)
-    registry = world.manager._registry
+    registry = world.manager.hosted._registry
     world.manager.counters("gone").bytes_in.add(5)
     world.manager.forget_topic("gone")
     assert not any(("topic", "gone") in labels for family in registry.families() for labels in family.series)
@@ -324,7 +325,7 @@ def test_batch_of_the_brokers_own_is_committed_at_once_where_nobody_else_is_in_s
     assert world.append_own() == (2, [ErrorCode.NONE])
     counters = world.manager.counters("t")
     assert (counters.messages_in.value, counters.bytes_in.value) == (4, world.log.size_bytes)
-    assert len(world.manager.produce_purgatory) == 0
+    assert len(world.manager.hosted.produce_purgatory) == 0
 
 
 def test_batch_of_the_brokers_own_waits_for_the_isr_however_long(tmp_path: Path) -> None:
@@ -439,7 +440,7 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
     assert [[read.error for reads in answers for read in reads] for answers in polls] == [
         [ErrorCode.KAFKA_STORAGE_ERROR]
     ] * 3
-    assert len(world.manager.fetch_purgatory) == 0
+    assert len(world.manager.hosted.fetch_purgatory) == 0
 
 
 def test_leader_sees_where_a_followers_log_parts_from_its_own(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_lists_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_leader_withholds_records_from_a_follower_that_is_not_in_sync_until_the_rate_allows(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     throttled = {TP}
-    world.manager._is_throttled = throttled.__contains__
+    world.manager.fetches._is_throttled = throttled.__contains__
     world.append(100)
     answers = world.fetch_as_follower(0)
     assert answers == [] and world.pins == 0  # it waits, as if there were nothing
@@ -110,7 +110,7 @@ def test_leader_withholds_records_from_a_follower_that_is_not_in_sync_until_the_
 
 def test_follower_in_sync_and_consumers_are_never_held_back(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
-    world.manager._is_throttled = lambda tp: True
+    world.manager.fetches._is_throttled = lambda tp: True
     world.append(100)
     world.partition.machine.isr = frozenset({ME, FOLLOWER})
     [[read]] = world.fetch_as_follower(0)

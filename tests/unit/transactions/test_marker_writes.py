@@ -26,8 +26,9 @@ from barnabas.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from barnabas.protocol.records import BatchBuilder
+from barnabas.replication.appends import AppendEntry
 from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.manager import AppendEntry, ReplicaManager
+from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.timers import ManualTimers
