@@ -385,14 +385,15 @@ class Faults:
             self._repair_later(broker)
 
     def _lose_directory(self) -> None:
-        """The directory is dead when the broker starts again, and comes back later."""
+        """The directory is dead, to a broker that runs or when it starts again, and comes back later."""
         pair = self._healthy_pair()
         if pair is not None:
             broker, folder = pair
             self._world.note(broker.name, f"{folder} is dead")
             broker.storage.fail(folder)
-            broker.kill()
-            self._start_later(broker, 0.02, 1.0)
+            if self._world.chance(0.6):
+                broker.kill()
+                self._start_later(broker, 0.02, 1.0)
             self._repair_later(broker)
 
     def _repair_later(self, broker: BrokerProcess) -> None:

@@ -57,6 +57,9 @@ class Guest(Client):
             self._comes_early,
             self._begins_anywhere,
             self._goes_back,
+            self._leaves_a_gap,
+            self._comes_late,
+            self._asks_the_wrong_one,
             self._asks_for_ends,
             self._never_returns,
             self._asks_for_offsets,
@@ -230,26 +233,14 @@ class Guest(Client):
             self.oracle.withdraws(group, offsets)
 
     async def _write_offset(self, cluster: Cluster, group: str, identity: ProducerIdentity, tp: TopicPartition) -> None:
-        partition = TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition, committed_offset=self._count, committed_metadata=""
-        )
         answer = await cluster.ask_coordinator(
             group,
-            TxnOffsetCommitRequest(
-                transactional_id=group,
-                group_id=group,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                topics=[TxnOffsetCommitRequestTopic(name=tp.topic, partitions=[partition])],
-            ),
+            _offset_commit(group, identity, tp, self._count),
             TxnOffsetCommitResponse,
             error_of=lambda answer: answer.topics[0].partitions[0].error_code,
             version_max=_TXN_OFFSET_COMMIT_V1,
         )
-        code = ErrorCode(answer.topics[0].partitions[0].error_code)
-        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._broken("who does not coordinate a group says so", f"{code.name} to an offset of {group}")
-        check(code)
+        check(self._check_not_of_a_log(group, answer))
 
     async def _repeats_a_sequence(self, cluster: Cluster) -> None:
         """librdkafka gives the sequences of what it purges on an abort to the next transaction."""
@@ -306,6 +297,53 @@ class Guest(Client):
             if isinstance(stale, int):
                 self._broken("a producer's epoch never goes back", f"{tp}: {new} at {outcome}, then {old} at {stale}")
 
+    async def _leaves_a_gap(self, cluster: Cluster) -> None:
+        """A batch whose predecessors are missing."""
+        tp = self.chance.choice(self._partitions)
+        identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
+        if isinstance(await self._produce(cluster, self._record(tp, None), identity, 0), int):
+            outcome = await self._produce(cluster, self._record(tp, None), identity, 5)
+            if isinstance(outcome, int):
+                self._broken("a producer leaves nothing out", f"{tp}: sequence 5 at {outcome}, behind 0")
+
+    async def _comes_late(self, cluster: Cluster) -> None:
+        """A batch of a transaction that has ended: it would begin one that nobody ends."""
+        name, tp = f"{self.name}-late", self.chance.choice(self._partitions)
+        transactions = Transactions(cluster)
+        identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        sum_ = self._begin("late")
+        await transactions.add_partitions(name, identity, [tp])
+        if isinstance(await self._produce(cluster, self._record(tp, sum_), identity, 0, transactional_id=name), int):
+            await self._settle(cluster, name, identity, sum_, commit=self.chance.random() < 0.5)
+            (leader,) = await cluster.leaders([tp])
+            log = self.cluster.log_of(leader, tp)
+            if log is None or not log.producers.transaction_verification:
+                return  # what is not verified is let in
+            if log.producers.has_ongoing_transaction(*identity):
+                return  # the marker is on its way: it is not late yet
+            late = self._record(tp, self._begin("after"))
+            outcome = await self._produce(cluster, late, identity, 1, transactional_id=name, to=leader)
+            if isinstance(outcome, int):
+                self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
+
+    async def _asks_the_wrong_one(self, cluster: Cluster) -> None:
+        """Anybody may be asked to coordinate: clients find the new coordinator only if they are told to look for it."""
+        [group] = self.groups
+        tp = self.chance.choice(self._partitions)
+        answer = await cluster.ask(
+            self.chance.choice(list(await cluster.brokers())),
+            _offset_commit(group, ProducerIdentity(1 << 40, 0), tp, 1),
+            TxnOffsetCommitResponse,
+            version_max=_TXN_OFFSET_COMMIT_V1,
+        )
+        self._check_not_of_a_log(group, answer)
+
+    def _check_not_of_a_log(self, group: str, answer: TxnOffsetCommitResponse) -> ErrorCode:
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._broken("who does not coordinate a group says so", f"{code.name} to an offset of {group}")
+        return code
+
     async def _asks_for_ends(self, cluster: Cluster) -> None:
         """What one was told of the end of a partition holds for everybody."""
         # One by one: of several, the first answers would be old when the last one is there.
@@ -333,3 +371,16 @@ class Guest(Client):
         group = "group-of-keeper"
         found = await committed_offsets(cluster, group, require_stable=True)
         self.oracle.finds(group, {tp: entry.offset for tp, entry in found.items()})
+
+
+def _offset_commit(group: str, identity: ProducerIdentity, tp: TopicPartition, offset: int) -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+    )
+    return TxnOffsetCommitRequest(
+        transactional_id=group,
+        group_id=group,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=tp.topic, partitions=[partition])],
+    )

@@ -304,6 +304,14 @@ _ALL = [
     ),
     # -- storage
     Mutant(
+        "a producer that is not known has to begin with its first sequence",
+        "storage",
+        "            if first_sequence != 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:",
+        "            if first_sequence != 0:",
+        finding="R10",
+        profile="transactions",
+    ),
+    Mutant(
         "the offset index is not cut with the log",
         "storage/segment.py",
         "        self.offset_index.truncate_to(offset)\n        self.time",
@@ -407,14 +415,6 @@ _ALL = [
         profile="administrator",
     ),
     Mutant(
-        "a producer that is not known has to begin with its first sequence",
-        "storage",
-        "        if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):",
-        "        if not in_sequence(last_sequence, first_sequence):",
-        finding="R10",
-        profile="transactions",
-    ),
-    Mutant(
         "a sequence of an ended transaction is confirmed as a duplicate",
         "storage",
         "                        if header.is_transactional and entry.has_ended(duplicate):\n",
@@ -496,6 +496,7 @@ _ALL = [
         "storage",
         "        if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):",
         "        if False:",
+        profile="transactions",
     ),
     Mutant(
         "a fenced producer's epoch is accepted",
@@ -569,13 +570,16 @@ _ALL = [
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
     ),
-    Mutant(
-        "a follower appends whatever comes",
-        "storage",
-        "            if header.base_offset < next_offset:",
-        "            if False:",
-    ),
     # -- transactions
+    Mutant(
+        "a cluster that steps back does not raise the epoch that was asked for",
+        "transactions/machine.py",
+        "            decided = end(txn, identity, commit=commit, client_version",
+        "            client_version = min(client_version, self._transaction_version())\n"
+        "            decided = end(txn, identity, commit=commit, client_version",
+        finding="T4",
+        profile="transactions",
+    ),
     Mutant(
         "without verification no partition is added to a transaction",
         "transactions",
@@ -619,14 +623,6 @@ _ALL = [
                 "        return asked is Asked.ADD and (\n            header.producer_id != NO_PRODUCER_ID\n",
             ),
         ),
-        profile="transactions",
-    ),
-    Mutant(
-        "our client never raises its epoch at the end of a transaction",
-        "client",
-        "            version_max=None if with_raise else _END_TXN_V1,",
-        "            version_max=_END_TXN_V1,",
-        finding="T9",
         profile="transactions",
     ),
     Mutant(

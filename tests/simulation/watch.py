@@ -30,8 +30,8 @@ class Watch:
         self._world = cluster.world
         #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
         self._ends: dict[tuple[int, TopicPartition], int] = {}
-        #: (broker, life, partition) -> (leader epoch, high watermark, last stable offset, topic id) when it was last looked at.
-        self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, int, Any]] = {}
+        #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
+        self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
         self._last = self._before
         #: (partition, leader epoch) -> (broker, life): who led in it.
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -84,8 +84,8 @@ class Watch:
         tp, log, machine = partition.tp, partition.log, partition.machine
         end, committed = log.log_end_offset, log.high_watermark
         key = (process.id, process.lives, tp)
-        epoch, floor, stable, topic_id = self._last.get(key, (-1, -1, -1, partition.topic_id))
-        self._before[key] = (machine.leader_epoch, committed, log.last_stable_offset, partition.topic_id)
+        epoch, floor, topic_id = self._last.get(key, (-1, -1, partition.topic_id))
+        self._before[key] = (machine.leader_epoch, committed, partition.topic_id)
         self._ends[process.id, tp] = end
         if committed > self._committed.get(tp, -1):
             self._committed[tp] = committed
@@ -100,10 +100,11 @@ class Watch:
                 self._broken(
                     "no replica cuts what is committed", f"{tp} on {process.name} ends at {end}; {floor} was committed"
                 )
-            if log.last_stable_offset < stable:
+        for first, last in log.producers._unreplicated.items():
+            if last < committed:
                 self._broken(
-                    "the last stable offset never goes back",
-                    f"{tp} on {process.name}: {stable}, then {log.last_stable_offset}",
+                    "a transaction that has ended holds nobody up",
+                    f"{tp} on {process.name}: [{first}, {last}] is below the high watermark {committed}, and unstable",
                 )
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
