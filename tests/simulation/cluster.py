@@ -14,6 +14,7 @@ from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.transactions import ending, initializing, machine, state
+from tests.simulation import memory
 from tests.simulation.admin import Administrator
 from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer
@@ -264,6 +265,8 @@ class SimCluster:
             world.run_until(world.now_s + 0.5)
         for work in self.watch.unfinished():
             world.violate("a healthy cluster comes to rest", work)
+        world.run_until(world.now_s + memory.QUIET_S)
+        memory.check(self)
         world.run_until(world.now_s)
 
     def _ended(self, process: Process, error: BaseException | None) -> None:

@@ -160,6 +160,7 @@ class Faults:
         self._every_s = every_s
         self._has_ended = False
         self._awaited: str | None = None
+        self._awaits_compaction = False
         self.damage = Damage(cluster)
         kinds: list[tuple[Callable[[], None], int]] = [
             (self._kill, 4),
@@ -185,6 +186,7 @@ class Faults:
             (self._lose_directory, 2),
             (self._fill_directory, 1),
             (self._write_foreign_znode, 2),
+            (self._die_in_compaction, 2),
         ]
         #: Each seed has its own mix: some faults only show without others.
         if weights:
@@ -252,14 +254,38 @@ class Faults:
 
     def heard(self, who: str, message: str) -> None:
         """What a broker logs."""
-        if self._awaited is None or self._awaited not in message or self._has_ended:
+        is_awaited = self._awaited is not None and self._awaited in message
+        is_compaction = self._awaits_compaction and message.startswith("cleaning ")
+        if self._has_ended or not (is_awaited or is_compaction):
             return
         broker = next((each for each in self._cluster.brokers.values() if each.name == who), None)
         if broker is None:
             return
+        if is_compaction:
+            self._compacts(broker)
+            return
         self._awaited = None
         hit = self._world.random.choice([self._kill, self._kill, self._cut_power, self._pause_now, self._isolate_now])
         self._world.after(self._world.random.choice([0.0, 0.0005, 0.003, 0.02]), lambda: hit(broker))
+
+    def _die_in_compaction(self) -> None:
+        """The next broker that compacts a log ends in the middle of it."""
+        self._awaits_compaction = True
+
+    def _compacts(self, broker: BrokerProcess) -> None:
+        self._awaits_compaction = False
+        number = self._world.random.randint(1, 40)
+        self._world.note(broker.name, f"is to end at its disk operation {number} from now, in mid-compaction")
+
+        def end() -> None:
+            if self._has_ended or not self._may_kill(broker):
+                return
+            if self._world.chance(0.5) and self._cut_power(broker):
+                return
+            broker.kill()
+            self._start_later(broker)
+
+        broker.die_at_disk_operation(number, end)
 
     def _pause_now(self, broker: BrokerProcess) -> None:
         if broker.is_up and not broker.is_paused:

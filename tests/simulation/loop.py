@@ -61,7 +61,7 @@ class _Handle(asyncio.Handle):
         self._callback = callback
         self._args = args
         self._cancelled = False
-        self._repr = None
+        self._repr = self._source_traceback = None
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -187,6 +187,14 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is passed over when its time comes."""
+
+    def timers(self) -> list[str]:
+        """What waits for its time, by name."""
+        return [
+            getattr(what._callback, "__qualname__", type(what._callback).__name__)
+            for _, _, loop, what in self.world.pending
+            if loop is self and what is not None and not what._cancelled
+        ]
 
     def create_future(self) -> "SimFuture":
         return SimFuture(loop=self)

@@ -168,7 +168,12 @@ class Host:
         if target is None:
             raise OSError(errno.EHOSTUNREACH, f"no host {name}")
         network.carry(self.name, target.name, lambda: world.after(network.delay(), arrive))
-        sock = await answered
+        try:
+            sock = await answered
+        except asyncio.CancelledError:
+            if answered.done() and not answered.cancelled() and answered.exception() is None:
+                answered.result().close()  # it came in the same turn
+            raise
         return self.adopt(loop, protocol_factory, sock)
 
     # -- what happens to it ---------------------------------------------------------------------------------------------

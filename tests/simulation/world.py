@@ -65,6 +65,11 @@ class World:
         self._numbers += 1
         heapq.heappush(self._events, (when_s, self._numbers, loop, what))
 
+    @property
+    def pending(self) -> "list[tuple[float, int, Any, Any]]":
+        """What is still to happen, in no order: when, number, loop, what."""
+        return self._events
+
     def run_until(self, end_s: float) -> None:
         events = self._events
         while events and self.violation is None:

@@ -1,0 +1,94 @@
+"""Memory returns: what a cluster still holds when clients have gone and all is quiet.
+
+Whatever a broker reaches from its root is walked through: nothing that waits for a client, no member of a group, no connection
+whose other side has closed it, no task or timer beyond those of the brokers' own work.
+"""
+
+import types
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+    from tests.simulation.process import BrokerProcess
+
+#: Longer than sessions and rebalances of the load's groups take to end.
+QUIET_S = 12.0
+#: What belongs to a client that has gone, by the name of its class. None may be left.
+CLIENTS = ("DelayedProduce", "DelayedDeleteRecords", "ClassicMember", "ConsumerMember")
+#: What a broker needs for each other one: fetches that wait, requests and their answers.
+LINKS = ("DelayedFetch", "Call", "_Pending")
+#: Files that are deleted after `file.delete.delay.ms`.
+_DELETIONS = ("_delete_later", "_remove_tree_later")
+
+
+def check(cluster: "SimCluster") -> None:
+    brokers = len(cluster.brokers)
+    for process in cluster.brokers.values():
+        for what, count, most in _found(process, brokers):
+            if count > most:
+                cluster.world.violate("memory returns", f"{process.name} has {count} of {what}, {most} at most are due")
+
+
+def _found(process: "BrokerProcess", brokers: int) -> Iterator[tuple[str, int, int]]:
+    loop = process.loop
+    assert loop is not None
+    kinds, largest = walk(process.broker)
+    for name in CLIENTS:
+        yield name, kinds[name], 0
+    for name in LINKS:
+        yield name, kinds[name], 4 * brokers
+    ended = [sock for sock in loop.sockets.values() if sock.line is not None and sock.line.other.is_closed]
+    yield "connections that the other side has closed", len(ended), 0
+    tasks = [task for task in loop.tasks if not task.done()]
+    yield f"tasks ({Counter(task.get_name() for task in tasks)})", len(tasks), 12 + 5 * brokers
+    timers = Counter(name for name in loop.timers() if not any(each in name for each in _DELETIONS))
+    yield f"timers ({timers})", timers.total(), 20 + 6 * brokers
+    place, size = largest
+    yield f"entries of {place}", size, 400
+
+
+def walk(root: object) -> tuple[Counter[str], tuple[str, int]]:
+    """How many of each class of ours are reachable, and which container is the largest: where it is, and its size."""
+    kinds: Counter[str] = Counter()
+    largest = ("", 0)
+    seen: set[int] = set()
+    left: list[tuple[object, str]] = [(root, "")]
+    while left:
+        each, place = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        kind = type(each)
+        if isinstance(each, dict | list | set | frozenset | deque | tuple):
+            if len(each) > largest[1]:
+                largest = (place, len(each))
+            left += [(item, f"{place}[]") for item in (_both(each) if isinstance(each, dict) else each)]
+        elif isinstance(each, types.MethodType):
+            left.append((each.__self__, place))
+        elif isinstance(each, types.FunctionType):
+            left += [(value, place) for value in _captured(each)]
+        elif kind.__module__.startswith("barnabas."):
+            kinds[kind.__name__] += 1
+            left += [(value, f"{kind.__name__}.{name}") for name, value in _fields(each).items()]
+    return kinds, largest
+
+
+def _both(mapping: Mapping[Any, Any]) -> Iterator[Any]:
+    yield from mapping.keys()
+    yield from mapping.values()
+
+
+def _captured(function: types.FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # not set yet
+
+
+def _fields(each: object) -> dict[str, object]:
+    slots = (name for base in type(each).__mro__ for name in getattr(base, "__slots__", ()))
+    found = {name: getattr(each, name) for name in slots if hasattr(each, name)}
+    return found | getattr(each, "__dict__", {})

@@ -1,0 +1,104 @@
+"""The oracle can say no: each promise that a run does not break by itself, broken by hand."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.core.ids import TopicPartition
+from barnabas.replication.delayed import DelayedProduce
+from tests.simulation.disk import Life
+from tests.simulation.memory import walk
+from tests.simulation.network import Network
+from tests.simulation.oracle import Fate, Oracle, Read, Sent
+from tests.simulation.process import Process
+from tests.simulation.world import Violation, World
+
+INPUT, OUTPUT = TopicPartition("orders", 0), TopicPartition("outcome", 0)
+COMING = TopicPartition("coming", 0)
+
+
+class Worker(Process):
+    """Does one thing to its disk, on its loop or on a thread."""
+
+    def __init__(self, world: World, work: Callable[[Life], None], *, on_thread: bool) -> None:
+        super().__init__(world, Network(world), "worker")
+        self._work = work
+        self._on_thread = on_thread
+
+    async def main(self) -> None:
+        assert self.loop is not None
+        disk = self._take_disk()
+        self.loop.is_serving = True
+        if self._on_thread:
+            await self.loop.run_in_executor(None, self._work, disk)
+        else:
+            self._work(disk)
+        await asyncio.sleep(60)
+
+
+def sync(disk: Life) -> None:
+    disk.fsync(disk.open("/file", create=True))
+
+
+def write_much(disk: Life) -> None:
+    fd = disk.open("/file", create=True)
+    for number in range(3_000):
+        disk.pwrite(fd, b"x", number)
+
+
+@pytest.mark.parametrize("work", [sync, write_much])
+def test_what_holds_a_loop_up_is_a_violation_and_on_a_thread_it_is_none(work: Callable[[Life], None]) -> None:
+    world = World(1)
+    Worker(world, work, on_thread=True).start()
+    world.run_until(world.now_s + 1)
+    world = World(1)
+    Worker(world, work, on_thread=False).start()
+    with pytest.raises(Violation, match="no callback holds the loop"):
+        world.run_until(world.now_s + 1)
+
+
+def test_walk_finds_what_a_closure_holds() -> None:
+    waiting = object.__new__(DelayedProduce)
+
+    class Root:
+        __module__ = "barnabas.test"
+
+        def __init__(self) -> None:
+            self.listeners = {1: [lambda: waiting]}
+            self.many = list(range(500))
+
+    kinds, largest = walk(Root())
+    assert kinds["DelayedProduce"] == 1
+    assert largest == ("Root.many", 500)
+
+
+def output(oracle: Oracle, source: tuple[TopicPartition, int]) -> Read:
+    record = oracle.sends("chain", OUTPUT, is_durable=True, is_idempotent=True)
+    record.source = source
+    return Read(record.number - 1, record.name)
+
+
+@pytest.mark.parametrize(("outputs", "broken"), [([0, 1], False), ([0], True), ([0, 1, 1], True)])
+def test_an_input_with_no_output_or_two_is_a_violation(outputs: list[int], broken: bool) -> None:
+    world = World(1)
+    oracle = Oracle(world)
+    inputs = [Read(offset, f"input-{offset}") for offset in range(3)]
+    read = [output(oracle, (INPUT, offset)) for offset in outputs]
+    oracle.audit_chain({INPUT: 2}, {INPUT: inputs, OUTPUT: read}, {INPUT: 0, OUTPUT: 0})
+    assert (world.violation is not None) == broken
+
+
+def acknowledged(oracle: Oracle, topic_id: bytes, offset: int) -> Sent:
+    record = oracle.sends("again", COMING, is_durable=True, is_idempotent=True)
+    record.fate, record.offset, record.topic_id = Fate.DONE, offset, topic_id
+    return record
+
+
+def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() -> None:
+    for names, broken in (((1,), False), ((), True), ((0, 1), True)):
+        world = World(1)
+        oracle = Oracle(world)
+        records = [acknowledged(oracle, b"former", 0), acknowledged(oracle, b"now", 0)]
+        oracle.audit_again(COMING, b"now", 0, [Read(0, records[each].name) for each in names])
+        assert (world.violation is not None) == broken, names
