@@ -385,6 +385,8 @@ class Transaction:
         self._producer = producer
         self._partitions: set[TopicPartition] = set()
         self._identity = NO_IDENTITY
+        #: Whether a transaction has ended in this epoch: only where ends do not raise it.
+        self._has_ended_one = False
         #: KIP-890 part 2, as the cluster has it when the transaction begins.
         self.raises_epochs = False
         self.open = False
@@ -394,6 +396,10 @@ class Transaction:
         if self._identity == NO_IDENTITY:
             self._set_identity(await self._producer.initialise())
         self.raises_epochs = await self._producer._transactions.raises_epochs(self._id)
+        if self.raises_epochs and self._has_ended_one:
+            # Its markers may still be on their way. Leaders that add partitions by themselves would take the first record of
+            # this transaction for one more of that: the epoch tells them apart. The coordinator waits for the markers.
+            self._set_identity(await self._producer.initialise(expected=self._identity))
         self._partitions.clear()
         self.open = True
 
@@ -426,7 +432,10 @@ class Transaction:
         failed = self._producer._sender.failure is not None
         if self._partitions:
             transactions = self._producer._transactions
-            identity = await transactions.end(self._id, self._identity, committed=committed)
+            identity = await transactions.end(
+                self._id, self._identity, committed=committed, raises_epochs=self.raises_epochs
+            )
+            self._has_ended_one = True
             if identity == self._identity and failed:
                 # Its sequence has a hole: the next one begins at zero, in an epoch of its own (KIP-360).
                 identity = await self._producer.initialise(expected=identity)
@@ -441,4 +450,5 @@ class Transaction:
 
     def _set_identity(self, identity: ProducerIdentity) -> None:
         self._identity = identity
+        self._has_ended_one = False
         self._producer._sender.restart(identity)

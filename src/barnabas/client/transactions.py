@@ -139,9 +139,12 @@ class Transactions:
         )
         check(_first_partition_error(answers[transactional_id]), transactional_id)
 
-    async def end(self, transactional_id: str, identity: ProducerIdentity, *, committed: bool) -> ProducerIdentity:
-        """Whom the producer is in its next transaction."""
-        outcome = (await self._end({transactional_id: identity}, committed=committed))[transactional_id]
+    async def end(
+        self, transactional_id: str, identity: ProducerIdentity, *, committed: bool, raises_epochs: bool | None = None
+    ) -> ProducerIdentity:
+        """Whom the producer is in its next transaction. `raises_epochs`: as it was when this one began, where that is known."""
+        ends = await self._end({transactional_id: identity}, committed=committed, raises_epochs=raises_epochs)
+        outcome = ends[transactional_id]
         if isinstance(outcome, BrokerRefused):
             raise outcome
         return outcome
@@ -154,11 +157,12 @@ class Transactions:
         return {name: each if isinstance(each, BrokerRefused) else None for name, each in outcomes.items()}
 
     async def _end(
-        self, transactions: Mapping[str, ProducerIdentity], *, committed: bool
+        self, transactions: Mapping[str, ProducerIdentity], *, committed: bool, raises_epochs: bool | None = None
     ) -> dict[str, ProducerIdentity | BrokerRefused]:
         if not transactions:
             return {}
-        with_raise = await self.raises_epochs(next(iter(transactions)))
+        if raises_epochs is None:
+            raises_epochs = await self.raises_epochs(next(iter(transactions)))
         answers = await self._cluster.ask_coordinators(
             {
                 name: EndTxnRequest(
@@ -173,7 +177,7 @@ class Transactions:
             kind=TRANSACTION,
             error_of=lambda answer: answer.error_code,
             again=RETRIABLE,
-            version_max=None if with_raise else _END_TXN_V1,
+            version_max=None if raises_epochs else _END_TXN_V1,
         )
         return {
             name: refusal(answer.error_code, name)

@@ -15,6 +15,7 @@ from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.client.transactions import Transactions
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.add_partitions_to_txn import (
@@ -132,6 +133,38 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
     fake.run(scenario)
     versions = {call.message.API_KEY: call.version for call in fake.broker.calls}
     assert (versions[PRODUCE], versions[ADD_PARTITIONS], versions[END_TXN]) == (11, 3, 4)
+
+
+def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
+    real: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that has just started may know of no features. The epoch stayed, and a leader that still waited for the
+    markers of a committed transaction took the records of the next one, which was aborted, for its own."""
+    topic = "differs"
+    real.create_topic(topic)
+    is_known = True
+
+    async def raises_epochs(self: Transactions, transactional_id: str) -> bool:
+        return is_known
+
+    async def scenario() -> None:
+        nonlocal is_known
+        monkeypatch.setattr(Transactions, "raises_epochs", raises_epochs)
+        settings = ProducerConfig(transactional_id="differs")
+        batches = []
+        async with Cluster(client_config(real.bootstrap)) as cluster, Producer(cluster, settings) as producer:
+            transaction = producer.transaction
+            assert transaction is not None
+            for at_begin, at_end in ((True, False), (False, False), (True, True)):
+                is_known = at_begin
+                await transaction.begin()
+                batches.append((await producer.send(topic, b"one")).batch)
+                is_known = at_end
+                await transaction.commit()
+        epochs = [batch.identity.epoch for batch in batches]
+        assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
+
+    asyncio.run(scenario())
 
 
 def test_transaction_with_a_record_that_was_refused_is_aborted_and_the_next_one_goes_through(real: RealCluster) -> None:
