@@ -525,8 +525,9 @@ class Broker:
         # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
         # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
         await self._unless_stopped(self.registrar.register())
-        self.server.start_accepting()
+        # Clients keep what a broker says of features for as long as they are connected.
         await self.features.refresh()
+        self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()

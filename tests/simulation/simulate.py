@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -113,17 +113,16 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str, Any]:
-    """One run in a process of its own."""
+def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `work` comes to in a process of its own, which leaves nothing behind."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read_fd)
         try:
-            report = run_storage(seed) if world == "storage" else run_seed(seed, **options)
+            report = work()
         except BaseException as error:
-            trace = traceback.format_exc()
-            report = {**_NOTHING, "seed": seed, "broken": type(error).__name__, "detail": repr(error), "trace": trace}
+            report = {"broken": type(error).__name__, "detail": repr(error), "trace": traceback.format_exc()}
         with os.fdopen(write_fd, "wb") as out:
             out.write(json.dumps(report).encode())
         os._exit(0)
@@ -132,12 +131,18 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         data = pipe.read()
     _, status = os.waitpid(child, 0)
     if not data:
-        data = json.dumps(
-            {**_NOTHING, "seed": seed, "broken": "the process died", "detail": f"status {status}", "trace": ""}
-        ).encode()
+        return {"broken": "the process died", "detail": f"status {status}", "trace": ""}
     answer: dict[str, Any] = json.loads(data)
-    _compile(answer.pop("codecs"))
     return answer
+
+
+def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str, Any]:
+    """One run in a process of its own."""
+    report = {**_NOTHING, "seed": seed} | in_child(
+        lambda: run_storage(seed) if world == "storage" else run_seed(seed, **options)
+    )
+    _compile(report.pop("codecs"))
+    return report
 
 
 def shorten(seed: int, report: dict[str, Any]) -> dict[str, Any]:
