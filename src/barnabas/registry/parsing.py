@@ -14,8 +14,6 @@ from barnabas.registry.errors import invalid_schema
 
 #: Of an old schema that is quoted in a message, as Confluent does.
 _QUOTED_MAX: Final = 10 * 1024
-#: Forms other than the stored one, by the names of the parsed schemas' methods; each type has its own.
-_FORMS: Final = ("resolved", "serialized")
 _DIFFERENT_TYPE: Final = "Incompatible because of different schema type"
 
 
@@ -52,12 +50,8 @@ class Parser:
         return parsed.normalized() if normalize else parsed.canonical()
 
     def formatted(self, schema: Resolved, wanted: str) -> str:
-        """`resolved` (Avro with the schemas that it refers to) or `serialized` (Protobuf as a descriptor)."""
-        parsed = self.parse(schema)
-        form = getattr(parsed, wanted, None) if wanted in _FORMS else None
-        if form is None:
-            raise invalid_schema(f"Format not supported: {wanted}")
-        return str(form())
+        """`resolved` (Avro with the schemas that it refers to), `serialized` (Protobuf as a descriptor) and the like."""
+        return self.parse(schema).formatted(wanted)
 
     def incompatibilities(
         self, level: str, new: Resolved, previous: Sequence[Previous], *, lenient: bool = False

@@ -74,6 +74,9 @@ def test_referenced_type_is_written_by_name_but_types_within_it_in_full() -> Non
         '{"type":"record","name":"R","fields":[{"name":"o","type":"Outer"},'
         '{"name":"f","type":{"type":"fixed","name":"F","size":2}}]}'
     )
+    assert parse("AVRO", schema, {"Outer": inner}).formatted("resolved") == (
+        f'{{"type":"record","name":"R","fields":[{{"name":"o","type":{inner}}},{{"name":"f","type":"F"}}]}}'
+    )
 
 
 def test_normalized_text_orders_properties_and_drops_what_says_nothing() -> None:

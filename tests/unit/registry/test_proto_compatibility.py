@@ -189,7 +189,7 @@ def text_of(fields: dict[int, tuple[str, str, str | None]]) -> str:
 
 def message_class(parsed: ProtobufSchema) -> Any:
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(base64.b64decode(parsed.serialized()))
+    pool.AddSerializedFile(base64.b64decode(parsed.formatted("serialized")))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
 
 
@@ -240,5 +240,5 @@ def test_compatible_change_reads_old_data(data: st.DataObject) -> None:
 
 def test_descriptors_of_the_property_are_valid() -> None:
     parsed = schema(text_of({1: ("", "map<int32, N>", None), 2: ("", "E", "o")}))
-    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(parsed.serialized()))
+    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(parsed.formatted("serialized")))
     assert [message.name for message in file.message_type] == ["N", "M"]

@@ -8,7 +8,6 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
 from barnabas.registry.formats import SchemaError, incompatibilities, parse
-from barnabas.registry.formats.protobuf import ProtobufSchema
 
 OTHER = {"other.proto": 'syntax = "proto3"; package a.b; message Other { int32 i = 1; }'}
 EVERYTHING = """
@@ -254,8 +253,7 @@ def test_descriptor_and_texts_are_what_protoc_makes_of_them(
     tmp_path: Path, text: str, references: dict[str, str]
 ) -> None:
     schema = parse("PROTOBUF", text, references)
-    assert isinstance(schema, ProtobufSchema)
-    ours = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.serialized()))
+    ours = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.formatted("serialized")))
     ours.name = "main.proto"
     # protoc sorts neither map entries nor groups as we do, and adds names for JSON; all else is the same.
     for written in (text, schema.canonical()):
@@ -291,12 +289,25 @@ def simplified(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileD
 
 def test_descriptor_in_base64_is_a_schema_too() -> None:
     schema = parse("PROTOBUF", without_custom_options(EVERYTHING), OTHER)
-    assert isinstance(schema, ProtobufSchema)
-    again = parse("PROTOBUF", schema.serialized(), OTHER)
+    again = parse("PROTOBUF", schema.formatted("serialized"), OTHER)
     assert "message ThingsEntry {\n    option map_entry = true;" in again.canonical()
     assert again.normalized() == schema.normalized()
     assert incompatibilities(again, schema) == incompatibilities(schema, again) == []
     assert parse("PROTOBUF", again.canonical(), OTHER).normalized() == schema.normalized()
+
+
+def test_text_without_extensions_has_confluents_only() -> None:
+    text = """syntax = "proto2"; import "confluent/meta.proto"; option (mine) = 1; option (confluent.file_meta).doc = "d";
+    message A { extensions 5; } extend A { optional int32 x = 5; }
+    extend google.protobuf.FileOptions { optional int32 mine = 50000; }"""
+    assert parse("PROTOBUF", text).formatted("ignore_extensions") == (
+        'syntax = "proto2";\n\nimport "confluent/meta.proto";\n\noption (confluent.file_meta).doc = "d";\n\nmessage A {}\n'
+    )
+
+
+def test_stored_schema_with_a_lost_import_is_still_read() -> None:
+    text = 'syntax = "proto3";\n\nimport "gone.proto";\n\nmessage A {\n  Gone g = 1;\n}\n'
+    assert parse("PROTOBUF", text, as_new=False).canonical() == text
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,9 @@ class ParsedSchema(Protocol):
     def normalized(self) -> str:
         """The same for schemas that differ only in what means nothing: `normalize=true`."""
 
+    def formatted(self, wanted: str) -> str:
+        """`?format=`: `resolved` of Avro, `serialized` and `ignore_extensions` of Protobuf; else the canonical text."""
+
 
 def parse(
     schema_type: str, text: str, references: Mapping[str, str] | None = None, *, as_new: bool = True

@@ -18,9 +18,9 @@ class AvroSchema:
     def normalized(self) -> str:
         return avro_text.normalized(self._root, self._known)
 
-    def resolved(self) -> str:
-        """`format=resolved`: with the schemas that it refers to written out."""
-        return avro_text.canonical(self._root, ())
+    def formatted(self, wanted: str) -> str:
+        """`resolved`: with the types of other schemas in place."""
+        return avro_text.canonical(self._root, ()) if wanted == "resolved" else self._canonical
 
     def incompatibilities(self, writer: "AvroSchema", reader_name: str, writer_name: str) -> list[str]:
         found = avro_compatibility.differences(self._root, writer._root)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from barnabas.registry.formats.avro_types import ABSENT, Field, Type
-from barnabas.registry.formats.limits import DIFFERENCES_MAX, Budget, SchemaError, run
+from barnabas.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEPS, Budget, SchemaError, run
 
 #: Which types a reader of a type reads besides its own.
 _PROMOTIONS = {
@@ -93,9 +93,10 @@ class _Comparison:
 
     def compare(self, reader: Type, writer: Type, place: Place) -> _Steps:
         pair = (id(reader), id(writer))
+        self._budget.spend()
         if pair in self._results:
             return self._results[pair] or []
-        self._budget.spend()
+        self._budget.spend(PAIR_STEPS)
         self._results[pair] = None
         result = yield from self._compare(reader, writer, place)
         self._results[pair] = result
@@ -122,7 +123,7 @@ class _Comparison:
             case "fixed":
                 return _names(reader, writer, place) + _sizes(reader, writer, place)
             case "enum":
-                self._budget.spend((len(reader.symbols) + len(writer.symbols)) // 10)
+                self._budget.spend(len(reader.symbols) + len(writer.symbols))
                 return _names(reader, writer, place) + _symbols(reader, writer, place)
             case "record":
                 return _names(reader, writer, place) + (yield from self._fields(reader, writer, place))

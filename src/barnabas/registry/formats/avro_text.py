@@ -7,6 +7,7 @@ from typing import Any
 from barnabas.registry.formats import json_text
 from barnabas.registry.formats.avro_types import ABSENT, Absent, Field, Type
 from barnabas.registry.formats.json_text import Json
+from barnabas.registry.formats.limits import DEPTH_MAX, SchemaError
 
 #: The logical types that Java's Avro knows, and the types they stand on. Others are properties like any other.
 _LOGICAL = {
@@ -41,21 +42,24 @@ class _Writer:
         self._known = known
         self._normalize = normalize
 
-    def write(self, kind: Type, space: str | None) -> Json:
-        """Depth is that of the text: a name that is known is not followed."""
+    def write(self, kind: Type, space: str | None, depth: int = 0) -> Json:
+        """A type that is used before it is defined is written where it is used, so a flat text may become a deep one."""
+        if depth > DEPTH_MAX:
+            raise SchemaError(f"types nested more than {DEPTH_MAX} deep, which is the limit")
         match kind.kind:
             case "union":
-                return [self.write(branch, space) for branch in kind.children]
+                return [self.write(branch, space, depth + 1) for branch in kind.children]
             case "array" | "map":
                 word = "items" if kind.kind == "array" else "values"
-                return {"type": kind.kind, word: self.write(kind.children[0], space), **self._properties(kind)}
+                inner = self.write(kind.children[0], space, depth + 1)
+                return {"type": kind.kind, word: inner, **self._properties(kind)}
             case "record" | "enum" | "fixed":
-                return self._named(kind, space)
+                return self._named(kind, space, depth)
             case _:
                 properties = self._properties(kind)
                 return {"type": kind.kind, **properties} if properties else kind.kind
 
-    def _named(self, kind: Type, space: str | None) -> Json:
+    def _named(self, kind: Type, space: str | None, depth: int) -> Json:
         name = kind.name
         assert name is not None
         if name.full in self._known:
@@ -68,7 +72,7 @@ class _Writer:
         if kind.doc is not None and (kind.doc or not self._normalize):
             written["doc"] = kind.doc
         if kind.kind == "record":
-            written["fields"] = [self._field(item, name.space) for item in kind.fields]
+            written["fields"] = [self._field(item, name.space, depth + 3) for item in kind.fields]
         elif kind.kind == "enum":
             written["symbols"] = list(kind.symbols)
             if kind.default_symbol is not None:
@@ -84,8 +88,8 @@ class _Writer:
             written["aliases"] = aliases
         return written
 
-    def _field(self, item: Field, space: str | None) -> Json:
-        written: dict[str, Json] = {"name": item.name, "type": self.write(item.type, space)}
+    def _field(self, item: Field, space: str | None, depth: int) -> Json:
+        written: dict[str, Json] = {"name": item.name, "type": self.write(item.type, space, depth)}
         if item.doc is not None:
             written["doc"] = item.doc
         default = _as_read(item.default, item.type) if self._normalize else item.default

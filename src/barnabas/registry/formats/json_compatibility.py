@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import re2
+
 from barnabas.registry.formats import json_text
 from barnabas.registry.formats.json_changes import COMPATIBLE
-from barnabas.registry.formats.json_model import Document, Node, matches
-from barnabas.registry.formats.limits import DIFFERENCES_MAX, Budget, run
+from barnabas.registry.formats.json_model import Document, Node
+from barnabas.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEPS, Budget, run
 
 #: A longer path is cut in its middle.
 _PATH_MAX = 10_000
+#: Patterns are few; a thousand may take a megabyte each.
+_PATTERN_STEPS = 1000
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +94,8 @@ class _Comparison:
         self._under_way: set[tuple[int, int]] = set()
         #: Nodes that references make on the way are kept alive: pairs are known by identity.
         self._kept: list[Node] = []
+        self._distincts: dict[int, list[Node]] = {}
+        self._patterns = Patterns(budget)
         self._reversed = False
         self.memo: dict[tuple[int, int], Changes] = {}
         self.assumed = False
@@ -104,6 +110,7 @@ class _Comparison:
         documents = (self._reader, self._writer) if self._reversed else (self._writer, self._reader)
         original, update = documents[0].resolve(original), documents[1].resolve(update)
         pair = (id(original), id(update))
+        self._budget.spend()
         if pair in self.memo:
             return self.memo[pair]
         if pair in self._under_way:
@@ -111,7 +118,7 @@ class _Comparison:
                 return self._known[pair]
             self.assumed = True
             return Changes()
-        self._budget.spend()
+        self._budget.spend(PAIR_STEPS)
         self._kept += (original, update)
         self._under_way.add(pair)
         changes = yield from self._compare(original, update)
@@ -203,7 +210,7 @@ class _Comparison:
 
     def _enums(self, changes: Changes, original: Node, update: Node) -> Generator[Any, Any, None]:
         before, after = original.bounds["enum"], update.bounds["enum"]
-        self._budget.spend((len(before) + len(after)) // 10)
+        self._budget.spend(len(before) + len(after))
         self._sets(changes, set(map(_key, before)), set(map(_key, after)), "ENUM_ARRAY", "enum")
         yield from ()
 
@@ -255,12 +262,14 @@ class _Comparison:
             self._add(changes, "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
 
     def _distinct(self, node: Node) -> list[Node]:
-        found: dict[str, Node] = {}
-        for child in node.children:
-            text = child.text()
-            self._budget.spend(len(text) // 1000)
-            found.setdefault(text, child)
-        return list(found.values())
+        if id(node) not in self._distincts:
+            found: dict[str, Node] = {}
+            for child in node.children:
+                text = child.text()
+                self._budget.spend(len(text) // 100)
+                found.setdefault(text, child)
+            self._distincts[id(node)] = list(found.values())
+        return self._distincts[id(node)]
 
     def _objects(self, changes: Changes, original: Node, update: Node) -> Generator[Any, Any, None]:
         self._required(changes, original, update)
@@ -270,7 +279,7 @@ class _Comparison:
             if before is not None and after is not None:
                 changes.include((yield self.compare(before, after)), path)
             elif before is not None:
-                cover = None if _is_open(update) else _cover(update, key)
+                cover = None if _is_open(update) else self._cover(update, key)
                 yield from self._removed(changes, before, update, cover, path, "PROPERTY")
             elif after is not None:
                 yield from self._property_added(changes, original, update, key, path)
@@ -306,7 +315,7 @@ class _Comparison:
             else:
                 self._add(changes, "OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)
             return
-        cover = _cover(original, key)
+        cover = self._cover(original, key)
         if cover is not None:
             inner = yield self.compare(cover, added)
             changes.include(inner, path)
@@ -387,7 +396,7 @@ class _Comparison:
             if before is not None and after is not None:
                 changes.include((yield self.compare(before, after)), path)
             elif before is not None:
-                yield from self._removed(changes, before, update, _cover(update, None), path, "ITEM")
+                yield from self._removed(changes, before, update, self._cover(update, None), path, "ITEM")
             elif after is not None:
                 yield from self._item_added(changes, original, after, path)
         yield from self._rest(changes, original, update, "ADDITIONAL_ITEMS", "additionalItems")
@@ -400,7 +409,7 @@ class _Comparison:
         self._bounds(changes, original, update, {"maxContains": "MAX_CONTAINS", "minContains": "MIN_CONTAINS"})
 
     def _item_added(self, changes: Changes, original: Node, added: Node, path: str) -> Generator[Any, Any, None]:
-        cover = _cover(original, None)
+        cover = self._cover(original, None)
         if _is_open(original):
             with_empty = "ITEM_WITH_EMPTY_SCHEMA_ADDED" if added.is_empty else "ITEM_ADDED"
             self._add(changes, f"{with_empty}_TO_OPEN_CONTENT_MODEL", path)
@@ -412,26 +421,47 @@ class _Comparison:
         else:
             self._add(changes, "ITEM_ADDED_TO_CLOSED_CONTENT_MODEL", path)
 
+    def _cover(self, node: Node, name: str | None) -> Node | None:
+        """The schema of a property, or an item, that is not named: by its pattern, or of all that are not."""
+        if name is not None:
+            for pattern, schema in node.patterns.items():
+                if self._patterns.match(pattern, name):
+                    return schema
+        if "rest" in node.parts:
+            return node.parts["rest"]
+        unevaluated = node.parts.get("unevaluated")
+        if not node.bounds["permits"] or unevaluated is None or unevaluated.kind == "false" or unevaluated.is_empty:
+            return None
+        return unevaluated
+
+
+class Patterns:
+    """RE2 takes linear time, whatever the pattern. What it has no words for (a look-ahead) matches nothing here."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._options = re2.Options()
+        self._options.log_errors = False
+        self._options.max_mem = 1 << 18
+        self._compiled: dict[str, Any] = {}
+
+    def match(self, pattern: str, text: str) -> bool:
+        self._budget.spend(1 + len(text) // 100)
+        if pattern not in self._compiled:
+            self._budget.spend(_PATTERN_STEPS)
+            try:
+                self._compiled[pattern] = re2.compile(pattern, self._options)
+            except re2.error:
+                self._compiled[pattern] = None
+        compiled = self._compiled[pattern]
+        return compiled is not None and compiled.search(text) is not None
+
 
 def _is_open(node: Node) -> bool:
     """Anything may stand where nothing is named."""
     unevaluated = node.parts.get("unevaluated")
     closed = not node.bounds["permits"] or "rest" in node.parts or bool(node.patterns)
     return not closed and (unevaluated is None or unevaluated.is_empty)
-
-
-def _cover(node: Node, name: str | None) -> Node | None:
-    """The schema of a property, or an item, that is not named: by its pattern, or of all that are not."""
-    if name is not None:
-        for pattern, schema in node.patterns.items():
-            if matches(pattern, name):
-                return schema
-    if "rest" in node.parts:
-        return node.parts["rest"]
-    unevaluated = node.parts.get("unevaluated")
-    if node.bounds["permits"] and unevaluated is not None and unevaluated.kind != "false" and not unevaluated.is_empty:
-        return unevaluated
-    return None
 
 
 def _multiples(before: Any, after: Any) -> str:

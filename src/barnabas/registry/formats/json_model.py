@@ -12,8 +12,6 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-import re2
-
 from barnabas.registry.formats import json_text
 from barnabas.registry.formats.json_text import Json
 from barnabas.registry.formats.limits import SchemaError
@@ -414,17 +412,6 @@ def _pattern(pattern: Json) -> str:
     if not isinstance(pattern, str):
         raise SchemaError(f"a pattern is a text, not {_short(pattern)}")
     return pattern
-
-
-def matches(pattern: str, text: str) -> bool:
-    """RE2 takes linear time, whatever the pattern. What it has no words for (a look-ahead) matches nothing here."""
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    try:
-        return re2.compile(pattern, options).search(text) is not None
-    except re2.error:
-        return False
 
 
 def _short(value: object) -> str:

@@ -27,6 +27,9 @@ class JsonSchema:
     def normalized(self) -> str:
         return json_text.dumps(json_text.sorted_keys(self._value))
 
+    def formatted(self, wanted: str) -> str:
+        return self._canonical
+
     def incompatibilities(
         self, writer: "JsonSchema", reader_name: str, writer_name: str, *, lenient: bool = False
     ) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from barnabas.registry.formats.limits import DIFFERENCES_MAX, Budget, run
+from barnabas.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEPS, Budget, run
 from barnabas.registry.formats.proto_model import SCALARS, Enum, Field, File, Message, Names, joined
 
 COMPATIBLE = frozenset(
@@ -129,7 +129,7 @@ class _Comparison:
         messages = [{item.name: item for item in types if isinstance(item, Message)} for types in (original, update)]
         places = [{name: index for index, name in enumerate(named)} for named in messages]
         for name in dict.fromkeys((*messages[0], *messages[1])):
-            self._budget.spend()
+            self._budget.spend(PAIR_STEPS)
             old, new = messages[0].get(name), messages[1].get(name)
             if old is not None and new is not None:
                 yield self.message(changes, old, new, joined(local, name), before, after)
@@ -150,7 +150,7 @@ class _Comparison:
 
     def _enum(self, changes: Changes, original: Enum, update: Enum, path: list[str]) -> None:
         before, after = ({item.tag: item.name for item in enum.constants} for enum in (original, update))
-        self._budget.spend((len(before) + len(after)) // 10)
+        self._budget.spend(len(before) + len(after))
         for tag in sorted(before.keys() | after.keys()):
             if tag not in after:
                 changes.add("ENUM_CONST_REMOVED", *path, str(tag))
@@ -165,7 +165,7 @@ class _Comparison:
         path = local.split(".")
         fields, new_fields = _fields(original), _fields(update)
         oneof_of, new_oneof_of = _oneofs(original), _oneofs(update)
-        self._budget.spend((len(fields) + len(new_fields)) // 10)
+        self._budget.spend(len(fields) + len(new_fields))
         self._oneofs(changes, original, update, path)
         # A oneof that went with all its fields is no loss; one of which some fields stay lost the others.
         kept = {oneof.name for oneof in update.oneofs}
@@ -208,7 +208,7 @@ class _Comparison:
     def _field(
         self, changes: Changes, original: Field, update: Field, path: list[str], local: str, before: Side, after: Side
     ) -> _Steps:
-        self._budget.spend()
+        self._budget.spend(PAIR_STEPS)
         if original.name != update.name:
             changes.add("FIELD_NAME_CHANGED", *path)
         labels = (original.label, update.label)

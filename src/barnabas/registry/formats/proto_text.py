@@ -34,8 +34,9 @@ from barnabas.registry.formats.proto_model import (
 _ESCAPES = str.maketrans({key: "\\" + value for key, value in zip("\a\b\f\n\r\t\v\\'\"", "abfnrtv\\'\"", strict=True)})
 
 
-def canonical(file: File) -> str:
-    return _Writer(None).file(file)
+def canonical(file: File, *, extensions: bool = True) -> str:
+    """Without `extensions`: and without custom options, but for Confluent's."""
+    return _Writer(None, extensions=extensions).file(file)
 
 
 def normalized(file: File, names: Names) -> str:
@@ -44,8 +45,9 @@ def normalized(file: File, names: Names) -> str:
 
 
 class _Writer:
-    def __init__(self, names: Names | None) -> None:
+    def __init__(self, names: Names | None, *, extensions: bool = True) -> None:
         self._names = names
+        self._extensions = extensions
         self._scope = names.package if names is not None else ""
 
     def file(self, file: File) -> str:
@@ -83,7 +85,8 @@ class _Writer:
         return written
 
     def _message(self, message: Message) -> str:
-        fields, oneofs, groups, extensions = message.fields, message.oneofs, message.groups, message.extensions
+        fields, oneofs, groups = message.fields, message.oneofs, message.groups
+        extensions = message.extensions if self._extensions else []
         if self._names is not None:
             fields = sorted(fields, key=lambda item: item.tag)
             groups = sorted(groups, key=lambda item: item.tag)
@@ -130,7 +133,7 @@ class _Writer:
 
     def _extends(self, extends: list[Extend]) -> list[Extend]:
         if self._names is None:
-            return extends
+            return extends if self._extensions else []
         grouped: dict[str, Extend] = {}
         for extend in extends:
             name = self._resolved(extend.name)
@@ -210,6 +213,8 @@ class _Writer:
 
     def _kept(self, options: list[Option]) -> list[Option]:
         """Normalized: by name, with full names, and what is said of one option in several places said in one."""
+        if not self._extensions:
+            options = [option for option in options if not option.custom or option.name.startswith("confluent.")]
         if self._names is None or not options:
             return options
         named: list[Option] = []

@@ -17,7 +17,8 @@ class ProtobufSchema:
 
     def __init__(self, text: str, references: Mapping[str, str], *, as_new: bool) -> None:
         self._file = _parse(text)
-        self._imported = _imports(self._file, {name: _parse(reference) for name, reference in references.items()})
+        parsed = {name: _parse(reference) for name, reference in references.items()}
+        self._imported = _imports(self._file, parsed, as_new=as_new)
         self._names = Names(self._file, list(self._imported.values()))
         if as_new:
             proto_text.normalized(self._file, self._names)  # every type is there
@@ -30,10 +31,12 @@ class ProtobufSchema:
     def normalized(self) -> str:
         return proto_text.normalized(self._file, self._names)
 
-    def serialized(self) -> str:
-        """`format=serialized`: the FileDescriptorProto in base64, which clients without a parser ask for."""
-        descriptor = proto_descriptor.to_descriptor(_NAME, self._file, self._names)
-        return base64.b64encode(descriptor.SerializeToString()).decode()
+    def formatted(self, wanted: str) -> str:
+        """`serialized`: the FileDescriptorProto in base64, which clients without a parser ask for."""
+        if wanted == "serialized":
+            descriptor = proto_descriptor.to_descriptor(_NAME, self._file, self._names)
+            return base64.b64encode(descriptor.SerializeToString()).decode()
+        return proto_text.canonical(self._file, extensions=False) if wanted == "ignore_extensions" else self._canonical
 
     def incompatibilities(self, writer: "ProtobufSchema", reader_name: str, writer_name: str) -> list[str]:
         changes = proto_compatibility.compare(writer._file, writer._names, self._file, self._names)
@@ -51,7 +54,7 @@ def _parse(text: str) -> File:
             raise refused from None
 
 
-def _imports(file: File, references: Mapping[str, File]) -> dict[str, File]:
+def _imports(file: File, references: Mapping[str, File], *, as_new: bool) -> dict[str, File]:
     """All that it imports, and what that imports, each after what it needs. A cycle is left for the check to find."""
     found: dict[str, File] = {}
     under_way: set[str] = set()
@@ -64,6 +67,8 @@ def _imports(file: File, references: Mapping[str, File]) -> dict[str, File]:
         if done or name in under_way:
             continue
         if imported is None:
+            if not as_new:
+                continue
             raise SchemaError(f"Could not parse Protobuf - the import {name[:200]} is not among the references")
         under_way.add(name)
         if len(under_way) > REFERENCES_MAX:
