@@ -20,7 +20,7 @@ from barnabas.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEPS, Budget
 #: A longer path is cut in its middle.
 _PATH_MAX = 10_000
 #: Patterns are few; a thousand may take a megabyte each.
-_PATTERN_STEPS = 1000
+_PATTERN_STEPS = 500
 
 
 @dataclass(eq=False, slots=True)
@@ -262,11 +262,13 @@ class _Comparison:
             self._add(changes, "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
 
     def _distinct(self, node: Node) -> list[Node]:
+        if len(node.children) == 1:
+            return node.children
         if id(node) not in self._distincts:
             found: dict[str, Node] = {}
             for child in node.children:
                 text = child.text()
-                self._budget.spend(len(text) // 100)
+                self._budget.spend(len(text) // 10)
                 found.setdefault(text, child)
             self._distincts[id(node)] = list(found.values())
         return self._distincts[id(node)]

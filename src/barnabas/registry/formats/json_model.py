@@ -64,6 +64,8 @@ class Node:
     default: Json = None
     has_default: bool = False
     connect_type: Json = None
+    #: Of a reference, once it was asked for.
+    target: "Node | None" = None
 
     @property
     def is_empty(self) -> bool:
@@ -129,13 +131,21 @@ class Document:
 
     def resolve(self, node: Node) -> Node:
         """What a reference stands for in the end; nothing at all if it stands for itself."""
-        seen: set[int] = set()
-        while node.kind == "reference":
-            if id(node) in seen:
-                return Node("empty", True)
-            seen.add(id(node))
-            node = self._target(node)
-        return node
+        if node.kind != "reference":
+            return node
+        if node.target is None:
+            walked: dict[int, Node] = {}
+            end = node
+            while end.kind == "reference":
+                if id(end) in walked:
+                    end = Node("empty", True)
+                    break
+                walked[id(end)] = end
+                end = end.target or self._target(end)
+            for passed in walked.values():  # a long chain is walked once, wherever one enters it
+                passed.target = end
+            return end
+        return node.target
 
     def _target(self, node: Node) -> Node:
         address, fragment = urldefrag(node.word)

@@ -16,7 +16,7 @@ REFERENCES_MAX = 1000
 #: Brackets within brackets of a JSON text, and blocks within blocks of a .proto text.
 DEPTH_MAX = 200
 #: Steps of one comparison of two schemas: about two seconds. A pair of parts takes a few.
-STEPS_MAX = 1_000_000
+STEPS_MAX = 500_000
 PAIR_STEPS = 5
 #: Differences that one comparison tells; a list of more helps nobody.
 DIFFERENCES_MAX = 1000
@@ -29,8 +29,8 @@ class SchemaError(ValueError):
 class Budget:
     """Steps that a comparison may still take."""
 
-    def __init__(self, steps: int = STEPS_MAX) -> None:
-        self._left = steps
+    def __init__(self) -> None:
+        self._left = STEPS_MAX
 
     def spend(self, steps: int = 1) -> None:
         self._left -= steps

@@ -29,6 +29,8 @@ from barnabas.registry.formats.proto_model import (
 
 #: protoc's own limit for messages within messages, and enough for options within options.
 BLOCKS_MAX = 32
+NAME_CHARS_MAX = 512
+NAME_PARTS_MAX = 64
 _TOKENS = re.compile(
     r"""\s+ | //[^\n]*+ | /\*.*?(?:\*/|\Z)
     | (?P<text>"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"? | '[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?)
@@ -91,14 +93,23 @@ class _Parser:
         return self._next()
 
     def _name(self) -> str:
-        if self._kind != "word" or not _NAME.match(self._token):
-            self._fail(f"'{self._token[:40]}' is not a name")
-        return self._next()
+        return self._named(_NAME)
 
     def _full_name(self) -> str:
-        if self._kind != "word" or not _FULL_NAME.match(self._token):
+        return self._named(_FULL_NAME)
+
+    def _named(self, pattern: re.Pattern[str]) -> str:
+        if self._kind != "word" or not pattern.match(self._token):
             self._fail(f"'{self._token[:40]}' is not a name")
+        self._check_length(self._token)
         return self._next()
+
+    def _check_length(self, name: str) -> None:
+        """A type is looked for in every scope around it: scopes must be few."""
+        if len(name) > NAME_CHARS_MAX or name.count(".") > NAME_PARTS_MAX:
+            self._fail(
+                f"a name has more than {NAME_CHARS_MAX} characters or {NAME_PARTS_MAX} parts, which is the limit"
+            )
 
     def _int(self) -> int:
         return self._to_int(self._word("a number"))
@@ -244,6 +255,7 @@ class _Parser:
             return f"map<{key}, {value}>"
         if not _FULL_NAME.match(word):
             self._fail(f"'{word[:40]}' is not a type")
+        self._check_length(word)
         return word
 
     def _rest_of_field(self, label: str | None, kind: str) -> Field:
@@ -472,9 +484,10 @@ class _Parser:
             elif option.name not in result:
                 result[option.name] = value
             else:
-                previous = result[option.name]
-                known = previous if isinstance(previous, list) else [previous]
-                result[option.name] = [*known, *(value if isinstance(value, list) else [value])]
+                known = result[option.name]
+                if not isinstance(known, list):
+                    known = result[option.name] = [known]
+                known += value if isinstance(value, list) else [value]
             if not self._take(","):
                 self._take(";")
         return result
