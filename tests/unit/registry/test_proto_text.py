@@ -296,6 +296,13 @@ def test_descriptor_in_base64_is_a_schema_too() -> None:
     assert parse("PROTOBUF", again.canonical(), OTHER).normalized() == schema.normalized()
 
 
+def test_parts_of_an_option_may_be_custom_themselves() -> None:
+    text = 'syntax = "proto3";\n\noption (a.b).(c.d).e = 1;\noption (a.b).f.(g) = X;\noption features.h = "i";\n'
+    assert parse("PROTOBUF", text, as_new=False).canonical() == text
+    with pytest.raises(SchemaError, match="expected"):
+        parse("PROTOBUF", 'syntax = "proto3"; option (a)(b) = 1;')
+
+
 def test_text_without_extensions_has_confluents_only() -> None:
     text = """syntax = "proto2"; import "confluent/meta.proto"; option (mine) = 1; option (confluent.file_meta).doc = "d";
     message A { extensions 5; } extend A { optional int32 x = 5; }

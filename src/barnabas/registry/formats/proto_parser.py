@@ -436,20 +436,22 @@ class _Parser:
     def _option_parts(self, name: str, *, custom: bool) -> tuple[str, list[tuple[str, bool]]]:
         """`(name).part.(other).more`: a word holds dots, so that parts come in one word or in several."""
         parts: list[tuple[str, bool]] = []
+        dots = ""
         if not custom and not name.startswith("["):
+            dots = name
             name, *rest = name.rstrip(".").split(".")
             parts += [(part, False) for part in rest]
         while True:
             if self._kind == "word" and self._token.startswith("."):
-                parts += [(part, False) for part in self._next().split(".") if part]
-            elif parts and self._take("("):
+                dots = self._next()
+                parts += [(part, False) for part in dots.split(".") if part]
+            elif dots.endswith(".") and self._take("("):
+                dots = ""
                 parts.append((self._full_name(), True))
                 self._expect(")")
-            elif custom and self._kind == "mark" and self._token == "(":
-                self._fail("expected '.'")
+            elif len(parts) > BLOCKS_MAX:
+                self._fail(f"an option has more than {BLOCKS_MAX} parts, which is the limit")
             else:
-                if len(parts) > BLOCKS_MAX:
-                    self._fail(f"an option has more than {BLOCKS_MAX} parts, which is the limit")
                 return name, parts
 
     def _url(self) -> str:
