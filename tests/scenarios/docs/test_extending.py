@@ -92,12 +92,13 @@ def run(root: Path, *command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_page_has_all_six_examples() -> None:
+def test_page_has_all_seven_examples() -> None:
     assert [example.title for example in EXAMPLES] == [
         "A topic setting",
         "An API",
         "A metric",
         "A tool",
+        "A check of the doctor",
         "A Spark option",
         "A SASL mechanism",
     ]
