@@ -228,6 +228,7 @@ class SimCluster:
             if process.is_paused:
                 process.resume()
             process.spare()
+            process.disk_slowness = 1
             if process.storage.faults:
                 process.storage.heal()
                 if process.is_up:

@@ -520,13 +520,13 @@ class SimDisk:
             ):
                 raise _error(fault.errno, path)
 
-    def writable_bytes(self, path: str, size_bytes: int, growth_bytes: int) -> int:
-        """How much of a write is done; `OSError` where nothing is."""
+    def writable_bytes(self, path: str, size_bytes: int, growth_bytes: int, *, is_whole: bool = False) -> int:
+        """How much of a write is done; `OSError` where nothing is. `is_whole`: it is not taken in pieces."""
         for fault in self.faults:
             if WRITE not in fault.kinds or not fault.covers(path):
                 continue
             if fault.write_bytes_max is not None:
-                size_bytes = min(size_bytes, max(fault.write_bytes_max, 1))
+                size_bytes = size_bytes if is_whole else min(size_bytes, max(fault.write_bytes_max, 1))
             elif fault.room_bytes is not None:
                 lacking = growth_bytes - fault.room_bytes
                 if lacking >= size_bytes and growth_bytes:
@@ -768,7 +768,9 @@ class Life(Disk):
     def reserve(self, fd: int, position: int, size_bytes: int) -> None:
         opened = self._changeable(fd, 0)
         file, end = opened.file, position + size_bytes
-        if self._disk.faults and self._disk.writable_bytes(opened.path, size_bytes, size_bytes) < size_bytes:
+        if self._disk.faults and (
+            self._disk.writable_bytes(opened.path, size_bytes, size_bytes, is_whole=True) < size_bytes
+        ):
             raise _error(errno.ENOSPC, opened.path)
         if end > file.length:
             file.truncate(end)

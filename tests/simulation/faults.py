@@ -187,6 +187,8 @@ class Faults:
             (self._fill_directory, 1),
             (self._write_foreign_znode, 2),
             (self._die_in_compaction, 2),
+            (self._slow_disk, 2),
+            (self._shorten_writes, 1),
         ]
         #: Each seed has its own mix: some faults only show without others.
         if weights:
@@ -409,6 +411,29 @@ class Faults:
             self._world.note(broker.name, f"{folder} is nearly full")
             broker.storage.fill(folder, after_bytes=self._world.random.choice([0, 1_000, 10_000]))
             self._repair_later(broker)
+
+    def _slow_disk(self) -> None:
+        """Syncs take up to half a second: another process of the machine writes, or the disk is about to fail."""
+        broker = self._pick()
+        if broker is None:
+            return
+        broker.disk_slowness = self._world.random.choice([10, 50, 250])
+        self._world.note(broker.name, f"its disk takes {broker.disk_slowness} times as long")
+
+        def again() -> None:
+            broker.disk_slowness = 1
+
+        self._world.after(self._world.between(0.5, 5.0), again)
+
+    def _shorten_writes(self) -> None:
+        """The kernel takes less than it is given, as it may."""
+        broker = self._pick()
+        if broker is None or broker.storage.faults:
+            return
+        self._world.note(broker.name, "its disk takes writes in pieces")
+        broker.storage.shorten_writes("/", to_bytes=self._world.random.choice([60, 500]))
+
+        self._world.after(self._world.between(0.2, 2.0), lambda: broker.storage.heal("/"))
 
     def _lose_directory(self) -> None:
         """The directory is dead, to a broker that runs or when it starts again, and comes back later."""

@@ -63,6 +63,8 @@ class Process:
         self.clock = SimClock(world)
         self.storage = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000)
         self._life: Life | None = None
+        #: How many times as long as usual its disk takes.
+        self.disk_slowness = 1
         self._operations_left = 0
         self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
@@ -139,7 +141,9 @@ class Process:
         loop = self.loop
         if loop is None:
             return
-        loop.cost_s += DISK_S[kind] + size_bytes * BYTE_S
+        cost_s = DISK_S[kind] + size_bytes * BYTE_S
+        loop.disk_s += cost_s
+        loop.cost_s += cost_s * self.disk_slowness
         if kind is SYNC and loop.is_serving and asyncio._get_running_loop() is loop:
             where = "".join(traceback.format_stack(limit=8)[:-2])
             self.world.violate("no callback holds the loop", f"{self.name} waits for its disk to sync:\n{where}")
