@@ -11,9 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from barnabas.client.connection import Connection
-from barnabas.controller.driver import Controller, ControllerConfig
-from barnabas.controller.topics import TopicDefaults
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
@@ -32,7 +29,6 @@ from barnabas.core.clock import Clock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.config.usage import broker_notices, volatile_log_dirs
 from barnabas.core.errors import BrokenInvariant
 from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
@@ -41,6 +37,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.parts import gauges
 from barnabas.parts import groups as group_parts
 from barnabas.parts import transactions as transaction_parts
+from barnabas.parts.controller import make_controller
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.parts.handlers import build_handlers
 from barnabas.parts.health import Health, Phase
@@ -48,6 +45,7 @@ from barnabas.parts.identity import advertised_endpoints, find_broker_id
 from barnabas.parts.readiness import CLUSTER_APIS, Readiness
 from barnabas.parts.replication import ReplicationParts
 from barnabas.parts.security import SecurityParts
+from barnabas.parts.starting import StoppedEarly, unless_stopped
 from barnabas.parts.storage import StorageParts
 from barnabas.protocol.compression import Codec
 from barnabas.replication.fetch_session_cache import FetchSessionCache
@@ -69,8 +67,6 @@ from barnabas.server.settings import (
     buffer_bytes,
     connection_limits,
     connection_rate_limits,
-    control_listener_name,
-    controller_settings,
     session_config,
 )
 from barnabas.server.zookeeper_gate import ZooKeeperGate
@@ -80,19 +76,6 @@ T = TypeVar("T")
 
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
 FETCH_SESSION_EVICTION_MS = 120_000
-
-
-class StoppedEarly(Exception):
-    """Told to stop while it waited for ZooKeeper."""
-
-
-async def _outcome(work: Coroutine[Any, Any, object]) -> BaseException | None:
-    """What it raised: an error must reach who waits for it, not end the task group under it."""
-    try:
-        await work
-    except Exception as error:
-        return error
-    return None
 
 
 class Broker:
@@ -214,18 +197,8 @@ class Broker:
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
-        """Work of the start that may wait for ZooKeeper for long: who is told to stop meanwhile does."""
         assert self._tasks is not None
-        stopping = self._tasks.create_task(self._stop.wait(), name="stop while starting")
-        working = self._tasks.create_task(_outcome(work), name="find the cluster")
-        await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not working.done():
-            working.cancel()
-            raise StoppedEarly
-        error = working.result()
-        if error is not None:
-            raise error
+        await unless_stopped(self._stop, self._tasks, work)
 
     def _bind_listeners(self) -> None:
         config = self.config
@@ -285,12 +258,13 @@ class Broker:
         config = self.config
         self._assemble_membership(config)
         self._assemble_replication()
-        self.controller = self._make_controller(config)
+        self.controller = make_controller(
+            self.broker_id, self.dynamic, self.session, self.registrar, self.metadata, self.links, self._clock
+        )
         self.context = self._make_context(config)
         self._open_audit_log(config)
         self._assemble_coordinators()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
-        self.dynamic.subscribe(self._controller_settings_changed)
         self.dynamic.subscribe(self._settings_changed)
         self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
         self.pipeline.handlers.update(
@@ -455,29 +429,6 @@ class Broker:
         ):
             self.replication.control.subscribe(listener)
 
-    def _make_controller(self, config: BrokerConfig) -> Controller:
-        async def connect(broker_id: int, endpoint: Endpoint) -> Connection:
-            return await self.links.open_to(endpoint, purpose="controller")
-
-        def validate_topic_config(configs: Mapping[str, str]) -> None:
-            check_topic_settings(self.config, configs)
-
-        return Controller(
-            self.session,
-            self.registrar,
-            ControllerConfig(
-                settings=controller_settings(self.broker_id, config),
-                control_listener=control_listener_name(config),
-                inter_broker_listener=config.inter_broker_listener_name,
-                request_timeout_ms=config.controller_socket_timeout_ms,
-                topic_defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
-            ),
-            clock=self._clock,
-            connect=connect,
-            metadata=self.metadata,
-            validate_topic_config=validate_topic_config,
-        )
-
     def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
         if self._faults is not None and self._faults.is_cut_off(broker_id):
             return None
@@ -497,9 +448,6 @@ class Broker:
         self.quotas.connections.limits = connection_rate_limits(after)
         self.pipeline.elements_max = after.barnabas_request_max_elements
         self._pool.resize(after.background_threads)
-
-    def _controller_settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        self.controller.change_settings(controller_settings(self.broker_id, after))
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         """`topic` is empty if every topic's settings may have changed."""
@@ -557,14 +505,8 @@ class Broker:
         self.server.close_all()
         self.metrics_server.stop()
         if self._are_logs_open:
-            self.logs.stop()
-            await self.cleaner.stop()
-            await self._threads.drain()
-            await self._loop.run_in_executor(self._pool, self.logs.shutdown)
-        await self.session.stop()
-        for task in list(self._running):
-            task.cancel()
-        log.info("stopped")
+            await self._close_logs()
+        await self._end()
 
     async def _shut_down(self) -> None:
         log.info("stopping")
@@ -584,12 +526,18 @@ class Broker:
         self.server.close_all()
         self.metrics_server.stop()
         self.links.close()
+        await self._close_logs(self.registrar.epoch)
+        await self._end()
+
+    async def _close_logs(self, broker_epoch: int = -1) -> None:
         self.logs.stop()
         await self.cleaner.stop()
         await self._threads.drain()
         for partition in self.replicas:
             partition.log = None  # nobody who still runs may write while the logs are closed
-        await self._loop.run_in_executor(self._pool, self.logs.shutdown, self.registrar.epoch)
+        await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
+
+    async def _end(self) -> None:
         await self.session.stop()
         for task in list(self._running):
             task.cancel()

@@ -9,7 +9,7 @@ from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.coordination.paths import broker_id, partition_state
 from barnabas.coordination.registration import DuplicateBrokerId
-from barnabas.coordination.session import ZkError
+from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition

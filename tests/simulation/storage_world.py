@@ -24,7 +24,8 @@ from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import Done, InlineThreads, LogEnvironment, Work
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
-from barnabas.storage.manager import LogManager, ManagerSettings
+from barnabas.storage.manager import LogManager
+from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.record_check import read_marker
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk

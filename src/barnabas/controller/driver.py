@@ -71,8 +71,10 @@ from barnabas.controller.wire import Translator
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.operations import Exists, Get, GetChildren, Operation
 from barnabas.coordination.registration import BrokerRegistrar
-from barnabas.coordination.session import BatchAnswer, SessionState, ZkError, ZooKeeperSession
-from barnabas.coordination.session import SessionExpired as SessionIsOver
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.session_batch import BatchAnswer
+from barnabas.coordination.zk_errors import SessionExpired as SessionIsOver
+from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
 from barnabas.coordination.operations import Get, GetChildren, Operation
-from barnabas.coordination.session import BadVersion, NodeExists, NoNode, NotEmpty, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty
 from barnabas.coordination.znodes import (
     decode_config,
     decode_config_change,

@@ -13,7 +13,8 @@ from typing import Final
 
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, GetChildren, Operation
-from barnabas.coordination.session import SessionExpired, SessionState, ZooKeeperSession
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration
 from barnabas.core.errors import Malformed
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.coordination.json_data import dump, reading
-from barnabas.coordination.session import ZkError, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig, SessionKey
+from barnabas.coordination.zk_errors import ZkError
 from barnabas.core.errors import Malformed
 from barnabas.runtime.disk import Disk
 

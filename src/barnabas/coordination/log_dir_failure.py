@@ -4,7 +4,8 @@ import asyncio
 import logging
 
 from barnabas.coordination import paths
-from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import encode_log_dir_event
 from barnabas.core.ids import BrokerId
 

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from barnabas.coordination.operations import Delete, Get, Operation
-from barnabas.coordination.session import ConnectionLost, SessionExpired, SessionState, ZooKeeperSession
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired
 from barnabas.core.clock import Clock
 from barnabas.core.errors import Malformed
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from barnabas.coordination import paths
 from barnabas.coordination.former_session import FormerSession
 from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.session import NodeExists, NoNode, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import NodeExists, NoNode
 from barnabas.coordination.znodes import BrokerRegistration, decode_cluster_id, encode_cluster_id
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Malformed

@@ -15,7 +15,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,9 @@ from barnabas.coordination.operations import (
     Write,
     ZkCode,
 )
+from barnabas.coordination.session_batch import BatchAnswer, PendingBatch, PendingRequest
 from barnabas.coordination.session_config import SessionConfig, SessionKey
-from barnabas.core.errors import BarnabasError
+from barnabas.coordination.zk_errors import ConnectionLost, NotAuthorized, SessionExpired, checked
 from barnabas.metrics.registry import Counter, Histogram
 
 if TYPE_CHECKING:
@@ -56,45 +56,6 @@ _PACKED_BYTES_MAX = 256 * 1024
 _QUIET_S = 1.0
 
 
-class ZkError(BarnabasError):
-    """ZooKeeper refused an operation."""
-
-    code = ZkCode.REFUSED
-
-
-class NoNode(ZkError):
-    code = ZkCode.NO_NODE
-
-
-class NodeExists(ZkError):
-    code = ZkCode.NODE_EXISTS
-
-
-class BadVersion(ZkError):
-    code = ZkCode.BAD_VERSION
-
-
-class NotEmpty(ZkError):
-    code = ZkCode.NOT_EMPTY
-
-
-class NotAuthorized(ZkError):
-    code = ZkCode.NO_AUTH
-
-
-class SessionExpired(ZkError):
-    """The session is over; its ephemerals are gone."""
-
-
-class ConnectionLost(ZkError):
-    """No connection within `zookeeper.connection.timeout.ms`, or none any more."""
-
-
-_ERRORS: dict[ZkCode, type[ZkError]] = {
-    each.code: each for each in (NoNode, NodeExists, BadVersion, NotEmpty, NotAuthorized)
-}
-
-
 class SessionState(Enum):
     CONNECTED = "connected"
     #: The connection is gone; the session may live on.
@@ -103,69 +64,6 @@ class SessionState(Enum):
     EXPIRED = "expired"
     #: A new session took the place of an expired one.
     RENEWED = "renewed"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    results: tuple[Result, ...]
-    #: The guard did not hold: another broker is controller. Results then do not matter.
-    moved: bool = False
-
-
-class _Work:
-    """One request: an operation, several guarded writes in one transaction, or several reads in one."""
-
-    __slots__ = ("batch", "indexes", "is_guarded", "operation", "order", "sent_s")
-
-    def __init__(
-        self,
-        order: tuple[int, int],
-        operation: Operation | MultiRead,
-        batch: "_Batch",
-        indexes: tuple[int, ...],
-        *,
-        is_guarded: bool = False,
-    ) -> None:
-        self.order = order
-        self.operation = operation
-        self.batch = batch
-        #: Which of the batch's operations it carries.
-        self.indexes = indexes
-        #: A transaction that begins with the check of the batch's guard.
-        self.is_guarded = is_guarded
-        self.sent_s = 0.0
-
-    def __lt__(self, other: "_Work") -> bool:
-        return self.order < other.order
-
-
-class _Batch:
-    """Operations whose answers are awaited together."""
-
-    __slots__ = ("done", "guard", "missing", "operations", "results")
-
-    def __init__(
-        self, operations: Sequence[Operation], guard: Guard | None, done: "asyncio.Future[BatchAnswer]"
-    ) -> None:
-        self.operations = operations
-        self.guard = guard
-        self.done = done
-        self.results: list[Result | None] = [None] * len(operations)
-        self.missing = len(operations)
-
-    def settle(self, index: int, result: Result) -> None:
-        self.results[index] = result
-        self.missing -= 1
-        if self.missing == 0 and not self.done.done():
-            self.done.set_result(BatchAnswer(tuple(each for each in self.results if each is not None)))
-
-    def fail(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-    def stop_moved(self) -> None:
-        if not self.done.done():
-            self.done.set_result(BatchAnswer((), moved=True))
 
 
 class ZooKeeperSession:
@@ -187,8 +85,8 @@ class ZooKeeperSession:
         self._inbox_lock = threading.Lock()
         self._drain_is_due = False
         # Not sent yet, in order.
-        self._waiting: list[_Work] = []
-        self._in_flight: dict[_Work, None] = {}
+        self._waiting: list[PendingRequest] = []
+        self._in_flight: dict[PendingRequest, None] = {}
         self._sequence = 0
         #: Until a server says that it cannot: those of ZooKeeper before 3.6.
         self._packs_reads = True
@@ -311,7 +209,7 @@ class ZooKeeperSession:
             return (await self._one(operation)).path
         ancestors: list[Operation] = [Create(each) for each in paths.parents(path)]
         answer = await self.batch([*ancestors, operation])
-        return _checked(operation, answer.results[-1]).path
+        return checked(operation, answer.results[-1]).path
 
     async def ensure_path(self, path: str) -> None:
         await self.ensure_paths([path])
@@ -323,7 +221,7 @@ class ZooKeeperSession:
             everything, (await self.batch([Create(each) for each in everything])).results, strict=True
         ):
             if result.code not in (ZkCode.OK, ZkCode.NODE_EXISTS):
-                _checked(Create(path), result)
+                checked(Create(path), result)
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> Stat:
         result = await self._one(SetData(path, data, version))
@@ -339,7 +237,7 @@ class ZooKeeperSession:
 
     async def _one(self, operation: Operation) -> Result:
         answer = await self.batch([operation])
-        return _checked(operation, answer.results[0])
+        return checked(operation, answer.results[0])
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -360,10 +258,10 @@ class ZooKeeperSession:
         elif not operations:
             done.set_result(BatchAnswer(()))
         else:
-            self._begin(_Batch(operations, guard, done))
+            self._begin(PendingBatch(operations, guard, done))
         return done
 
-    def _begin(self, batch: _Batch) -> None:
+    def _begin(self, batch: PendingBatch) -> None:
         self._sequence += 1
         if batch.guard is None:
             self._push_all(batch)
@@ -371,10 +269,10 @@ class ZooKeeperSession:
             self._push_packed(batch, batch.guard)
         self._pump()
 
-    def _push(self, work: _Work) -> None:
+    def _push(self, work: PendingRequest) -> None:
         heapq.heappush(self._waiting, work)
 
-    def _push_all(self, batch: _Batch) -> None:
+    def _push_all(self, batch: PendingBatch) -> None:
         """Each alone, but for plain reads: a new controller reads the state of thousands of partitions, and a request costs
         much more than what it asks for."""
         reads: list[int] = []
@@ -390,18 +288,18 @@ class ZooKeeperSession:
         if reads:
             self._push_reads(batch, reads)
 
-    def _push_reads(self, batch: _Batch, indexes: Sequence[int]) -> None:
+    def _push_reads(self, batch: PendingBatch, indexes: Sequence[int]) -> None:
         if len(indexes) == 1:
             self._push_alone(batch, indexes[0])
             return
         gets = tuple(each for index in indexes if isinstance(each := batch.operations[index], Get))
-        self._push(_Work((self._sequence, indexes[0]), MultiRead(gets), batch, tuple(indexes)))
+        self._push(PendingRequest((self._sequence, indexes[0]), MultiRead(gets), batch, tuple(indexes)))
 
-    def _push_alone(self, batch: _Batch, index: int, sequence: int | None = None) -> None:
+    def _push_alone(self, batch: PendingBatch, index: int, sequence: int | None = None) -> None:
         order = (self._sequence if sequence is None else sequence, index)
-        self._push(_Work(order, batch.operations[index], batch, (index,)))
+        self._push(PendingRequest(order, batch.operations[index], batch, (index,)))
 
-    def _push_packed(self, batch: _Batch, guard: Guard) -> None:
+    def _push_packed(self, batch: PendingBatch, guard: Guard) -> None:
         check = Check(paths.CONTROLLER_EPOCH, guard.epoch_zk_version)
         pack: list[Write] = []
         first = size = 0
@@ -415,9 +313,9 @@ class ZooKeeperSession:
             size += len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
         self._push_guarded(batch, check, pack, first)
 
-    def _push_guarded(self, batch: _Batch, check: Check, pack: Sequence[Write], first: int) -> None:
+    def _push_guarded(self, batch: PendingBatch, check: Check, pack: Sequence[Write], first: int) -> None:
         indexes = tuple(range(first, first + len(pack)))
-        work = _Work((self._sequence, first), Multi((check, *pack)), batch, indexes, is_guarded=True)
+        work = PendingRequest((self._sequence, first), Multi((check, *pack)), batch, indexes, is_guarded=True)
         self._push(work)
 
     def _pump(self) -> None:
@@ -436,7 +334,7 @@ class ZooKeeperSession:
         assert self._loop is not None
         return self._loop.time()
 
-    def _answered(self, work: _Work, answer: "Answer") -> None:
+    def _answered(self, work: PendingRequest, answer: "Answer") -> None:
         if work not in self._in_flight:
             return
         del self._in_flight[work]
@@ -452,7 +350,7 @@ class ZooKeeperSession:
             work.batch.fail(SessionExpired("the session expired with the request under way"))
         self._pump()
 
-    def _settle(self, work: _Work, result: Result) -> None:
+    def _settle(self, work: PendingRequest, result: Result) -> None:
         batch = work.batch
         if isinstance(work.operation, MultiRead):
             self._settle_reads(work, result)
@@ -474,9 +372,11 @@ class ZooKeeperSession:
         # One of them was refused, and took the others with it: each again, alone, in order.
         check = work.operation.operations[0]
         for index, operation in zip(work.indexes, work.operation.operations[1:], strict=True):
-            self._push(_Work((work.order[0], index), Multi((check, operation)), batch, (index,), is_guarded=True))
+            self._push(
+                PendingRequest((work.order[0], index), Multi((check, operation)), batch, (index,), is_guarded=True)
+            )
 
-    def _settle_reads(self, work: _Work, result: Result) -> None:
+    def _settle_reads(self, work: PendingRequest, result: Result) -> None:
         if result.ok:
             for index, part in zip(work.indexes, result.results, strict=True):
                 work.batch.settle(index, part)
@@ -485,7 +385,7 @@ class ZooKeeperSession:
             self._packs_reads = False
         self._push_apart(work)
 
-    def _push_apart(self, work: _Work) -> None:
+    def _push_apart(self, work: PendingRequest) -> None:
         for index in work.indexes:
             self._push_alone(work.batch, index, work.order[0])
 
@@ -565,11 +465,3 @@ def _load_connection_type() -> "type[KazooConnection]":
     from barnabas.coordination.kazoo_client import KazooConnection
 
     return KazooConnection
-
-
-def _checked(operation: Operation, result: Result) -> Result:
-    """The result, or the exception that it stands for."""
-    if result.ok:
-        return result
-    where = getattr(operation, "path", None) or "a transaction"
-    raise _ERRORS.get(result.code, ZkError)(f"{where}: {result.code.value}")

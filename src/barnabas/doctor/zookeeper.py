@@ -11,8 +11,9 @@ from typing import Final
 
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, Operation
-from barnabas.coordination.session import ZkError, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import BrokerRegistration, ControllerRegistration
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition

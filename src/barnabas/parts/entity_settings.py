@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.session import SessionExpired
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId

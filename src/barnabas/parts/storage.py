@@ -16,7 +16,8 @@ from barnabas.storage.cleaner.gauges import add_gauges
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.file_handle import SegmentPool
-from barnabas.storage.manager import DirFailed, LogManager, ManagerSettings
+from barnabas.storage.manager import DirFailed, LogManager
+from barnabas.storage.manager_settings import ManagerSettings
 
 
 class StorageParts:

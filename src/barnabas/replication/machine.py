@@ -18,6 +18,7 @@ from barnabas.replication.state import (
     NO_BROKER_EPOCH,
     NO_CONTROLLER_EPOCH,
     RECOVERED,
+    TRANSITIONS,
     UNKNOWN_OFFSET,
     FetchRecorded,
     FollowerPosition,
@@ -33,25 +34,6 @@ from barnabas.replication.state import (
     Ticked,
     Watermark,
 )
-
-#: Every legal step: (role, event) -> role. Anything else raises `IllegalTransition`.
-TRANSITIONS: Final[dict[tuple[Role, str], Role]] = {
-    (Role.IDLE, "become_leader"): Role.LEADER,
-    (Role.IDLE, "become_follower"): Role.FOLLOWER,
-    (Role.IDLE, "go_offline"): Role.OFFLINE,
-    (Role.IDLE, "stop"): Role.IDLE,
-    (Role.LEADER, "become_leader"): Role.LEADER,
-    (Role.LEADER, "become_follower"): Role.FOLLOWER,
-    (Role.LEADER, "go_offline"): Role.OFFLINE,
-    (Role.LEADER, "stop"): Role.IDLE,
-    (Role.FOLLOWER, "become_leader"): Role.LEADER,
-    (Role.FOLLOWER, "become_follower"): Role.FOLLOWER,
-    (Role.FOLLOWER, "go_offline"): Role.OFFLINE,
-    (Role.FOLLOWER, "stop"): Role.IDLE,
-    # A failed directory can fail its partitions more than once, and StopReplica may still come for them.
-    (Role.OFFLINE, "go_offline"): Role.OFFLINE,
-    (Role.OFFLINE, "stop"): Role.OFFLINE,
-}
 
 #: The controller says for certain that it did not apply the proposal: back to the committed ISR.
 _NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})

@@ -29,6 +29,26 @@ class Role(Enum):
     OFFLINE = "offline"
 
 
+#: Every legal step: (role, event) -> role. Anything else raises `IllegalTransition`.
+TRANSITIONS: Final[dict[tuple[Role, str], Role]] = {
+    (Role.IDLE, "become_leader"): Role.LEADER,
+    (Role.IDLE, "become_follower"): Role.FOLLOWER,
+    (Role.IDLE, "go_offline"): Role.OFFLINE,
+    (Role.IDLE, "stop"): Role.IDLE,
+    (Role.LEADER, "become_leader"): Role.LEADER,
+    (Role.LEADER, "become_follower"): Role.FOLLOWER,
+    (Role.LEADER, "go_offline"): Role.OFFLINE,
+    (Role.LEADER, "stop"): Role.IDLE,
+    (Role.FOLLOWER, "become_leader"): Role.LEADER,
+    (Role.FOLLOWER, "become_follower"): Role.FOLLOWER,
+    (Role.FOLLOWER, "go_offline"): Role.OFFLINE,
+    (Role.FOLLOWER, "stop"): Role.IDLE,
+    # A failed directory can fail its partitions more than once, and StopReplica may still come for them.
+    (Role.OFFLINE, "go_offline"): Role.OFFLINE,
+    (Role.OFFLINE, "stop"): Role.OFFLINE,
+}
+
+
 class KeepsHighWatermark(Protocol):
     """Who owns a replica's high watermark: its log. log start <= high watermark <= log end."""
 

@@ -13,12 +13,8 @@ from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.operations import Get, GetChildren
 from barnabas.coordination.operations import Operation as ZkOperation
-from barnabas.coordination.session import (
-    BadVersion,
-    NodeExists,
-    NoNode,
-    ZooKeeperSession,
-)
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 from barnabas.coordination.znodes_security import AclChange, AclEntry, decode_acls, encode_acls
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Malformed

@@ -11,13 +11,8 @@ from collections.abc import Callable
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.operations import Get, Operation
-from barnabas.coordination.session import (
-    ConnectionLost,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    ZooKeeperSession,
-)
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import ConnectionLost, NodeExists, NoNode, SessionExpired
 from barnabas.coordination.znodes_security import DelegationTokenInfo
 from barnabas.core.clock import Clock
 from barnabas.core.errors import Malformed

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast
 
-from barnabas.coordination.session import ConnectionLost, SessionExpired
+from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
 from barnabas.metrics.registry import Counter, Histogram, Registry
 from barnabas.protocol import codec

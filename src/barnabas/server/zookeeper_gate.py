@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.coordination.session import ConnectionLost, SessionState, ZooKeeperSession
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import ConnectionLost
 from barnabas.core.clock import Clock
 from barnabas.core.times import utc
 from barnabas.protocol.messages.base import ApiMessage

@@ -11,11 +11,9 @@ A directory that fails goes offline with its logs, once, through `on_dir_failed`
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicId, TopicPartition
@@ -27,6 +25,7 @@ from barnabas.storage.index_repair import IndexRepairs
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
 from barnabas.storage.manager_load import DuplicateLog, load_dirs
+from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.manager_upkeep import WRITTEN_SLICE, Checkpointer, Periodic, checkpoint_offsets, sliced
 from barnabas.storage.recovery import open_log
 
@@ -51,36 +50,6 @@ def _nobody(partition: TopicPartition) -> None:
 
 class NoLogDirLeft(BarnabasError):
     """Every log directory has failed: a broker without one cannot go on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerSettings:
-    """The broker's settings that the manager needs, by their names where they have one."""
-
-    recovery_threads_per_data_dir: int = 1
-    retention_check_interval_ms: int = 300_000
-    flush_scheduler_interval_ms: int = 2**63 - 1
-    flush_offset_checkpoint_interval_ms: int = 60_000
-    flush_start_offset_checkpoint_interval_ms: int = 60_000
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    initial_task_delay_ms: int = 30_000
-    #: For directories of deleted partitions; segments have their topic's `file.delete.delay.ms`.
-    segment_delete_delay_ms: int = 60_000
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> "ManagerSettings":
-        return cls(
-            recovery_threads_per_data_dir=config.num_recovery_threads_per_data_dir,
-            retention_check_interval_ms=config.log_retention_check_interval_ms,
-            flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
-            flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-            flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
-            high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-            producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
-            initial_task_delay_ms=config.log_initial_task_delay_ms,
-            segment_delete_delay_ms=config.log_segment_delete_delay_ms,
-        )
 
 
 class LogManager:

@@ -8,12 +8,11 @@ many are. An index is checked when it is opened and at every use; one that canno
 """
 
 import logging
-import struct
 from collections.abc import Iterator
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH, BatchHeader
+from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, BatchHeader
 from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage import names
 from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
@@ -21,18 +20,12 @@ from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.segment_batches import BatchAt, CorruptSegment, SegmentBatches, check_batch
+from barnabas.storage.segment_batches import BatchAt, CorruptSegment, SegmentBatches, check_batch, find_from, short_scan
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.storage.txn_index import TransactionIndex
 
 logger = logging.getLogger(__name__)
 
-#: Base offset, length, leader epoch, magic, crc, attributes, last offset delta: what a look-up needs of a header.
-_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
-_SHORT_HEADER_SIZE: Final = _SHORT_HEADER.size
-_short_header = _SHORT_HEADER.unpack_from
-#: One read covers the distance between two index entries at the default `index.interval.bytes`.
-_LOOKUP_BYTES: Final = 4096
 #: A segment is not rolled for its records' timestamps before it is so old, or so large.
 ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
@@ -208,7 +201,11 @@ class Segment:
     def _check_time_index(self, time_index: TimeIndex) -> None:
         """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
         timestamp, offset = time_index.last_entry
-        found = self._walk(0, self.base_offset) if time_index.entries == 0 else self.find(offset)
+        found = (
+            find_from(self.file, self.log_path, 0, self.size_bytes, self.base_offset)
+            if time_index.entries == 0
+            else self.find(offset)
+        )
         if found is None:
             raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
         header = self._header_at(found.position)
@@ -503,12 +500,12 @@ class Segment:
         """
         position = self.offset_index.lookup_position(offset)
         if position <= not_before:
-            return self._walk(not_before, offset)
+            return find_from(self.file, self.log_path, not_before, self.size_bytes, offset)
         # Trust the index only as far as a real batch stands where it points, one that ends at or before `offset`
         # (or holds it): otherwise rebuild it and look again.
         try:
             if position < self.size_bytes:
-                found = self._walk(position, offset)
+                found = find_from(self.file, self.log_path, position, self.size_bytes, offset)
                 base = found.base_offset if found is not None and found.position == position else self.base_offset
                 if base <= offset and (found is None or found.base_offset >= self.base_offset):
                     return found
@@ -518,54 +515,18 @@ class Segment:
                 raise  # the entry is right, the log itself is damaged further on
             why = f"entry for offset {offset} points to position {position}: {error}"
         self._repair(why)
-        return self._walk(self.offset_index.lookup_position(offset), offset)
-
-    def _walk(self, position: int, offset: int) -> BatchAt | None:
-        """The first batch from `position` on that reaches `offset`."""
-        limit = self.size_bytes
-        opened = self.file
-        pread, fd = self._disk.pread, opened.fd
-        while position < limit:
-            chunk = pread(fd, _LOOKUP_BYTES, position)
-            at, size = 0, min(len(chunk), limit - position)
-            while size - at >= _SHORT_HEADER_SIZE:
-                base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
-                if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or position + at + LOG_OVERHEAD + length > limit:
-                    self._check(position + at, magic, length, limit)
-                if base + last_delta >= offset:
-                    return BatchAt(position + at, length + LOG_OVERHEAD, base, base + last_delta)
-                at += length + LOG_OVERHEAD
-            if at == 0:
-                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
-            position += at
-        return None
+        return find_from(self.file, self.log_path, self.offset_index.lookup_position(offset), self.size_bytes, offset)
 
     def last_boundary(self, start: BatchAt, limit: int) -> tuple[int, int]:
         """(position, offset) after the last batch that ends at or before position `limit`; `start` does."""
         position = max(self.offset_index.floor_position(limit - 1), start.position)
         end, upper = start.position + start.size_bytes, start.last_offset + 1
-        for at, (base, size, last) in self._short_scan(position, limit):
+        for at, (base, size, last) in short_scan(self.file, self.log_path, position, limit, self.size_bytes):
             if at + size > limit:
                 # It may be the first that is looked at: then the batch before it ends where it begins.
                 return (at, base) if at > start.position else (end, upper)
             end, upper = at + size, last + 1
         return end, upper
-
-    def _short_scan(self, position: int, limit: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        """(position, (base offset, size, last offset)) of the batches from `position` on that begin before `limit`."""
-        end = self.size_bytes
-        opened = self.file
-        while position < limit:
-            chunk = self._disk.pread(opened.fd, _LOOKUP_BYTES, position)
-            at, size = 0, len(chunk)
-            while size - at >= _SHORT_HEADER_SIZE and position + at < limit:
-                base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
-                self._check(position + at, magic, length, end)
-                yield position + at, (base, length + LOG_OVERHEAD, base + last_delta)
-                at += length + LOG_OVERHEAD
-            if at == 0:
-                raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
-            position += at
 
     def range(self, position: int, size_bytes: int) -> FileRange:
         return FileRange(self.file, position, size_bytes)
@@ -594,7 +555,7 @@ class Segment:
         if position and position >= self.size_bytes:
             raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
         last: int | None = None
-        for at, _ in self._short_scan(position, self.size_bytes):
+        for at, _ in short_scan(self.file, self.log_path, position, self.size_bytes, self.size_bytes):
             last = at
         return None if last is None else self._header_at(last)
 

@@ -1,5 +1,6 @@
 """The batches in a segment's log file, read from front to back. Any thread, while the file is pinned."""
 
+import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -9,6 +10,12 @@ from barnabas.storage.file_handle import OpenFile
 from barnabas.storage.time_index import TimestampOffset
 
 _SCAN_BYTES: Final = 1 << 20
+#: Base offset, length, leader epoch, magic, crc, attributes, last offset delta: what a look-up needs of a header.
+_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
+_SHORT_HEADER_SIZE: Final = _SHORT_HEADER.size
+_short_header = _SHORT_HEADER.unpack_from
+#: One read covers the distance between two index entries at the default `index.interval.bytes`.
+_LOOKUP_BYTES: Final = 4096
 
 
 class BatchAt(NamedTuple):
@@ -78,3 +85,39 @@ def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentBatches, offs
         if header.max_timestamp > timestamp:
             timestamp, found_at = header.max_timestamp, header.last_offset
     return TimestampOffset(timestamp, found_at)
+
+
+def find_from(file: OpenFile, path: str, position: int, limit: int, offset: int) -> BatchAt | None:
+    """The first batch from `position` on that reaches `offset`; None if all below `limit` end before it."""
+    pread, fd = file.disk.pread, file.fd
+    while position < limit:
+        chunk = pread(fd, _LOOKUP_BYTES, position)
+        at, size = 0, min(len(chunk), limit - position)
+        while size - at >= _SHORT_HEADER_SIZE:
+            base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
+            if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or position + at + LOG_OVERHEAD + length > limit:
+                check_batch(path, position + at, magic, length, limit)
+            if base + last_delta >= offset:
+                return BatchAt(position + at, length + LOG_OVERHEAD, base, base + last_delta)
+            at += length + LOG_OVERHEAD
+        if at == 0:
+            raise CorruptSegment(f"{path}: torn batch header at position {position}", position)
+        position += at
+    return None
+
+
+def short_scan(
+    file: OpenFile, path: str, position: int, limit: int, end: int
+) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """(position, (base offset, size, last offset)) of the batches that begin from `position` on and before `limit`."""
+    while position < limit:
+        chunk = file.disk.pread(file.fd, _LOOKUP_BYTES, position)
+        at, size = 0, len(chunk)
+        while size - at >= _SHORT_HEADER_SIZE and position + at < limit:
+            base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
+            check_batch(path, position + at, magic, length, end)
+            yield position + at, (base, length + LOG_OVERHEAD, base + last_delta)
+            at += length + LOG_OVERHEAD
+        if at == 0:
+            raise CorruptSegment(f"{path}: torn batch header at position {position}", position)
+        position += at

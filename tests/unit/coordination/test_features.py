@@ -6,7 +6,8 @@ from zookeeper_fixture import Ensemble, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.features import ANNOUNCED, TRANSACTION_VERSION, ClusterFeatures
-from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 
 

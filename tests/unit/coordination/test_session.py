@@ -20,17 +20,15 @@ from barnabas.coordination.operations import (
     SetData,
     ZkCode,
 )
-from barnabas.coordination.session import (
+from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import (
     BadVersion,
     ConnectionLost,
     NodeExists,
     NoNode,
     NotAuthorized,
     NotEmpty,
-    SessionConfig,
     SessionExpired,
-    SessionState,
-    ZooKeeperSession,
 )
 from barnabas.core.errors import ConfigError
 

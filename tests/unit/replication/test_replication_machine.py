@@ -7,8 +7,8 @@ import pytest
 
 import barnabas.replication as replication_package
 from barnabas.core.errors import ErrorCode, IllegalTransition, Refused
-from barnabas.replication.machine import TRANSITIONS, PartitionMachine
-from barnabas.replication.state import IsrChange, IsrMember, PartitionLeadership, Role
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.state import TRANSITIONS, IsrChange, IsrMember, PartitionLeadership, Role
 
 LAG_MS = 10_000
 NOW = 1_000_000

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from barnabas.coordination.session import SessionExpired
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse

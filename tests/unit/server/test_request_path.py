@@ -11,7 +11,8 @@ import pytest
 
 from barnabas.broker import Broker
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
-from barnabas.coordination.session import SessionExpired, ZooKeeperSession
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode
 from barnabas.core.ids import BrokerId
 from barnabas.protocol import frame

@@ -13,7 +13,8 @@ from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment, ManualThreads
 from barnabas.storage.log import Log
-from barnabas.storage.manager import LogManager, ManagerSettings
+from barnabas.storage.manager import LogManager
+from barnabas.storage.manager_settings import ManagerSettings
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, segment_index_bytes=1200)

@@ -16,8 +16,8 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDirLocked
-from barnabas.storage.manager import ManagerSettings
 from barnabas.storage.manager_load import DuplicateLog
+from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.meta_properties import InconsistentMetaProperties
 
 TOPIC_ID = TopicId(random_uuid())
