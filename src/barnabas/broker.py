@@ -153,7 +153,7 @@ class Broker:
         self._stop.set()
 
     def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The loop's exception handler: timers and connections have no parent that would hear of a bug."""
+        """The loop's exception handler: timers and connections have no parent task that would get the error."""
         loop.default_exception_handler(context)
         error = context.get("exception")
         if isinstance(error, BrokenInvariant):

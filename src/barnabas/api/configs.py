@@ -157,7 +157,7 @@ class ConfigsApi:
         return response
 
     async def _topic_settings(self, name: str) -> Mapping[str, str]:
-        """From ZooKeeper: a broker that does not host the topic has not heard of them."""
+        """From ZooKeeper: a broker that does not host the topic does not have them."""
         self._check_topic(name)
         return await self._store.read(paths.TOPICS, name)
 

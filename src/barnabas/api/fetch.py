@@ -115,7 +115,7 @@ class FetchApi:
         if not isinstance(topic, str):
             name = self._context.metadata.topic_name(TopicId(topic))
             if name is None:
-                # A follower may hear of a topic before this broker does: it tries again.
+                # A follower may know a topic before this broker does: it tries again.
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = name
         if not is_follower and not self._context.allows_topic(call, AclOperation.READ, topic):
@@ -166,7 +166,7 @@ class FetchApi:
         call.reply(response)
 
     def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
-        """Over its quota, a consumer gets nothing now, and asks again when the time is up. What was read is let go."""
+        """Over its quota, a consumer gets nothing now, and asks again when the time is up. Releases what was read."""
         size_bytes = sum(read.size_bytes for read in reads)
         self._context.throttle(call, Quota.CONSUME, size_bytes)
         if not call.charge():

@@ -23,7 +23,7 @@ from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 #: From this version of JoinGroup on, "no protocol" is null and not the empty string.
 NULL_PROTOCOL_FROM = 7
-#: From this version of SyncGroup on, protocol type and name must be told (KIP-559).
+#: From this version of SyncGroup on, protocol type and name are required (KIP-559).
 PROTOCOL_MANDATORY_FROM = 5
 #: From this version of LeaveGroup on, several members leave at once.
 BATCHED_LEAVE_FROM = 3

@@ -178,7 +178,7 @@ class MetadataApi:
         if image is not None:
             return self._topic(call, image, with_operations)
         if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            # Created a moment ago, but this broker has not heard of it: the client asks again.
+            # Created a moment ago, but this broker has no metadata of it yet: the client asks again.
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
                 check_topic_name(name)

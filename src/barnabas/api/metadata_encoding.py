@@ -27,7 +27,7 @@ _HEAD_AND_EPOCH: Final = Struct(">hiii")
 def encoded_partitions(
     metadata: MetadataCache, image: TopicImage, listener: str, version: int
 ) -> EncodedItems[MetadataResponsePartition]:
-    """What a client of `listener` is told about the partitions of a topic."""
+    """The partitions of a topic, as a client of `listener` gets them."""
     known = image.encoded.get((listener, version))
     if known is None:
         known = EncodedItems(len(image.partitions), _encode(metadata, image, listener, version))

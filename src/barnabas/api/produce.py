@@ -136,7 +136,7 @@ class ProduceApi:
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
 
     def _unverified(self, entries: list[AppendEntry], asked: Asked) -> dict[int, tuple[Log, BatchHeader]]:
-        """The entries that would begin a transaction in their partition, and that its coordinator must hear of, by index."""
+        """The entries that would begin a transaction in their partition, and that its coordinator must verify, by index."""
         found: dict[int, tuple[Log, BatchHeader]] = {}
         for index, entry in enumerate(entries):
             partition = self._context.replicas.get(entry.tp)
@@ -231,7 +231,7 @@ class ProduceApi:
         if request.acks != 0:
             call.reply(response)
             return
-        # acks=0 has no response in which to tell of an error: Kafka closes the connection, so that the client notices.
+        # acks=0 has no response that could carry an error: Kafka closes the connection, so that the client notices.
         failed = [a.error_code for t in response.responses for a in t.partition_responses if a.error_code]
         if failed:
             call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")

@@ -9,7 +9,7 @@ from barnabas.server.pipeline import ApiHandler
 
 
 def build(families: Iterable[list[ApiHandler]], features: ClusterFeatures) -> dict[int, ApiHandler]:
-    """Handlers by API key; ApiVersions is added, and tells of all of them."""
+    """Handlers by API key, and ApiVersions, which lists all of them."""
     handlers: dict[int, ApiHandler] = {}
 
     def advertised() -> dict[int, VersionRange]:

@@ -183,7 +183,7 @@ class LocalSecurity:
                 await create_acls(cluster, pattern, [Ace(f"User:{CLIENT}", "*", operation, Permission.ALLOW)])
 
     def is_known_at(self, address: str) -> bool:
-        """Whether a broker has heard of all users and ACLs: news travel through ZooKeeper."""
+        """Whether a broker knows all users and ACLs: changes reach it through ZooKeeper."""
         host, _, port = address.rpartition(":")
         everything = DescribeAclsRequest(
             resource_type_filter=AclResourceType.ANY,

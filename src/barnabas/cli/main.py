@@ -71,7 +71,7 @@ class LazyGroup(TyperGroup):
     """Knows the names and one-line helps of all commands, and imports a command's module when it is asked for it."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Mistakes on the command line are told as all others are, in one line."""
+        """Report mistakes on the command line as all others, in one line."""
         if not options.pop("standalone_mode", True):
             return super().main(*args, **{**options, "standalone_mode": False})
         try:

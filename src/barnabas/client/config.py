@@ -40,7 +40,7 @@ class ClientConfig:
 
     @property
     def setup_timeout_ms(self) -> int:
-        """For the first answer on a connection: a port that accepts and says nothing is none of a broker."""
+        """For the first answer on a connection: a port that accepts and does not answer is not a broker's."""
         return min(self.request_timeout_ms, self.connect_timeout_ms)
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ _STALE_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COOR
 COORDINATOR_TROUBLE: Final = _STALE_COORDINATOR | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 #: A coordinator that is busy (ending a transaction, loading) is so for milliseconds: the first pause is as short.
 _COORDINATOR_PAUSE_MS: Final = 5
-#: Where nothing was ever reached, a wrong address is told after so many tries, not after a minute.
+#: If no broker was ever reached, report a wrong address after so many tries, not after a minute.
 _BOOTSTRAP_TRIES: Final = 3
 
 #: What a connection is used for. Each purpose has a connection of its own to each broker: a JoinGroup that waits for
@@ -158,7 +158,7 @@ class ClusterCore:
         raise ConnectionLost("; ".join(dict.fromkeys(reasons)))
 
     async def _connect(self, host: str, port: int) -> Link:
-        """Trouble with a cluster that was reached before is told at once, and when it is over."""
+        """Log trouble with a cluster that was reached before at once, and when it is over."""
         address = f"{host}:{port}"
         try:
             link = await self.io.connect(host, port)

@@ -81,7 +81,7 @@ class ClusterImage:
 
 
 class LeaderEpochs:
-    """The latest leader epoch of each partition that a broker has told of (KIP-320).
+    """The latest leader epoch of each partition in a broker's metadata (KIP-320).
 
     A broker that is cut off from its cluster answers Metadata from the past, and may still believe that it leads: whoever
     follows it reads from a log that is behind.

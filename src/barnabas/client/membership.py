@@ -78,7 +78,7 @@ class GroupMember:
         self._beat: asyncio.Task[None] | None = None
 
     async def join(self) -> bytes:
-        """Take part in a rebalance; what this member is told at its end."""
+        """Take part in a rebalance. Returns this member's assignment."""
         await self._stop_beat()
         while True:
             joined = await self._join()

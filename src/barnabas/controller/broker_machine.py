@@ -54,7 +54,7 @@ class BrokerMachine:
     # --- membership ---------------------------------------------------------------------------------------------------
 
     def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
-        """The brokers that are registered, with their epochs; from now on we hear of changes."""
+        """The brokers that are registered, with their epochs. Sets a watch for changes."""
         [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
         ids = sorted(int(name) for name in listed.children if _is_broker_id(name))
         results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
@@ -194,7 +194,7 @@ class BrokerMachine:
         )
         yield from self._deletions.fail_replicas(doomed)
         if not staying and not any(isinstance(each, LeaderAndIsr) for each in elected.values()):
-            # Nobody would hear of the broker's end otherwise.
+            # Without this, no broker would learn that it is gone.
             self._requests.add_metadata(context.brokers)
 
     # --- log directories ----------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class Controller:
 
     @property
     def controller_id(self) -> int:
-        """The broker that is controller, as far as ZooKeeper has told us; -1 if nobody is."""
+        """The broker that is controller, as of the last news from ZooKeeper; -1 if none is."""
         return self._machine.controller_id
 
     @property
@@ -190,7 +190,7 @@ class Controller:
     async def start(self) -> None:
         """Watches /controller and races for it. The broker must be registered. Returns at once.
 
-        Where the session that registered it is gone already, it is registered again: nobody has heard of its end until now.
+        If the session that registered the broker is gone already, register it again: nothing has reported its end until now.
         """
         self.failed = asyncio.get_running_loop().create_future()
         # Nobody has to wait for it.

@@ -52,7 +52,7 @@ class SendLeaderAndIsr:
     controller_epoch: int
     partitions: Mapping[TopicPartition, LeaderAndIsrState]
     topic_ids: Mapping[str, TopicId]
-    #: Brokers that lead one of the partitions, so that the receiver can connect before it hears of them otherwise.
+    #: Brokers that lead one of the partitions, so that the receiver can connect before its metadata has them.
     live_leaders: tuple[BrokerRegistration, ...]
 
 

@@ -39,7 +39,7 @@ class Term:
 
 
 def who_is_controller() -> Program[int]:
-    """Its id, NOBODY, or SOMEBODY; and from now on we hear of changes."""
+    """Its id, NOBODY, or SOMEBODY. Sets a watch for changes."""
     # A watch on existence sees creation, change and deletion alike.
     _, found = yield from ask((Exists(paths.CONTROLLER, watch=ControllerChanged()), Get(paths.CONTROLLER)))
     if not found.ok:

@@ -29,7 +29,7 @@ class Strategy(Enum):
 class Outcome:
     #: None: nobody can lead.
     leadership: LeaderAndIsr | None
-    #: Brokers that have to hear of it.
+    #: Brokers that get the result.
     recipients: tuple[int, ...]
 
 

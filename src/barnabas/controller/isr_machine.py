@@ -88,7 +88,7 @@ class IsrMachine:
             # Same epoch, another leader: cannot be, unless somebody makes it up.
             return ErrorCode.INVALID_REQUEST
         if not set(proposed.isr) <= set(context.assignment(partition).replicas):
-            # Kafka with ZooKeeper trusts its leaders in this; a replica that is none could lead nobody.
+            # Kafka with ZooKeeper trusts its leaders in this. A broker outside the replica set cannot become leader.
             return ErrorCode.INVALID_REQUEST
         if not self._is_eligible(proposed):
             # KIP-841: whoever is not alive, or is about to stop, cannot come (back) into the ISR.

@@ -66,7 +66,7 @@ class Lifeline:
         return self._lost.is_set()
 
     async def link(self) -> Link:
-        """The connection, made anew where there is none. Raises `ClientError` or OSError if that fails."""
+        """The connection; opened again if there is none. Raises `ClientError` or OSError if that fails."""
         if self._link is None:
             try:
                 link = await self._connect(self._broker_id, self._endpoint)

@@ -72,7 +72,7 @@ def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
 
 
 def until_quiet() -> Program[None]:
-    """What was decided so far goes out, and brokers may carry it out before they hear of what comes next."""
+    """Send what was decided so far. Brokers may carry it out before they get what comes next."""
     yield ZkStep((), guarded=False, when_quiet=True)
 
 

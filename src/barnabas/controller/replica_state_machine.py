@@ -30,7 +30,7 @@ class ReplicaStateMachine:
             context.replica_states[replica] = ReplicaState.ONLINE if online else ReplicaState.DELETION_INELIGIBLE
 
     def to_new(self, replicas: Iterable[Replica]) -> None:
-        """They are told whom to follow, if there is a leader."""
+        """Send them the leader to follow, if there is one."""
         context = self._state.context
         for replica in replicas:
             leadership = context.leadership.get(replica.partition)
@@ -47,12 +47,12 @@ class ReplicaStateMachine:
             before = context.replica_state(replica)
             context.move_replica(replica, ReplicaState.ONLINE)
             leadership = context.leadership.get(replica.partition)
-            # A new one was told already.
+            # A new replica has its request already.
             if before is not ReplicaState.NEW and leadership is not None:
                 self._tell(replica, leadership, is_new=False)
 
     def to_offline(self, replicas: Sequence[Replica]) -> Program[None]:
-        """They are told to stop, and leave the ISR, which their leaders hear of."""
+        """Send them StopReplica, and take them out of the ISR; their leaders get the new ISR."""
         context = self._state.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in replicas:

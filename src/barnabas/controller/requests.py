@@ -85,7 +85,7 @@ class RequestBatch:
         self._flush_stop_replica()
 
     def _flush_leader_and_isr(self) -> None:
-        """Brokers that are to lead hear of it first, and one that is about to stop last."""
+        """Send to brokers that become leaders first, and to one that is about to stop last."""
         context = self._state.context
         requests: list[tuple[int, SendLeaderAndIsr]] = []
         for broker, states in sorted(self._leader_and_isr.items()):

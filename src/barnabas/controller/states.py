@@ -25,7 +25,7 @@ class ReplicaState(Enum):
     NEW = "NewReplica"
     #: Alive and one of its partition's replicas.
     ONLINE = "OnlineReplica"
-    #: Its broker or its log directory is gone, or it has been told to stop.
+    #: Its broker or its log directory is gone, or it got a StopReplica.
     OFFLINE = "OfflineReplica"
     #: Told to delete its data.
     DELETION_STARTED = "ReplicaDeletionStarted"

@@ -166,7 +166,7 @@ class Takeover:
         context.leadership.update((yield from read_leadership(stale)))
 
     def _start_partitions(self) -> Program[None]:
-        """Every live replica is told what it is, what lost its leader gets one, and the dead leave their ISRs."""
+        """Send every live replica its role, elect leaders where they are gone, and take dead replicas out of their ISRs."""
         context = self._state.context
         self._replicas.initialize()
         self._partitions.initialize()

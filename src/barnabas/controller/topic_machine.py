@@ -101,7 +101,7 @@ class TopicMachine:
         return added
 
     def create(self, partitions: Iterable[TopicPartition]) -> Program[None]:
-        """New partitions: a leader each, and everybody is told in one request a broker."""
+        """New partitions: elect a leader for each, and send one request to each broker."""
         new = list(partitions)
         replicas = self._state.context.replicas_of(new)
         self._partitions.to_new(new)

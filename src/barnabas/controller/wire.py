@@ -192,11 +192,11 @@ def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) 
     )
 
 
-# --- what several brokers are told ------------------------------------------------------------------------------------
+# --- the same news for several brokers --------------------------------------------------------------------------------
 
 
 class Translator:
-    """Translates what several brokers are told once for all of them."""
+    """Translates news for several brokers once for all of them."""
 
     def __init__(self, controller_id: int, listener: str) -> None:
         """`listener`: where brokers reach each other."""

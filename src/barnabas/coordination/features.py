@@ -35,7 +35,7 @@ class ClusterFeatures:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._levels: dict[str, int] = {}
-        #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client hears of features from
+        #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
 

@@ -242,7 +242,7 @@ class KazooConnection:
 
     @property
     def key(self) -> SessionKey:
-        """Of the session that there is: the caller has been told of one."""
+        """Of the current session. The caller knows that there is one."""
         return SessionKey(*self._client.client_id)
 
     def submit(self, operation: Operation | MultiRead, done: Done) -> None:

@@ -80,7 +80,7 @@ class MemoryZooKeeper:
         return self._sessions
 
     def expire(self, session: int) -> tuple[Fired, ...]:
-        """Ends a session: its ephemerals and its watches go. Answers with what others hear of it."""
+        """Ends a session: its ephemerals and its watches go. Returns the events for other sessions."""
         self._live.discard(session)
         for watchers in self._watches.values():
             for key in [key for key in watchers if key[0] == session]:

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 #: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
-#: A first connection that takes longer is told of in the log.
+#: A first connection that takes longer is logged.
 _QUIET_S = 1.0
 
 

@@ -40,7 +40,7 @@ def check_topic_name(name: str) -> None:
 
 
 def collides(one: str, other: str) -> bool:
-    """Metric names turn '.' into '_': Kafka refuses a topic whose metrics could not be told from another's."""
+    """Metric names turn '.' into '_': Kafka refuses a topic whose metrics would have the names of another's."""
     return one.replace(".", "_") == other.replace(".", "_")
 
 

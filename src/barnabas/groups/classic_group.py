@@ -237,7 +237,7 @@ class ClassicGroup:
         self.await_join(member, ticket)
 
     def remove(self, member_id: str) -> None:
-        """Does nothing for an unknown id. Whoever waits for the member's answers must have been told before."""
+        """Does nothing for an unknown id. Answer its waiting requests first."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self.support.subtract(member.names())
@@ -354,7 +354,7 @@ class ClassicGroup:
         return True
 
     def joined(self, member_id: str) -> JoinGroupResponse:
-        """The current generation, as it is told to a member."""
+        """The current generation, as a member gets it."""
         return JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,

@@ -40,7 +40,7 @@ from barnabas.protocol.messages.txn_offset_commit import (
 )
 from barnabas.runtime.machine import Producer, Result
 
-#: From this version of OffsetCommit on, a missing group is told from a wrong generation.
+#: From this version of OffsetCommit on, a missing group has an error code of its own.
 GROUP_ID_NOT_FOUND_FROM: Final = 9
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1

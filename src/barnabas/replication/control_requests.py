@@ -213,7 +213,7 @@ class ControlRequests:
     def _lead(self, partition: Partition, order: PartitionOrder) -> None:
         self._fetchers.remove([order.tp])
         self._open_log(partition, order)
-        # A leader that leads on in the next epoch is told of another ISR; where epochs are missing, another one has led.
+        # In the very next epoch it is the same leadership with another ISR. If epochs are missing, another broker has led.
         led_before = partition.is_leader and partition.machine.leader_epoch >= order.state.leader_epoch - 1
         partition.become_leader(order.state, now_ms=self._clock.now_ms())
         log.debug("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)

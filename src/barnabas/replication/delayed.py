@@ -66,7 +66,7 @@ class DelayedFetch(DelayedOperation):
         """`places`: for each key, which partition of the request it is. `ready`: those that have some bytes already.
 
         `bytes_ready` says how much could be read of a partition, or None when the fetch must be answered at once, whatever
-        it gets. `on_done` is told which partitions may have changed.
+        it gets. `on_done` gets the partitions that may have changed.
         """
         super().__init__()
         self._places = places

@@ -26,7 +26,7 @@ class FetchKey(NamedTuple):
 
 @dataclass(slots=True)
 class CachedPartition:
-    """What a client wants of one partition, and what it was last told about it."""
+    """What a client wants of one partition, and what the last answer said about it."""
 
     key: FetchKey
     fetch_offset: int

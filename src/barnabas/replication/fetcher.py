@@ -386,7 +386,7 @@ class FetcherManager:
         self._throttle = throttle
         self._fetcher_count = settings.num_replica_fetchers
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
-        #: Which fetcher has a partition, with what `add` was told of it.
+        #: Which fetcher has a partition, with the arguments of `add`.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
         self._takes_no_more = False
         #: Who is inside of `together`, and which fetchers wait for its end.

@@ -98,7 +98,7 @@ class Fetches:
     def _read_all(
         self, params: FetchParams, wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
     ) -> tuple[list[PartitionRead], int, bool]:
-        """All reads, the bytes that count for `min.bytes`, and whether one of them must be told at once."""
+        """All reads, the bytes that count for `min.bytes`, and whether one of them must be answered at once."""
         now_ms = self._clock.now_ms()
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = readable_bytes = 0

@@ -205,7 +205,7 @@ class PartitionMachine:
         """Is `broker_id` a replica? If not, which error makes it try again."""
         if broker_id in self._followers:
             return ErrorCode.NONE
-        # With a matching epoch it may be a replica that this leader is about to hear of.
+        # With a matching epoch it may be a new replica: the LeaderAndIsr with it is on its way.
         return ErrorCode.UNKNOWN_LEADER_EPOCH if current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_append(self, *, required_acks: int) -> ErrorCode:

@@ -91,7 +91,7 @@ class PartitionRead:
         self.size_bytes = 0
 
     def withhold(self) -> None:
-        """What was found is not told, as if there were nothing; how far the log goes is."""
+        """Leave the records out of the answer, as if there were none. The offsets of the log stay in it."""
         self.release()
         self.readable_bytes = 0
         self.has_more_segments = False
@@ -113,7 +113,7 @@ class Partition:
         *,
         on_high_watermark: Callable[["Partition"], None],
     ) -> None:
-        """`on_high_watermark` is told when a follower's copy moves it; leaders' methods say so in their results."""
+        """`on_high_watermark` is called when a follower's append moves it. Methods of a leader return whether it moved."""
         self.tp = tp
         self.topic_id: TopicId | None = None
         self.machine = machine
@@ -312,7 +312,7 @@ class Partition:
         return result
 
     def read_nothing(self, want: CachedPartition) -> PartitionRead | None:
-        """What a follower that has everything is told; None where there may be more to say.
+        """The answer for a follower that has everything; None if there may be more to send.
 
         Most partitions of a follower's session, most of the time: the plain way to the same answer is much longer.
         """

@@ -23,7 +23,7 @@ class BugLog:
         )
 
     def note(self, what: str, error: BaseException) -> None:
-        """`what` failed, and is told so. Everybody else goes on."""
+        """`what` failed and gets the error. Everything else goes on."""
         self.count.add()
         place = _place(error)
         if place in self._seen or len(self._seen) >= PLACES_MAX:

@@ -41,7 +41,7 @@ class CoordinatorRuntime(Generic[M]):
         answer_timeout_ms: Callable[[], int] | None = None,
         on_loaded: Callable[[float], None] = lambda took_ms: None,
     ) -> None:
-        """`name` is the topic's. `on_loaded` is told how long a partition took to load. The rest: see `ShardContext`."""
+        """`name` is the topic's. `on_loaded` gets the time that a partition took to load. The rest: see `ShardContext`."""
         self._context = ShardContext(
             name=name,
             log=coordinator_log,

@@ -120,5 +120,5 @@ class Machine(Protocol):
     def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]: ...
 
     def unloaded(self) -> list[Ticket]:
-        """Leadership is gone: who still waits? They are told to look for the new coordinator."""
+        """Leadership is gone: returns those who still wait. They must look for the new coordinator."""
         ...

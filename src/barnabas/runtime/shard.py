@@ -127,7 +127,7 @@ class Shard(Generic[M]):
         self._carry_out(self.machine.loaded(self._context.now_ms()), None)
 
     def close(self) -> None:
-        """The leadership is gone: everybody who waits is told to look for the new coordinator."""
+        """The leadership is gone: all waiting clients get an error and look for the new coordinator."""
         was_active = self.state is ShardState.ACTIVE
         self.state = ShardState.CLOSED
         self._alarms.clear()
@@ -329,7 +329,7 @@ class Shard(Generic[M]):
             self._tell(answers.messages)
 
     def _limit(self, responses: list[Respond]) -> Timer | None:
-        """Followers may be slow for long; a client hears of it, and asks again. What was written stays written."""
+        """Followers may be slow for long: the client gets an error, and asks again. What was written stays written."""
         timeout_ms = self._context.answer_timeout_ms
         if timeout_ms is None or not responses:
             return None

@@ -1,4 +1,4 @@
-"""What systemd is told (`sd_notify`): ready, stopping, and that the event loop still turns. Nothing where it does not ask.
+"""Notifications to systemd (`sd_notify`): ready, stopping, and that the event loop still turns. None if it does not ask.
 
 A unit with `Type=notify` waits for READY=1; one with `WatchdogSec=` restarts a broker whose loop stands still.
 """

@@ -13,7 +13,7 @@ class TurnEnd:
     """Calls what was put off, in order, when the loop has done what it does now. Owner: the event loop.
 
     What comes of the calls is called in the same turn, and what comes of that in the next: others have their turn, too.
-    One that fails is heard of as any callback of the loop is, and the rest comes all the same.
+    One that fails is reported as any callback of the loop is, and the rest still runs.
     """
 
     __slots__ = ("_calls", "_is_scheduled")

@@ -50,7 +50,7 @@ _NAMES: Final = frozenset(
     {"name", "resource_name", "group_id", "groups_names", "topic_names", "topic", "user", "owner_principal_name",
      "principal", "principal_filter", "resource_name_filter", "entity_name", "feature"}
 )  # fmt: skip
-#: Names that one line tells of, and characters of each: whoever asks chooses them.
+#: How many names one line lists, and how many characters of each: clients choose them.
 NAMES_MAX: Final = 100
 CHARACTERS_MAX: Final = 300
 #: Lines that wait for the disk.

@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(str(error))
             return
         except Exception as error:
-            # Before a handler had it, or nobody would know which request to answer. Only this peer hears of it.
+            # Before a handler had it, or nobody would know which request to answer. Only this peer is affected.
             self._pipeline.bugs.note("a request", error)
             self.fail("it met a bug, see above")
             return

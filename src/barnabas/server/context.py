@@ -66,7 +66,7 @@ class BrokerContext:
         return self.dynamic.broker
 
     def allows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
-        """Whether the caller may do what it asks for. A no is told to the audit log."""
+        """Whether the caller may do what it asks for. A refusal goes to the audit log."""
         channel = call.channel
         if self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name):
             return True

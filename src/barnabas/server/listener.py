@@ -282,7 +282,7 @@ class SocketServer:
         taken = [host]
 
         def leave() -> None:
-            """Its place is free again. A handshake that fails late is heard of twice."""
+            """Its place is free again. A handshake that fails late is reported twice."""
             if taken:
                 self._forget(taken.pop())
 

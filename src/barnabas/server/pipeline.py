@@ -32,7 +32,7 @@ from barnabas.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, 
 
 log = logging.getLogger(__name__)
 
-#: What a client is told of a bug. The rest is for the operator, in the log.
+#: The message that a client gets for a bug. The log has the rest, for the operator.
 BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
 ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
 #: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
@@ -351,7 +351,7 @@ class Pipeline:
             self._answer_bug(call, request, error)
 
     def _answer_bug(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
-        """Whoever met the bug is told so. The broker stops only where what it has written may be wrong."""
+        """Answer the client that met the bug. The broker stops only if what it has written may be wrong."""
         self.bugs.note(f"{call.api.name} v{call.api_version}", error)
         if isinstance(error, BrokenInvariant):
             self._on_bug(error)

@@ -1,4 +1,4 @@
-"""All quotas on clients of one broker: made from its settings, told of what changes. Owner: the event loop."""
+"""All quotas on clients of one broker: made from its settings, and changed with them. Owner: the event loop."""
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping

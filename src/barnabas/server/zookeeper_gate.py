@@ -58,7 +58,7 @@ class ZooKeeperGate:
         on_closed: Callable[[frozenset[int]], None],
         refuse: Refuse,
     ) -> None:
-        """`on_closed` is told which APIs are closed from now on: those that need ZooKeeper, or none."""
+        """`on_closed` gets the APIs that are closed from now on: those that need ZooKeeper, or none."""
         self._session = session
         self._timers = timers
         self._clock = clock

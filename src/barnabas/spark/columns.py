@@ -68,7 +68,7 @@ _WRONG: Final = {
 
 
 class Aborted(Protocol):
-    """An aborted transaction, as Fetch and the transaction index tell of it."""
+    """An aborted transaction, as in Fetch and in the transaction index."""
 
     @property
     def producer_id(self) -> int: ...

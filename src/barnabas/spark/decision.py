@@ -275,7 +275,7 @@ def voided(decision: Decision) -> Decision:
 
 
 def forgotten(states: dict[str, QueryState], *, now_ms: int, retention_ms: int) -> list[Key]:
-    """Records to be deleted: of queries that were not heard of for long and owe nothing."""
+    """Records to be deleted: of queries that were silent for long and have nothing left to do."""
     return [
         Key(query, record)
         for query, state in states.items()

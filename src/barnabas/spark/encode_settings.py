@@ -1,4 +1,4 @@
-"""What an encoder is told, apart from the encoder: a driver that only plans or commits loads no numba."""
+"""The settings of an encoder, apart from the encoder: a driver that only plans or commits loads no numba."""
 
 from typing import NamedTuple
 

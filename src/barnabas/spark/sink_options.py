@@ -1,4 +1,4 @@
-"""What the sink is told: Spark's option names where its own `kafka` sink has one, checked once, before a row is read."""
+"""The options of the sink, by the names of Spark's own `kafka` sink where it has one, checked once, before a row is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OpenFile:
-    """A descriptor and how many still need it. Closed when nobody does: the segment has let go, and no pin is left."""
+    """A descriptor and how many still need it. Closed when the segment has released it and no pin is left."""
 
     __slots__ = ("_let_go", "disk", "fd", "pins")
 

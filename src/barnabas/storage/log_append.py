@@ -153,7 +153,7 @@ def _too_short(records: bytearray | memoryview, partition: TopicPartition) -> Re
 
 
 def _wrong_length(records: bytearray | memoryview, length: int, partition: TopicPartition) -> Refused:
-    """A torn batch is none at all, as Kafka sees it; a length that no batch has is corruption."""
+    """Kafka ignores a torn batch; a length that no batch can have is corruption."""
     why = f"a batch of {len(records)} bytes claims a length of {length}"
     if length < _LEGACY_OVERHEAD or length + LOG_OVERHEAD <= len(records):
         return _corrupt(why, partition)

@@ -103,7 +103,7 @@ class FlushJob:
 class LogFlusher:
     """How far a log is durable, and making it so. Owner: the log; `FlushJob.run` alone may be on another thread.
 
-    Promise: a crash takes nothing below `recovery_point`. For that it must hear of every file that is written without a
+    Promise: a crash takes nothing below `recovery_point`. For that, callers report every file that is written without a
     sync (`unsynced`), and of every cut (`cut_to`, `restart_at`). A log start that moves on does not count: a crash may take
     it back.
     """
@@ -166,7 +166,7 @@ class LogFlusher:
         self.last_flush_ms = self._log.env.clock.now_ms()
 
     def flush(self) -> None:
-        """All three steps where one stands: for tools, tests and threads that own the log."""
+        """All three steps at once: for tools, tests and threads that own the log."""
         job = self.begin(force=True)
         if job is None:
             return
@@ -224,7 +224,7 @@ class LogFlusher:
 
         def then(error: Exception | None) -> None:
             if error is not None:
-                # The environment has been told; there is no caller to tell.
+                # The environment has got the fault; there is no caller to raise it to.
                 logger.error("flush of %s failed: %s", self._log.partition, error)
 
         self.flush_then(self._log.log_end_offset if up_to is None else up_to, then)

@@ -22,7 +22,7 @@ __all__ = [
 NO_LOG_APPEND_TIME: Final = -1
 #: Indexes hold offsets relative to their segment's base, in 32 bits.
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-#: Records of a refused batch that are told of one by one. Kafka tells of all: a batch of 1 MB would have an answer of 20 MB.
+#: Records of a refused batch that the answer lists. Kafka lists all: a batch of 1 MB would get an answer of 20 MB.
 RECORD_ERRORS_MAX: Final = 100
 
 
@@ -59,7 +59,7 @@ class AppendInfo(NamedTuple):
 
 
 class OffsetMetadata(NamedTuple):
-    """An offset and where its batch is, so that distances in bytes can be told without a look-up."""
+    """An offset and where its batch is, so that distances in bytes need no look-up."""
 
     offset: Offset
     segment_base_offset: Offset

@@ -287,7 +287,7 @@ class LogManager:
             except OSError as error:
                 self.handle_fault(LogDirFault(log_dir.path, error))
                 continue
-            # Thousands at once, sometimes: whoever asked for them tells of them in one line.
+            # Sometimes thousands at once: the caller logs them in one line.
             logger.debug("created the log of %s in %s", partition, log.directory)
             return log
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition}")

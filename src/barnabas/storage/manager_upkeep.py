@@ -136,7 +136,7 @@ def sliced(logs: list[Log], work: Callable[[Log], object], *, at_once: int = _SL
             try:
                 work(log)
             except LogDirFault as fault:
-                # The manager has been told by the log; the other directories go on.
+                # The log has reported it to the manager; the other directories go on.
                 logger.error("upkeep of %s stopped: %s", log.partition, fault)
         if count % at_once == 0:
             yield

@@ -70,7 +70,7 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """The state as of `end_offset`, read where one stands: for a thread that owns the log."""
+    """The state as of `end_offset`, read at once: for a thread that owns the log."""
     while True:
         plan = plan_replay(snapshots, segments, log_start_offset=log_start_offset, end_offset=end_offset)
         try:

@@ -147,7 +147,7 @@ def rebuild_txn_index(segment: Segment, producers: ProducerStateManager) -> None
 
 
 def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview, int]]:
-    """(position, header fields, buffer, place in it) of every batch whose CRC holds; `_Damage` at the first that is none.
+    """(position, header fields, buffer, place in it) of every batch whose CRC holds; `_Damage` at the first that is damaged.
 
     The buffer is valid until the next step.
     """

@@ -77,7 +77,7 @@ class LogTruncator:
         self._reader = reader
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop every record at or above `offset`, where one stands: for tools, tests and threads that own the log."""
+        """Drop every record at or above `offset`, and wait for it: for tools, tests and threads that own the log."""
         state = self._state
         before = state.log_end_offset
         while (truncation := self._begin_or_finish(offset)) is not None:
@@ -99,8 +99,8 @@ class LogTruncator:
     ) -> None:
         """Drop every record at or above `offset`, then call `then`, with what went wrong if something did.
 
-        Segments may have to be read first, on a thread. Then `is_wanted` is asked, and where it says no the log stays as it
-        is: the replica may have become leader meanwhile. Both are called on the event loop, or before this returns.
+        Segments may have to be read first, on a thread. Then the log is cut only if `is_wanted` still says so: the replica may
+        have become leader meanwhile. Both are called on the event loop, or before this returns.
         """
         state = self._state
         if not state.is_closed and 0 <= offset < state.segments.first.base_offset:
@@ -136,8 +136,8 @@ class LogTruncator:
     def _cut_when_safe(
         self, truncation: Truncation, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Recovery must doubt the whole segment that is cut, before it is: what is written over must not be trusted, nor
-        what a lost cut leaves."""
+        """Before the cut, the recovery point must be on disk below the whole segment: recovery must trust neither what is
+        written over, nor what a lost cut leaves."""
         state = self._state
         base, log_start = truncation.segment.base_offset, state.log_start_offset
         if self._flusher.recovery_point > base and is_wanted():
@@ -167,7 +167,7 @@ class LogTruncator:
         state.env.save_bounds(state.log_dir, saved)
 
     def _begin_or_finish(self, offset: int) -> Truncation | None:
-        """None where nothing had to be read, and so all is done."""
+        """None if nothing had to be read: then the cut is done."""
         state = self._state
         if offset < 0:
             raise BrokenInvariant(f"{state.partition}: cannot truncate to {offset}")

@@ -225,7 +225,7 @@ class TransactionCoordinator:
         return await self._in_time(self._runtime.read(self.partition_for(transactional_id), operation))
 
     async def _in_time(self, work: Awaitable[R]) -> R:
-        """Followers may be slow for long; a client hears of it, and asks again."""
+        """Followers may be slow for long: the client gets an error, and asks again."""
         try:
             async with asyncio.timeout(self.settings().request_timeout_ms / 1000):
                 return await work

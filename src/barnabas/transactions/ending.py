@@ -142,7 +142,7 @@ def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: Ta
 def fence(txn: Transaction, *, server_version: int, now_ms: int) -> Transaction:
     """Abort an open transaction on the coordinator's own account: it has timed out, or a new producer has come.
 
-    The epoch goes up by one, past any that a client has; it is never told to a client, who asks again for its own.
+    The epoch goes up by one, past any that a client has; no client ever gets it: a client asks again for its own.
     """
     next_id, next_epoch = txn.next_producer_id, txn.next_epoch
     epoch = _raise(txn.epoch)

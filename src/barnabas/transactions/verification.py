@@ -110,7 +110,7 @@ class Verifier:
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
 
     def must_ask(self, producers: ProducerStateManager, header: BatchHeader, asked: Asked) -> bool:
-        """Whether the coordinator has to hear of this batch before it is appended. Cheap: asked for every batch.
+        """Whether the coordinator must verify this batch before it is appended. Cheap: called for every batch.
 
         The log knows whether `transaction.partition.verification.enable` is on: what it demands and what is asked for
         must not differ, or no transaction could begin. The setting is about verification alone: a client that leaves
@@ -257,7 +257,7 @@ class Verifier:
 
 
 def _take_batch(queue: list[_Pending]) -> list[_Pending]:
-    """The longest run of the queue in which no transactional id comes twice: answers are told apart by it."""
+    """The longest run of the queue in which no transactional id comes twice: it tells the answers apart."""
     batch: dict[str, _Pending] = {}
     for pending in queue:
         if pending.question.transactional_id in batch:

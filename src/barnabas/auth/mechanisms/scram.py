@@ -191,7 +191,7 @@ class ScramServer:
         return answer.encode()
 
     def _decoy(self) -> ScramCredential:
-        """Nobody has a password for it. Who asks for a user that does not exist is not told so: the salt is always the same."""
+        """No password fits it. An attacker cannot find out that a user does not exist: the salt is always the same."""
         mechanism, user = self._mechanism, self._claimed.encode("utf-8", "surrogatepass")
         salt = mechanism.hmac(self._decoy_secret, b"salt" + user)
         key = mechanism.hmac(self._decoy_secret, b"key" + user)

@@ -1,4 +1,4 @@
-"""Group commit: what may be told to clients waits until what it rests on is on disk.
+"""Group commit: an answer waits until the transactions that it depends on are on disk.
 
 Owner: the event loop; one thread writes and flushes. While a flush runs, everything that arrives gathers for the next
 one; while none runs, the next starts as soon as this turn of the loop is over. An answer is held as long as any
@@ -143,7 +143,7 @@ class GroupCommit:
             held.closing.add(outlet)
 
     def forget(self, outlet: Outlet) -> None:
-        """The connection is gone; what it would have been told is dropped."""
+        """The connection is gone: drop its answers."""
         for held in (self._flushing, self._waiting):
             if held is not None:
                 pieces = held.pieces.pop(outlet, None)

@@ -157,7 +157,7 @@ def _multi_read(tree: DataTree, client: Client, reader: Reader) -> bytes:
 
 
 def _set_watches(tree: DataTree, client: Client, op: int, reader: Reader) -> list[WatchEvent]:
-    """A client that reconnects: what changed since `relative_zxid` is told at once, the rest is watched again."""
+    """A client that reconnects: send what changed since `relative_zxid` at once, and watch the rest again."""
     relative_zxid = reader.i64()
     data, exist, child = reader.texts(), reader.texts(), reader.texts()
     persistent, recursive = (reader.texts(), reader.texts()) if op == Op.SET_WATCHES2 else ([], [])

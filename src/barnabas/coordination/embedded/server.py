@@ -152,7 +152,7 @@ class EmbeddedZooKeeper:
         return service
 
     def _on_failure(self, error: Exception) -> None:
-        """The disk failed, or a bug showed: nobody may be told anything that might not be so."""
+        """The disk failed, or a bug showed: clients must not get answers that may be wrong."""
         _log.critical("stopped serving: %s", error, exc_info=None if isinstance(error, OSError) else error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)

@@ -380,7 +380,7 @@ class Service:
         return math.inf if due_ms is None else max(0.001, (due_ms - self._elapsed_ms()) / 1000)
 
     def expire_sessions(self) -> None:
-        """Close the sessions whose clients have not been heard of."""
+        """Close the sessions whose clients were silent for too long."""
         for session_id in self.machine.sessions.expired(now_ms=self._elapsed_ms()):
             self.expire(session_id)
 

@@ -99,7 +99,7 @@ class WatchTable:
             return []
         found: dict[Client, None] = {}
         watchers = self._by_path.get(path)
-        # A recursive watch hears of each child itself, so never of "children changed".
+        # A recursive watch gets an event for each child, so never "children changed".
         deaf = RECURSIVE if event is Event.CHILDREN_CHANGED else 0
         if watchers is not None:
             for client, mode in list(watchers.items()):

@@ -57,7 +57,7 @@ def as_json(event: Event) -> str:
 
 
 def parse_message(at: str, message: str) -> Event | None:
-    """The event behind a message of Spark's; None for one that tells of no state."""
+    """The event behind a message of Spark's; None for one without a state."""
     found = _MESSAGE.match(message)
     if found is None:
         return None

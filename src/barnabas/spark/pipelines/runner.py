@@ -367,7 +367,7 @@ def plain_message(text: str) -> str:
 
 
 def once_each(reasons: Sequence[str]) -> list[str]:
-    """Spark tells of a failure at each attempt, and again at the end: each once, and none that another one tells as a part."""
+    """Spark reports a failure at each attempt, and again at the end: each once, without those that another one contains."""
     found = list(dict.fromkeys(reason.strip() for reason in reasons if reason.strip()))
     return [one for one in found if not any(one != other and one in other for other in found)]
 

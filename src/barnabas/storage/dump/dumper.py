@@ -42,7 +42,7 @@ class DumpOptions:
 
 
 def dump_files(paths: Iterable[str], report: Report, options: DumpOptions) -> None:
-    """Dump each file. One that cannot be read is told, and the next one is dumped."""
+    """Dump each file. Report one that cannot be read, and go on with the next."""
     for path in paths:
         report.line(f"Dumping {path}", "file", {"file": path})
         try:

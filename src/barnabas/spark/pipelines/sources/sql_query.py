@@ -226,7 +226,7 @@ def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator
 
 
 def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) -> "pyarrow.RecordBatch":
-    """The batch with exactly the types that Spark was told of."""
+    """The batch with exactly the types that Spark expects."""
     import pyarrow
 
     arrays = []
