@@ -161,7 +161,6 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
         for fd in (log, null, output):
             os.close(fd)
         _name_process(command["kind"], command["arguments"])
-        gc.unfreeze()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         code = _serve(command["kind"], command["arguments"])
     except SystemExit as exit_:

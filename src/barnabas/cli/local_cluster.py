@@ -326,6 +326,8 @@ class LocalCluster:
         data = self.folder / COORDINATOR
         # Whatever the brokers' host is: nobody but them, on this machine, has business with it.
         arguments = ["--host", "127.0.0.1", "--data", str(data), "--max-client-cnxns", "1000"]
+        if self._temporary is not None:
+            arguments.append("--no-force-sync")  # a power cut takes the folder with it
         if self._security is None:
             arguments += ["--port", port]
         else:

@@ -28,6 +28,8 @@ class ApiFault:
     delay_ms: int = 0
     #: The connection is closed instead.
     drop: bool = False
+    #: It is carried out, and the connection is closed before the answer.
+    lose_answer: bool = False
     #: So many requests pass first.
     after: int = 0
     #: So many are hit; None: all until `clear`.
@@ -43,6 +45,7 @@ class ApiFault:
         parts = (
             f"delayed by {self.delay_ms} ms" if self.delay_ms else "",
             "connection dropped" if self.drop else "",
+            "answer lost" if self.lose_answer else "",
             self.error.name if self.error is not None else "",
         )
         return ", ".join(filter(None, parts))

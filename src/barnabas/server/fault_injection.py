@@ -25,6 +25,8 @@ from barnabas.server.pipeline import ApiHandler, HandlerResult
 log = logging.getLogger(__name__)
 
 COMMAND_BYTES_MAX = 65536
+#: A connection that is being closed is so for certain after this.
+CLOSED_AFTER_MS = 10
 #: How brokers call themselves on connections to each other: `broker-<id>-<purpose>`.
 BROKER_CLIENT_PREFIX = "broker-"
 
@@ -87,6 +89,10 @@ def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: SpawnT
         if fault is not None:
             log.info("fault injected into %s of %s: %s", handler.name, call.client_id, fault.effect)
             delay_ms += fault.delay_ms
+            if fault.lose_answer:
+                # Closed first, then carried out: an answer would be gone before anybody could hold it back.
+                call.channel.fail("an injected fault loses the answer")
+                delay_ms = max(delay_ms, CLOSED_AFTER_MS)
         if delay_ms:
             _keep_records(request)
             spawn(_later(call, request, execute, fault, delay_ms), f"delayed {handler.name}")

@@ -149,21 +149,23 @@ class FaultyCluster(LocalCluster):
         error: str | ErrorCode | None = None,
         delay_ms: int = 0,
         drop: bool = False,
+        lose_answer: bool = False,
         after: int = 0,
         times: int | None = None,
         client_id: str = "",
     ) -> Fault:
-        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection.
+        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection: `drop` before
+        they are carried out, `lose_answer` after it, so that the client cannot know.
 
         `after` requests pass first, then `times` are hit (all of them if None), of clients whose id starts with `client_id`.
         The answer's `fired` says how many were hit.
         """
         checked_api(api)
         name = None if error is None else checked_error(error)
-        if name is None and not delay_ms and not drop:
-            raise ValueError("this fault does nothing: give error=, delay_ms= or drop=True")
-        if name is not None and drop:
-            raise ValueError("a dropped connection carries no error: give error= or drop=True")
+        if name is None and not delay_ms and not drop and not lose_answer:
+            raise ValueError("this fault does nothing: give error=, delay_ms=, drop=True or lose_answer=True")
+        if (name is not None) + drop + lose_answer > 1:
+            raise ValueError("a request has one end: give one of error=, drop=True, lose_answer=True")
         for what, value, least in (("delay_ms", delay_ms, 0), ("after", after, 0), ("times", times, 1)):
             if value is not None and value < least:
                 raise ValueError(f"{what}={value} must be at least {least}")
@@ -174,14 +176,20 @@ class FaultyCluster(LocalCluster):
             error=name,
             delay_ms=delay_ms,
             drop=drop,
+            lose_answer=lose_answer,
             after=after,
             times=times,
             client_id=client_id,
         )
-        effects = [name or "", f"a delay of {delay_ms} ms" if delay_ms else "", "a dropped connection" if drop else ""]
+        effects = (
+            f"a delay of {delay_ms} ms" if delay_ms else "",
+            name or "",
+            "a dropped connection" if drop else "",
+            "its answer lost" if lose_answer else "",
+        )
         fault = self._api_fault(
             broker_id,
-            f"{api} gets {' after '.join(filter(None, effects))}{_how_often(after, times, client_id)}",
+            f"{api} gets {' and '.join(filter(None, effects))}{_how_often(after, times, client_id)}",
             number,
         )
         self.journal.note(fault.what, fault)

@@ -15,7 +15,6 @@ STARTED_WITH = {
     "docs/quickstart.md": {},
     "docs/inside.md": {"barnabas.metrics.port": "0", "replica.high.watermark.checkpoint.interval.ms": "500"},
     "docs/operating.md": {},
-    "docs/testing.md": {},
 }
 
 

@@ -133,6 +133,16 @@ def test_expired_certificate_keeps_new_clients_out_until_it_is_healed(kafka: Kaf
     assert produce(kafka.librdkafka_settings(), topic) == [None]
 
 
+@pytest.mark.parametrize(("idempotent", "written"), [(False, ["0", "0"]), (True, ["0"])])
+def test_lost_answer_makes_a_client_write_again_what_was_written(
+    kafka: Kafka, idempotent: bool, written: list[str]
+) -> None:
+    topic = kafka.topic()
+    kafka.cluster.fail_api(1, "Produce", lose_answer=True, times=1)
+    assert produce(kafka.bootstrap, topic, **{"enable.idempotence": idempotent}) == [None]
+    kafka.assert_records(topic, written)
+
+
 def test_fault_tells_how_often_it_has_fired_and_spares_the_tests_own_questions(kafka: Kafka) -> None:
     topic = kafka.topic()
     every = kafka.cluster.fail_api(1, "Metadata", delay_ms=1)

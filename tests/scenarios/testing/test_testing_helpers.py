@@ -98,7 +98,10 @@ def test_mistakes_are_told_in_sentences(kafka: Kafka) -> None:
         (lambda: cluster.leader_of(topic[:-1]), f"there is no topic '{topic[:-1]}'; did you mean {topic}?"),
         (lambda: kafka.records(topic[:-1]), f"there is no topic '{topic[:-1]}'; did you mean {topic}?"),
         (lambda: cluster.leader_of(topic, 4), f"{topic} has no partition 4: it has 0 to 0"),
-        (lambda: cluster.fail_api(1, "Produce"), "this fault does nothing: give error=, delay_ms= or drop=True"),
+        (
+            lambda: cluster.fail_api(1, "Produce"),
+            "this fault does nothing: give error=, delay_ms=, drop=True or lose_answer=True",
+        ),
         (lambda: cluster.fail_api(1, "Produce", drop=True, times=0), "times=0 must be at least 1"),
         (lambda: cluster.fail_log_dir(1, "/nope"), "/nope is no log directory of broker 1: it has"),
         (lambda: cluster.expire_certificate(1), "there are no certificates: start the cluster with secure=True"),
