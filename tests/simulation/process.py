@@ -15,7 +15,9 @@ from barnabas.coordination.features import ANNOUNCED
 from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.server.platform import Platform
 from tests.simulation.compaction import InProcessWorker
-from tests.simulation.disk import LOOK, NAME, READ, SYNC, WRITE, Life, SimDisk
+from tests.simulation.disk import SimDisk
+from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE
+from tests.simulation.disk_life import Life
 from tests.simulation.loop import ProcessDied, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.world import EPOCH_MS, World

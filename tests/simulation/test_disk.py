@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from barnabas.runtime.disk import Disk, write_fully
 from barnabas.storage.offset_index import OffsetIndex
-from tests.simulation.disk import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE, Life, SimDisk
+from tests.simulation.disk import SimDisk
+from tests.simulation.disk_files import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE
+from tests.simulation.disk_life import Life
 
 # -- the same as a real one
 

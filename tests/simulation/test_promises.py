@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.delayed import DelayedProduce
-from tests.simulation.disk import Life
+from tests.simulation.disk_life import Life
 from tests.simulation.memory import walk
 from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
