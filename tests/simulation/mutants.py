@@ -140,9 +140,12 @@ _ALL = [
     Mutant(
         "a broker obeys before it is registered",
         "broker.py",
-        "        await self._unless_stopped(self.registrar.register())\n        self.server.start_accepting()\n",
+        "        await self._unless_stopped(self.registrar.register())\n",
         "        self.server.start_accepting()\n        await self._unless_stopped(self.registrar.register())\n",
-        also=(("replication", "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n", ""),),
+        also=(
+            ("broker.py", "features.refresh()\n        self.server.start_accepting()\n", "features.refresh()\n"),
+            ("replication", "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n", ""),
+        ),
         finding="R1",
         profile="power",
     ),
