@@ -234,6 +234,14 @@ def test_defaults_and_overrides_fill_in_what_is_registered(registry: Registry, s
     assert registry.get(f"/subjects/{name}/versions/1")["metadata"] == {"properties": {"kept": "forced", "owner": "me"}}
 
 
+def test_a_subject_may_take_schemas_that_are_not_quite_right(registry: Registry, subject: Subject) -> None:
+    name = subject()
+    schema = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
+    assert registry.register(name, schema)[:2] == (422, 42201)
+    registry.put(f"/config/{name}", {"validateNewSchemas": False})
+    assert registry.register(name, schema)["version"] == 1
+
+
 def test_an_alias_stands_for_another_subject(registry: Registry, subject: Subject) -> None:
     name, alias = subject(), subject()
     registered = registry.register(name, A)
@@ -437,6 +445,7 @@ def test_content_types(registry: Registry) -> None:
         200,
         "application/vnd.schemaregistry+json",
     )
+    assert asked("*/whatever") == (200, "application/vnd.schemaregistry.v1+json")
     assert asked("text/html")[0] == 406
     answer = registry.http.post("/subjects/s/versions", content=b"<x/>", headers={"Content-Type": "text/xml"})
     assert (answer.status_code, answer.json()["error_code"]) == (415, 415)

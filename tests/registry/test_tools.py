@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import Cluster, ClusterFailed
-from tests.registry.conftest import DEADLINE_S, Registry
+from tests.registry.conftest import DEADLINE_S, Registry, config_for, running
 from tests.registry.test_api import A_B, AB, A, record
 
 Run = Callable[..., str]
@@ -59,27 +59,31 @@ def test_schemas_from_registering_to_deleting(own_registry: Registry, run: Run, 
 
 
 def test_what_was_exported_is_imported_with_its_ids(
-    own_registry: Registry, registry: Registry, run: Run, tmp_path: Path
+    cluster: Cluster, own_registry: Registry, run: Run, tmp_path: Path
 ) -> None:
-    registry.register("export-inner", record(("x", "int"), name="Inner"))
-    outer = registry.register(
+    with running(config_for(cluster)) as source:
+        _export_and_import(source, own_registry, run, tmp_path / "all.jsonl")
+
+
+def _export_and_import(source: Registry, target: Registry, run: Run, file: Path) -> None:
+    source.register("export-inner", record(("x", "int"), name="Inner"))
+    outer = source.register(
         "export-outer",
         record(("i", "Inner"), name="Outer"),
         references=[{"name": "Inner", "subject": "export-inner", "version": 1}],
     )
-    registry.register(":.export:s", '"int"')
-    registry.put("/config/export-outer", {"compatibility": "FULL"})
-    registry.register("export-gone", '"string"')
-    registry.delete("/subjects/export-gone")
-    file = tmp_path / "all.jsonl"
-    run("export", str(file))
-    assert "subjects" in run("import", str(file), url=own_registry.url)
-    assert own_registry.get(f"/schemas/ids/{outer['id']}") == registry.get(f"/schemas/ids/{outer['id']}")
-    assert own_registry.get("/subjects", deleted="true") == registry.get("/subjects", deleted="true")
-    assert own_registry.get("/subjects") == registry.get("/subjects")
-    assert own_registry.get("/config/export-outer") == {"compatibilityLevel": "FULL"}
-    assert own_registry.register("export-outer", outer_again := record(("i", "int"), name="Outer2"))[:2] == (409, 409)
-    assert own_registry.register("new", outer_again)["id"] > outer["id"], "ids go on after those that were imported"
+    source.register(":.export:s", '"int"')
+    source.put("/config/export-outer", {"compatibility": "FULL"})
+    source.register("export-gone", '"string"')
+    source.delete("/subjects/export-gone")
+    run("export", str(file), url=source.url)
+    assert "subjects" in run("import", str(file), url=target.url)
+    assert target.get(f"/schemas/ids/{outer['id']}") == source.get(f"/schemas/ids/{outer['id']}")
+    assert target.get("/subjects", deleted="true") == source.get("/subjects", deleted="true")
+    assert target.get("/subjects") == source.get("/subjects")
+    assert target.get("/config/export-outer") == {"compatibilityLevel": "FULL"}
+    assert target.register("export-outer", outer_again := record(("i", "int"), name="Outer2"))[:2] == (409, 409)
+    assert target.register("new", outer_again)["id"] > outer["id"], "ids go on after those that were imported"
 
 
 @pytest.mark.parametrize(

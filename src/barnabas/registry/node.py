@@ -101,7 +101,7 @@ class Node:
     # -- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until it is cancelled. `ready` is called when the whole log is applied and a primary is known."""
+        """Until it is cancelled. `ready` is called when the whole log is applied and, if there is one, the primary is known."""
         async with self._cluster, self._reader, self._nothing_left(), asyncio.TaskGroup() as tasks:
             await self._log.prepare()
             tasks.create_task(self._log.follow(), name="read the schemas")
@@ -109,7 +109,8 @@ class Node:
             log.info("%d subjects, up to offset %d", len(self.store.subjects), self._log.position)
             tasks.create_task(self._claims(), name="claim the log when elected")
             tasks.create_task(self._take_part(), name="election of the primary")
-            await self.primary(wait_s=None)
+            with contextlib.suppress(errors.Refusal):  # none that may lead is up yet: reads work without
+                await self.primary()
             ready()
 
     @contextlib.asynccontextmanager
@@ -148,7 +149,7 @@ class Node:
                 except (errors.Refusal, ClientError) as error:
                     log.warning("the log cannot be claimed yet: %s", error)  # the next write tries again
 
-    async def primary(self, *, wait_s: float | None = PRIMARY_WAIT_S) -> Identity:
+    async def primary(self, *, wait_s: float = PRIMARY_WAIT_S) -> Identity:
         """Where writes go; waits while the group has none."""
         try:
             async with asyncio.timeout(wait_s), self._known:
@@ -196,8 +197,9 @@ class Node:
             return find()
 
     async def canonical(self, subject: str, content: Content, *, normalize: bool, is_new: bool = True) -> Content:
-        """As it is stored. What is imported is not checked as if it were new."""
-        resolved = reads.resolve(self.store, subject, content, is_new=is_new)
+        """As it is stored. What is imported is not checked as if it were new, nor where `validateNewSchemas` is off."""
+        checks = settings.config_in_scope(self.store, subject).get("validateNewSchemas", True)
+        resolved = reads.resolve(self.store, subject, content, is_new=is_new and checks)
         text = await asyncio.to_thread(self.parser.canonical, resolved, normalize=normalize)
         return content.with_text(text)
 

@@ -201,7 +201,7 @@ class Application:
 def _acceptable(accept: str) -> str | None:
     """The content type of the answer; None where the client takes none of ours."""
     wanted = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
-    if not wanted or any(each in ("*/*", "application/*") for each in wanted):
+    if not wanted or any(each.startswith("*/") or each == "application/*" for each in wanted):
         return CONTENT_TYPE
     return next((each for each in _JSON_TYPES if each in wanted), None)
 
