@@ -150,6 +150,8 @@ class SchemaLog:
             self._reached(consumer.position(self._partition))
 
     def _apply(self, key: bytes | memoryview | None, value: bytes | memoryview | None, offset: int) -> None:
+        if offset < self._store.next_offset:
+            return  # this instance wrote it, and applied it when it was acknowledged
         outcome = self._store.apply(bytes(key or b""), None if value is None else bytes(value), offset)
         if outcome is Applied.CONFLICT:
             self._conflicts.append(offset)
@@ -158,7 +160,7 @@ class SchemaLog:
             log.warning("%s, offset %d: no record of a schema registry; skipped", self._partition, offset)
 
     def _reached(self, position: int) -> None:
-        self.position = position
+        self.position = position = max(position, self.position)
         while self._waiters and self._waiters[0][0] < position:
             _, _, waiter = heapq.heappop(self._waiters)
             if not waiter.done():
@@ -253,6 +255,11 @@ class SchemaLog:
         self._identity, self._sequence = identity, sequence + len(written)
         if base < 0:  # an attempt before the last one was taken, and the leader has forgotten where it is
             return await self._end() - 1
+        if base == self.position:
+            # All before it is applied: what was just acknowledged need not be fetched first.
+            for offset, record in enumerate(written, base):
+                self._apply(record.key, record.value, offset)
+            self._reached(base + len(written))
         return base + len(written) - 1
 
     def _batch(self, written: Sequence[Record], identity: ProducerIdentity, sequence: int) -> bytes:

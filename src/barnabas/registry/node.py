@@ -200,6 +200,8 @@ class Node:
         """As it is stored. What is imported is not checked as if it were new, nor where `validateNewSchemas` is off."""
         checks = settings.config_in_scope(self.store, subject).get("validateNewSchemas", True)
         resolved = reads.resolve(self.store, subject, content, is_new=is_new and checks)
+        if self.parser.knows(resolved) and not normalize:
+            return content.with_text(self.parser.canonical(resolved, normalize=False))
         text = await asyncio.to_thread(self.parser.canonical, resolved, normalize=normalize)
         return content.with_text(text)
 
@@ -239,6 +241,8 @@ class Node:
         config = settings.config_in_scope(self.store, subject)
         level = config[settings.LEVEL]
         previous = reads.previous_for(self.store, subject, content, versions)
+        if not previous:
+            return []
         resolved = reads.resolve(self.store, subject, content, is_new=True)
         lenient = config.get("compatibilityPolicy") == "LENIENT"
         messages = await asyncio.to_thread(self.parser.incompatibilities, level, resolved, previous, lenient=lenient)
@@ -265,6 +269,10 @@ class Node:
         )
 
     async def register(self, wanted: Registration, *, normalize: bool, force: bool = False) -> tuple[Any, int | None]:
+        with contextlib.suppress(errors.Refusal):  # it says so again below, if it still does
+            # Read the schema before others wait for this write: it stays in the parser's cache.
+            await self.canonical(wanted.subject, wanted.content, normalize=False)
+
         async def decide() -> Decision:
             store = self.store
             writes.check_registration(store, wanted)

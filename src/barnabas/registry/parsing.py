@@ -45,6 +45,11 @@ class Parser:
                 self._cached_bytes -= dropped.size_bytes
         return parsed
 
+    def knows(self, schema: Resolved) -> bool:
+        """Whether its parsed form is at hand: then the canonical one costs nothing, on any thread."""
+        with self._lock:
+            return schema in self._cache
+
     def canonical(self, schema: Resolved, *, normalize: bool) -> str:
         parsed = self.parse(schema)
         return parsed.normalized() if normalize else parsed.canonical()
