@@ -46,7 +46,7 @@ from barnabas.transactions.verification import Asked, Verifier
 
 #: A Produce that only waits for its replicas does not hold back the next one.
 OVERLAPS = frozenset({PRODUCE})
-#: A name, since functions inside of functions make their annotations anew each time.
+#: A name: Python makes the annotations of an inner function again each time.
 Outcomes = list[AppendOutcome]
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7

@@ -131,7 +131,7 @@ class SaslApi:
         )
 
     def _fail(self, call: Call, response: ApiMessage, failure: SaslFailed) -> None:
-        """Whoever guesses passwords waits for each answer."""
+        """A client that guesses passwords waits for each answer."""
         self._pace.failed(call.channel.peer_host, self.now_ms())
         log.info("authentication from %s on %s failed: %s", call.channel.peer_host, call.channel.listener_name, failure)
         timer = asyncio.get_running_loop().call_later(self._failure_delay_ms / 1000, _answer_and_close, call, response)

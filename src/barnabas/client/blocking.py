@@ -173,7 +173,7 @@ class BlockingConnection:
         self._write(data, type(message).__name__, time.monotonic() + self._config.request_timeout_ms / 1000)
 
     def receive(self, awaited: "Awaited[R]") -> R:
-        """The answer. Those to earlier requests come before it and are kept for whoever asks for them."""
+        """The answer. Those to earlier requests come before it and are kept until they are asked for."""
         while awaited.response is None:
             self._take()
         return awaited.response

@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         await asyncio.shield(self._ended)
 
     def on_closed(self, told: Callable[[], None]) -> None:
-        """Called once, when it has ended, whoever ended it."""
+        """Called once, when it has ended, by either side."""
         self._ended.add_done_callback(lambda _: told())
 
     def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:

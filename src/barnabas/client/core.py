@@ -146,7 +146,7 @@ class ClusterCore:
             return await self._bootstrap_link(reasons)
 
     async def _bootstrap_link(self, reasons: list[str]) -> Link:
-        """One for all who come at once: nobody would close a second."""
+        """One for all concurrent callers: a second one would never be closed."""
         if self._bootstrap is not None and not self._bootstrap.closed:
             return self._bootstrap
         for host, port in self.config.bootstrap:

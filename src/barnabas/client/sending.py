@@ -124,7 +124,7 @@ class Sender(Generic[B]):
         return not any(self._in_flight.values())
 
     def identify(self, identity: ProducerIdentity) -> None:
-        """Whom lanes are that have not begun, or have to begin anew."""
+        """The owner of lanes that have not begun, or have to start over."""
         self._identity = identity
 
     def restart(self, identity: ProducerIdentity) -> None:

@@ -26,7 +26,7 @@ class WebFailed(ClientError):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the client's secret to where nobody configured."""
+    """A redirect would carry the client's secret to a host that is not configured."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None

@@ -136,7 +136,7 @@ class BrokerMachine:
     # --- what membership means ----------------------------------------------------------------------------------------
 
     def broker_modified(self, broker: int) -> Program[None]:
-        """New endpoints or features: everybody is told."""
+        """New endpoints or features: send them to all brokers."""
         context = self._state.context
         [result] = yield from ask((Get(paths.broker_id(broker), watch=BrokerModified(broker)),))
         known = context.brokers.get(broker)

@@ -50,7 +50,7 @@ class BrokerChannel:
         request_timeout_ms: int,
     ) -> None:
         self.broker_id = broker_id
-        #: The broker counts as gone: nobody waits for its answer.
+        #: The broker counts as gone: nothing waits for its answer.
         self.is_suspect = is_suspect
         self._controller_id = controller_id
         self._translator = translator

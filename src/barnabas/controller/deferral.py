@@ -1,4 +1,4 @@
-"""Puts work off that nobody waits for, until brokers have carried out what others do wait for.
+"""Puts off work that is not urgent until brokers have carried out what clients wait for.
 
 After a fail-over the leaders' news and the ISRs without the broker that went are about as many partitions each. The second
 must not compete with the first for the brokers' loops: the first is what clients wait for.
@@ -17,7 +17,7 @@ class Deferral:
     """What is put off. At most one thing waits, as the controller does one thing at a time."""
 
     def __init__(self, is_quiet: Callable[[], bool]) -> None:
-        """`is_quiet`: everybody has answered."""
+        """`is_quiet`: all brokers have answered."""
         self._is_quiet = is_quiet
         self._is_hurried = False
         self._waiting: tuple[Callable[[], None], asyncio.TimerHandle] | None = None
@@ -30,7 +30,7 @@ class Deferral:
             self._waiting = (then, asyncio.get_running_loop().call_later(PATIENCE_S, self.hurry))
 
     def look(self) -> None:
-        """Somebody has answered."""
+        """A broker has answered."""
         if self._waiting is not None and self._is_quiet():
             self._go_on()
 
@@ -50,7 +50,7 @@ class Deferral:
             then()
 
     def drop(self) -> None:
-        """Nobody wants it any more."""
+        """Drop the work."""
         if self._waiting is not None:
             self._waiting[1].cancel()
             self._waiting = None

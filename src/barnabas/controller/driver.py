@@ -193,7 +193,7 @@ class Controller:
         If the session that registered the broker is gone already, register it again: nothing has reported its end until now.
         """
         self.failed = asyncio.get_running_loop().create_future()
-        # Nobody has to wait for it.
+        # No caller has to wait for it.
         self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._leave_session = self._session.on_state(self._session_changed)
         if self._registrar.is_of_this_session:
@@ -310,7 +310,7 @@ class Controller:
             answer = done.result()
             self.feed(ZkAnswered(batch_id, answer.results, answer.moved))
         elif isinstance(error, SessionIsOver):
-            # Mostly known already, and then nobody waits for this answer any more.
+            # Mostly known already, and then no request waits for this answer any more.
             self.feed(ZkLost(batch_id))
         else:
             self._fail(error)

@@ -103,13 +103,13 @@ class OpenChannel:
 
     broker: BrokerRegistration
     broker_epoch: int
-    #: It counts as gone until it answers: nobody waits for that.
+    #: It counts as gone until it answers: nothing waits for that.
     is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WatchController:
-    """Keep a connection to the broker that is controller, to learn of its end. None: there is nobody to watch."""
+    """Keep a connection to the broker that is controller, to learn of its end. None: there is no controller to watch."""
 
     broker: BrokerRegistration | None
 

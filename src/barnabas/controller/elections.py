@@ -15,7 +15,7 @@ from barnabas.core.ids import TopicPartition
 class Strategy(Enum):
     #: The leader is gone, or there never was one.
     OFFLINE = "OfflinePartition"
-    #: The same, and somebody asked for an unclean election by hand.
+    #: The same, for an unclean election that an operator asked for.
     OFFLINE_UNCLEAN = "OfflinePartition (unclean)"
     #: The replicas have moved.
     REASSIGN = "ReassignPartition"
@@ -27,7 +27,7 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    #: None: nobody can lead.
+    #: None: no replica can lead.
     leadership: LeaderAndIsr | None
     #: Brokers that get the result.
     recipients: tuple[int, ...]

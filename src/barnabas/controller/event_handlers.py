@@ -149,7 +149,7 @@ class EventHandlers:
                 self._reply(event, (yield from self._allocate_producer_ids(event)))
 
     def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
-        """After the requests that the decision led to: whoever hears the reply may rely on them being on their way."""
+        """After the requests that the decision led to: with the reply, the client knows that they are on their way."""
         self._requests.flush()
         self._state.emit(Reply(event.token, value))
         self.has_replied = True
@@ -272,7 +272,7 @@ class EventHandlers:
                     else ProducerIdBlock.first_for(event.broker_id)
                 )
             except (OverflowError, Malformed) as error:
-                # Not begun anew: ids that are handed out twice would mix up two producers.
+                # Do not start again at 0: ids that are handed out twice would mix up two producers.
                 return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             if found.stat is None:
                 operation: Create | SetData = Create(paths.LATEST_PRODUCER_ID_BLOCK, block.encode())

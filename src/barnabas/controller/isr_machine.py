@@ -85,13 +85,13 @@ class IsrMachine:
         ):
             return ErrorCode.INVALID_REQUEST
         if broker != current.leader or broker not in proposed.isr:
-            # Same epoch, another leader: cannot be, unless somebody makes it up.
+            # Same epoch, another leader: impossible, unless the request is forged.
             return ErrorCode.INVALID_REQUEST
         if not set(proposed.isr) <= set(context.assignment(partition).replicas):
             # Kafka with ZooKeeper trusts its leaders in this. A broker outside the replica set cannot become leader.
             return ErrorCode.INVALID_REQUEST
         if not self._is_eligible(proposed):
-            # KIP-841: whoever is not alive, or is about to stop, cannot come (back) into the ISR.
+            # KIP-841: a broker that is not alive, or is about to stop, cannot join the ISR.
             return ErrorCode.INELIGIBLE_REPLICA if version >= 2 else ErrorCode.OPERATION_NOT_ATTEMPTED
         return LeaderAndIsr(
             leader=broker,
@@ -121,6 +121,6 @@ class IsrMachine:
             _log.error("the ISR of %s could not be written: %s", partition, state.value)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         found = context.leadership[partition]
-        # Our own write, whose answer a lost connection took along, or really somebody else's?
+        # Is it our own write, whose answer was lost with a connection, or another controller's?
         ours = replace(wanted, partition_epoch=found.partition_epoch) == found
         return found if ours else ErrorCode.INVALID_UPDATE_VERSION

@@ -139,7 +139,7 @@ class PartitionStateMachine:
             outcomes = yield from self._decide(remaining, known, strategy, results)
             again = yield from self._write_outcomes(outcomes, results)
             if is_memory:
-                # Before it is final that nobody can lead, see whether ZooKeeper knows of somebody.
+                # Before giving up on a leader, check whether ZooKeeper has a newer state with one.
                 again += [each for each in remaining if each in results and isinstance(results[each], Failure)]
             found = yield from read_leadership(again)
             remaining = [each for each in again if found.get(each) != known.get(each) or each not in results]

@@ -13,7 +13,7 @@ from barnabas.coordination.znodes import ReplicaAssignment
 from barnabas.core.errors import ErrorCode, Refused
 
 TOPIC_NAME_LENGTH_MAX = 249
-#: Of one topic. Its assignment is one znode, which has room for about as many; nobody must have replicas placed for 2^31.
+#: Of one topic. Its assignment is one znode, which has room for about as many. A request for 2^31 partitions is refused early.
 PARTITIONS_MAX = 50_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -159,7 +159,7 @@ class ReassignmentMachine:
         if self._is_complete(partition, wanted):
             yield from self._finish(partition, wanted)
         else:
-            # Everybody learns of the larger replica list; those that are new start to follow.
+            # All replicas get the larger replica list; the new ones start to follow.
             yield from self._raise_epoch(partition, wanted)
             self._replicas.to_new(
                 each
@@ -205,7 +205,7 @@ class ReassignmentMachine:
         context = self._state.context
         leader = context.leadership[partition].leader
         if leader in done.replicas and context.is_online(leader, partition):
-            # The leader stays; a new epoch makes everybody take the shorter replica list over.
+            # The leader stays; a new epoch makes all replicas take the shorter replica list.
             yield from self._raise_epoch(partition, done)
         else:
             yield from self._partitions.to_online((partition,), Strategy.REASSIGN)

@@ -60,7 +60,7 @@ class ReplicaStateMachine:
             by_broker.setdefault(replica.broker, []).append(replica.partition)
             context.move_replica(replica, ReplicaState.OFFLINE)
         for broker, partitions in by_broker.items():
-            # The znodes of a topic that is being deleted go as well: nobody needs to know its ISR any more.
+            # The znodes of a topic that is being deleted go as well: its ISR does not matter any more.
             staying = [each for each in partitions if not context.is_dying(each.topic)]
             # Offline replicas are part of the metadata, even where the ISR does not change.
             self._requests.add_metadata(context.brokers, staying)

@@ -39,7 +39,7 @@ class RequestBatch:
         *,
         is_new: bool,
     ) -> None:
-        """Tells `brokers` who leads, and everybody else through their metadata."""
+        """Sends `brokers` LeaderAndIsr, and all others UpdateMetadata."""
         # One value for all of them: what is the same to all is translated once.
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:

@@ -164,7 +164,7 @@ class TopicAdmin:
         return assignment
 
     async def _write(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
-        """Settings first: whoever sees the topic shall find them."""
+        """Settings first: a broker that sees the topic must find them."""
         settings = {
             paths.config_entity(paths.TOPICS, name): encode_config(topic.configs)
             for name, (topic, _) in planned.items()
@@ -255,7 +255,7 @@ class TopicAdmin:
         )
         for name, result in zip(planned, written, strict=True):
             if not result.ok:
-                # Somebody else changed the topic meanwhile.
+                # The topic was changed meanwhile.
                 results[name] = Failure(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"'{name}': {result.code.value}")
         waiting = {name: tuple(planned[name][2]) for name in planned if results[name] is None}
         for name in await self._until(

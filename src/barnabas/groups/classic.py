@@ -290,7 +290,7 @@ class ClassicProtocol:
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """Everybody has joined, or time is up: begin the next generation with those who are there."""
+        """All members have joined, or time is up: begin the next generation with those who have."""
         out.cancel_timer((JOIN, group.group_id))
         out.cancel_timer((INITIAL, group.group_id))
         for member in list(group.members.values()):
@@ -354,7 +354,7 @@ class ClassicProtocol:
         return out.result()
 
     def _start_over(self, group: ClassicGroup, now_ms: int) -> Result[None]:
-        """The assignments could not be written, and everybody who waited for them has heard an error."""
+        """The assignments could not be written, and all members that waited for them got an error."""
         out = Outcome()
         for member in group.members.values():
             # The timer of a member that waited may have fired without effect.

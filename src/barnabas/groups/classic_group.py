@@ -375,7 +375,7 @@ class ClassicGroup:
         ]
 
     def tickets(self) -> list[Ticket]:
-        """Everybody who waits for an answer."""
+        """All requests that wait for an answer."""
         waiting = [(member.join_ticket, member.sync_ticket) for member in self.members.values()]
         return [ticket for pair in waiting for ticket in pair if ticket is not None]
 

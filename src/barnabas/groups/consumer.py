@@ -416,7 +416,7 @@ class ConsumerProtocol:
     def downgrade(
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None, out: Outcome, now_ms: int
     ) -> None:
-        """Write the group anew as a classic one, without the member that leaves or with the one that takes its place."""
+        """Write the group again as a classic one, without the member that leaves or with the one that takes its place."""
         classic, assignments = migration.to_classic(group, leaving_id, joining, self._env.topics, now_ms)
         if joining is not None:
             self._remove_records(group.group_id, joining.member_id, out)

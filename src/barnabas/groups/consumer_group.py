@@ -184,7 +184,7 @@ class ConsumerGroup:
     #: By topic name: the topics that the members subscribe to and that exist.
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
-    #: The member id that holds a partition, by (topic id, partition). Nobody else gets it before it is revoked.
+    #: The member id that holds a partition, by (topic id, partition). No other member gets it before it is revoked.
     owners: dict[tuple[bytes, int], str] = field(default_factory=dict)
     #: Soft: the version of the cluster's topics that the group has looked at. 0: it has to look.
     topics_version: int = 0
@@ -278,7 +278,7 @@ class ConsumerGroup:
         _check_epoch(member_epoch, self.require_member(member_id or ""))
 
     def check_offset_delete(self) -> None:
-        """A topic that nobody subscribes to may lose its offsets at any time."""
+        """A topic without a subscriber may lose its offsets at any time."""
 
     def check_delete(self) -> None:
         if self.members:

@@ -27,7 +27,7 @@ class CountedGroups(Protocol):
 
 
 def group_counts(registry: Registry) -> GroupCounts:
-    """Counters of a registry; a rate is what whoever scrapes makes of them."""
+    """Counters of a registry. The scraper computes rates."""
 
     def counter(name: str, what: str) -> Callable[[int], None]:
         return registry.counter(f"kafka_server_group_coordinator_{name}", what).add
@@ -53,7 +53,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
 
 
 def add_gauges(registry: Registry, coordinator: CountedGroups) -> None:
-    """Read when somebody scrapes."""
+    """Computed at each scrape."""
 
     def groups(kind: GroupType | None = None, state: str | None = None) -> float:
         return sum(

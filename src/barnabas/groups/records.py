@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class OffsetRecord(KeyValue):
-    """A committed offset that remembers what its bytes say: whoever wrote it need not decode it to replay it."""
+    """A committed offset that keeps its decoded form: the coordinator that wrote it need not decode it to replay it."""
 
     commit: OffsetCommit
 

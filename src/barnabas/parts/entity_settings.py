@@ -64,7 +64,7 @@ class EntitySettings:
         try:
             found = await self.store.read_many(paths.TOPICS, list(topics))
         except SessionExpired as error:
-            # The controller tells all of it again when this broker has registered anew.
+            # The controller sends all of it again when this broker has registered again.
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
         for name, settings in found.items():
             self._changed(paths.TOPICS, name, settings)

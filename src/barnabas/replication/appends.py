@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: What was written is waited for as long as it takes.
 NEVER_MS: Final = 2**31 - 1
-# Annotations of functions inside of functions are made anew with each of them, names are only looked up.
+# A name: Python makes the annotations of an inner function again each time.
 _Errors = dict[int, ErrorCode]
 
 
@@ -46,7 +46,7 @@ class AppendEntry(NamedTuple):
     records: memoryview | bytearray
     #: From the verification of the transaction that the records begin (KIP-890).
     guard: object | None = None
-    #: The topic as the client named it, from Produce v13 on: a topic of the same name that was made anew is another one.
+    #: The topic as the client named it, from Produce v13 on: a topic of the same name that was created again is another one.
     topic_id: bytes | None = None
 
 

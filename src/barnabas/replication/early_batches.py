@@ -106,7 +106,7 @@ class EarlyBatches:
         """What to answer a client's batch with that is early; NONE where it is not, and the log may judge it."""
         if len(records) < HEADER_SIZE:
             return ErrorCode.NONE
-        # Everybody who writes comes here for a while after an election: most have nothing to do with it.
+        # All producers come here for a while after an election: most have no early batch.
         key = (tp, _producer_id(records, PRODUCER_ID_AT)[0])
         missing = self.missing.get(key)
         if missing is None and tp not in self._elected_s:

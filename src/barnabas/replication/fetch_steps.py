@@ -50,7 +50,7 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Drop all records and start the log anew at `offset`: the leader has deleted everything that this replica has."""
+    """Drop all records and restart the log at `offset`: the leader has deleted everything that this replica has."""
 
     partition: TopicPartition
     offset: Offset

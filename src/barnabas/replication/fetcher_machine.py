@@ -101,7 +101,7 @@ class FetcherMachine:
         return self._truncates_on_fetch
 
     def set_truncates_on_fetch(self, value: bool) -> None:
-        """Known only once the leader has told its versions (Fetch from 12 on): partitions begin anew if it changes."""
+        """Known only once the leader has sent its versions (Fetch from 12 on): partitions start over if it changes."""
         if value == self._truncates_on_fetch:
             return
         self._truncates_on_fetch = value

@@ -16,7 +16,7 @@ from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 
-# Annotations of functions inside of functions are made anew with each of them, names are only looked up.
+# A name: Python makes the annotations of an inner function again each time.
 _MaybeBytes = int | None
 
 
@@ -160,7 +160,7 @@ class Fetches:
         try:
             partition = self._hosted.require(tp)
             if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
-                # A topic of the same name was made anew; its LeaderAndIsr or StopReplica is under way.
+                # A topic of the same name was created again; its LeaderAndIsr or StopReplica is under way.
                 return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
             if params.replica_id >= 0 and record_ms is not None:
                 read = partition.read_nothing(want)

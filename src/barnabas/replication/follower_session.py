@@ -85,7 +85,7 @@ class FetchSessionHandler:
             if old is not None:
                 self._without_topic_id -= old.topic_id == ZERO_TOPIC_ID
                 if old.topic_id not in (entry.topic_id, ZERO_TOPIC_ID):
-                    # The topic was created anew: the leader must drop what it knows by the old id.
+                    # The topic was created again: the leader must drop what it knows by the old id.
                     forgotten.append(Forgotten(partition, old.topic_id))
             self._without_topic_id += entry.topic_id == ZERO_TOPIC_ID
             sent[partition] = entry
@@ -119,7 +119,7 @@ class FetchSessionHandler:
         return True
 
     def broken(self) -> None:
-        """No answer, or one that makes no sense: begin anew, and let the leader close the old session."""
+        """No answer, or one that makes no sense: begin a new session, and let the leader close the old one."""
         self._epoch = INITIAL_EPOCH
 
 

@@ -12,7 +12,7 @@ from barnabas.runtime.timers import Timers
 
 
 class HostedPartitions:
-    """Whoever moves a log end or a high watermark calls `log_end_moved` or `high_watermark_moved`: they wake who waits."""
+    """Code that moves a log end or a high watermark calls `log_end_moved` or `high_watermark_moved`, to wake who waits."""
 
     def __init__(
         self, broker_id: BrokerId, *, timers: Timers, registry: Registry, is_known: Callable[[TopicPartition], bool]
@@ -78,7 +78,7 @@ class HostedPartitions:
         self.fetch_purgatory.check(partition)
 
     def wake_all(self, partition: Partition) -> None:
-        """The partition changed its role or is gone: whoever waits for it must look again."""
+        """The partition changed its role or is gone: waiting requests must look again."""
         self.high_watermark_moved(partition)
         self.log_end_moved(partition)
         self.delete_records_purgatory.check(partition)

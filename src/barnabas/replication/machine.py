@@ -141,7 +141,7 @@ class PartitionMachine:
 
     @property
     def maximal_isr(self) -> frozenset[BrokerId]:
-        """The committed ISR, and whoever has been proposed for it: what the high watermark and acks=all wait for."""
+        """The committed ISR and the brokers proposed for it: the high watermark and acks=all wait for all of them."""
         if self._pending is not None and self._pending.change is IsrChange.EXPAND:
             return self.isr | self._pending.broker_ids
         return self.isr
@@ -331,7 +331,7 @@ class PartitionMachine:
     # --- the hot path ----------------------------------------------------------------------------------------------
 
     def record_append(self, log_end: Offset, now_ms: int) -> bool:
-        """The leader's log grew. True: the high watermark moved (it does at once when nobody else is in the ISR)."""
+        """The leader's log grew. True: the high watermark moved (at once if no other broker is in the ISR)."""
         return self._advance(log_end, now_ms)
 
     def record_follower_fetch(

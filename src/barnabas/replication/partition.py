@@ -164,7 +164,7 @@ class Partition:
         return started.applied and started.is_new_epoch
 
     def become_follower(self, state: PartitionLeadership) -> bool:
-        """True when the fetcher must start anew."""
+        """True if the fetcher must start over."""
         return self.machine.become_follower(state).is_new_epoch
 
     # -- what a fetcher reads of its replica ---------------------------------------------------------------------------

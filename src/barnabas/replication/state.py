@@ -137,7 +137,7 @@ class LeaderStarted(NamedTuple):
 
 class FollowerStarted(NamedTuple):
     applied: bool
-    #: The fetcher must be started anew, even from the same leader.
+    #: The fetcher must start over, even from the same leader.
     is_new_epoch: bool = False
 
 

@@ -83,7 +83,7 @@ class Disk:
         return mmap.mmap(fd, length, access=mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE)
 
     def unmap(self, mapped: FileMap) -> None:
-        """`BufferError` where somebody still holds a view of it."""
+        """`BufferError` while a view of it exists."""
         if isinstance(mapped, mmap.mmap):
             mapped.close()
         else:
@@ -92,7 +92,7 @@ class Disk:
     # -- sending
 
     def read_now(self, fd: int, buffer: WritableBuffer, position: int) -> int:
-        """What is in memory of it. `BlockingIOError` where that is nothing; other `OSError` where nobody can tell."""
+        """Reads what is in memory of it. `BlockingIOError` if nothing is; another `OSError` if the kernel cannot tell."""
         return os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
 
     def is_resident(self, fd: int, position: int, size_bytes: int) -> bool:
@@ -131,7 +131,7 @@ class Disk:
         os.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        """As `fsync`, but for times that nobody needs."""
+        """As `fsync`, but without the file's times."""
         os.fdatasync(fd)
 
     def fsync_dir(self, path: str) -> None:
@@ -261,7 +261,7 @@ class Disk:
             self.fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
-#: For tools, and for whoever has no other.
+#: For tools, and as a default.
 REAL_DISK: Final = Disk()
 
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: what may go wrong when a test says so. A broker that nobody tests has none of this.
+"""Faults on purpose: what may go wrong when a test says so. A broker outside of tests has none of this.
 
 `Faults` keeps what was asked for; whoever has a fault point asks it. Owner: the event loop, but for `disk_error`, which file
 work on threads asks as well: it only reads.

@@ -63,7 +63,7 @@ class ShardContext:
     timers: Timers
     #: Takes the messages of a partition's machine to the driver outside.
     on_effect: Callable[[int, object], None]
-    #: How long an answer waits for followers before it is COORDINATOR_NOT_AVAILABLE; None: whoever asks gives up by themselves.
+    #: How long an answer waits for followers before it is COORDINATOR_NOT_AVAILABLE; None: callers have their own time-out.
     answer_timeout_ms: Callable[[], int] | None
     turn_end: TurnEnd = field(default_factory=TurnEnd)
 
@@ -214,7 +214,7 @@ class Shard(Generic[M]):
         try:
             result = _judged(self.machine.timer_fired, key, self._context.now_ms())
         except Exception:
-            # Whoever brought the machine there is the one whose timer it is. It may work once others have moved on.
+            # The timer belongs to the request that set it. It may work later, when the state has changed.
             log.exception("%s: the timer %s failed", self, key)
             self._alarms.set(key, FAILED_TIMER_BACKOFF_MS)
             return

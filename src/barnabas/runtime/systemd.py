@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
-        #: Between two signs of life; None where nobody waits for them.
+        #: Time between two signs of life; None if systemd expects none.
         self.period_s: float | None = None
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         if self._address and is_ours and environment.get("WATCHDOG_USEC", "").isdigit():

@@ -76,7 +76,7 @@ class ThreadPool(Executor):
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             _work(*item)
-            # Not while it waits for more: it may keep alive what somebody expects to be gone.
+            # While the thread waits, it must not keep objects alive that should be gone.
             del item
             with self._lock:
                 self._unfinished -= 1

@@ -119,7 +119,7 @@ class Call:
         self.request_bytes = 0
         #: Set before the answer: the connection is not read from for so long after it.
         self.throttle_ms = 0
-        #: Charges the loop's time to whoever sent this; None where nobody's time is limited.
+        #: Charges the loop's time to the client that sent this; None without a request quota.
         self.meter: RequestQuota | None = None
         self.is_charged = False
         #: Its answer went out while its handler still ran.
@@ -145,7 +145,7 @@ class Call:
         self._reply(response, self.api.encode)
 
     async def reply_by_thread(self, response: ApiMessage, on_thread: OnThread) -> None:
-        """The same for an answer that takes long to encode. Nobody may change it any more."""
+        """The same for an answer that takes long to encode. It must not change any more."""
         parts: list[Sequence[Part] | Exception] = []
 
         def encode() -> None:
@@ -174,7 +174,7 @@ class Call:
         try:
             parts = encode(self, response)
         except Exception as error:
-            # A field that this version cannot carry. Its peer may have provoked it: nobody else is to suffer.
+            # A field that this version cannot carry. The peer may have provoked it: only its connection fails.
             log.exception("cannot encode %s v%s for %s", self.api.name, self.api_version, self.client_id)
             self.channel.fail(f"{self.api.name} v{self.api_version} has no answer that can be encoded: {error}")
             return

@@ -54,7 +54,7 @@ class BrokerContext:
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
     #: Of this broker as leader: what it sends to replicas that are being moved.
     leader_throttle: ReplicationThrottle | None = None
-    #: Told of what is denied; None where nobody wants to know.
+    #: Records what is denied; None: no audit log.
     audit: "AuditLog | None" = None
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
@@ -78,7 +78,7 @@ class BrokerContext:
         return self.allows(call, operation, AclResourceType.TOPIC, topic)
 
     def shows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
-        """The same where nobody asked for this very thing, or another right does as well: a no is no denial."""
+        """The same for what the client did not ask for by name, or if another right is enough: a no is not audited."""
         channel = call.channel
         return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
 
@@ -90,7 +90,7 @@ class BrokerContext:
         return int(self.clock.monotonic_s() * 1000)
 
     def throttle(self, call: Call, quota: Quota, size_bytes: int) -> None:
-        """Counts bytes for whoever sent the call, who may have to wait, which holds from the answer on."""
+        """Counts bytes for the client that sent the call. Over its quota, it has to wait after the answer."""
         throttle_ms = self.quotas.record(
             quota, call.channel.principal.name, call.client_id or "", size_bytes, now_ms=self.now_monotonic_ms()
         )

@@ -96,7 +96,7 @@ class ControllerClient:
     # -- leaving ------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Controlled shutdown: the controller moves leadership away first, so that nobody notices."""
+        """Controlled shutdown: the controller moves leadership away first, so that clients do not notice."""
         if not self._others_are_alive():
             return  # nobody could take over; and a controller whose ZooKeeper is gone would never answer itself
         loop, config = asyncio.get_running_loop(), self._config()

@@ -140,7 +140,7 @@ def _read_entries(found: ReadResult) -> tuple[list[tuple[ReplayedRecord | Marker
 
 
 class LeadsByPartition(Protocol):
-    """A coordinator: whoever leads a partition of its topic has what belongs to that partition."""
+    """A coordinator: the leader of a partition of its topic owns what belongs to that partition."""
 
     @property
     def topic(self) -> InternalTopic: ...

@@ -50,7 +50,7 @@ def replying(
 ) -> Callable[[R | None, BaseException | None], None]:
     """What answers the call when it is given the coordinator's answer, or what kept it from coming."""
     call.overlaps = OVERLAPS
-    # Not a function inside of this one: Python would make its annotations anew for every commit.
+    # Not a function inside of this one: Python would make its annotations again for every commit.
     return partial(_reply, call, request, finish)
 
 
@@ -68,7 +68,7 @@ def _reply(
     except Refused as refusal:
         response = call.api.refuse(request, refusal.code, refusal.message)
     except Exception as error:
-        # As the pipeline does it: a call that nobody answers would hold its connection for ever.
+        # As the pipeline does it: a call without an answer would hold its connection for ever.
         log.exception("%s failed", call.api.name, exc_info=error)
         response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
     call.reply(response)

@@ -70,7 +70,7 @@ class ConnectionLimits:
     broker_listener: str | None = None
 
     def for_ip(self, host: str) -> int:
-        """Nobody has set a limit: one address may still not take everybody's place."""
+        """No limit is set: one address may still not take all connections."""
         limit = (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
         if limit != NO_LIMIT or self.max_connections != NO_LIMIT:
             return limit
@@ -250,7 +250,7 @@ class SocketServer:
                 peer.close()
             return
         if self._per_ip[host] >= self.limits.for_ip(host):
-            # Here and not after the TLS handshake: who never ends one must not take everybody's place.
+            # Here and not after the TLS handshake: a client that never ends one must not take all places.
             log.info("closing connection from %s: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
             self._rejected.add()
             peer.close()

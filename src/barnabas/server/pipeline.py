@@ -127,7 +127,7 @@ class Pipeline:
         """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
         self.handlers = handlers
         self._request_quota = request_quota
-        #: Told of changes; None where nobody wants to know.
+        #: Records changes; None: no audit log.
         self.audit: AuditLog | None = None
         #: `barnabas.request.max.elements`
         self.elements_max = elements_max
@@ -234,7 +234,7 @@ class Pipeline:
             self._leave()
 
     async def _in_slices(self, call: Call, request: ApiMessage, shape: large.Shape) -> ApiMessage:
-        """Ask the handler about some elements at a time. Everybody else has a turn in between."""
+        """Ask the handler about some elements at a time. Other requests get their turn in between."""
         whole: ApiMessage | None = None
         for part in large.slices(request, shape):
             result = call.api.execute(call, part)

@@ -63,7 +63,7 @@ def session_config(config: BrokerConfig) -> SessionConfig:
 
 
 def _zookeeper_in_flight_max(config: BrokerConfig) -> int:
-    """Kafka's default of 10 makes a controller's takeover wait for many round trips: it counts where somebody has set it."""
+    """Kafka's default of 10 makes a controller's takeover wait for many round trips: it counts only if it is set."""
     is_set = "zookeeper.max.in.flight.requests" in config.originals
     return min(config.zookeeper_max_in_flight_requests, IN_FLIGHT_MAX) if is_set else IN_FLIGHT_MAX
 
@@ -110,13 +110,13 @@ def control_listener_name(config: BrokerConfig) -> str:
 
 
 def allows_consumer_protocol(config: BrokerConfig) -> bool:
-    """Whether the settings leave the consumer protocol (KIP-848) on. Kafka's default is off: it counts if somebody set it."""
+    """Whether the settings leave the consumer protocol (KIP-848) on. Kafka's default is off: it counts only if it is set."""
     is_set = "group.coordinator.rebalance.protocols" in config.originals
     return not is_set or "consumer" in config.group_coordinator_rebalance_protocols
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:
-    """-1 where nobody has set it: the kernel sizes a socket's buffers better than Kafka's default of 100 KB does.
+    """-1 if it is not set: the kernel sizes a socket's buffers better than Kafka's default of 100 KB does.
 
     A fixed send buffer cuts the sendfile of a 1 MB fetch into seven pieces, at five times the CPU.
     """

@@ -97,7 +97,7 @@ def _saved(log_dir: str, done: Done) -> None:
 
 
 def _ignore_cut(partition: TopicPartition, directory: str, offset: int) -> None:
-    """Without a cleaner nobody knows up to where a log is clean."""
+    """Without a cleaner there is nothing to cut back."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class LogEnvironment:
     make_pool: Callable[[int, str], Executor] = thread_pool
     #: Spreads `segment.jitter.ms`, so that the segments of a topic do not all roll at once.
     random: Random = field(default_factory=Random)
-    #: Told of every I/O error, on the event loop, before the caller gets it as an exception.
+    #: Called with every I/O error, on the event loop, before the caller gets it as an exception.
     on_fault: Callable[[LogDirFault], None] = _raise_fault
     #: `producer.id.expiration.ms`
     producer_id_expiration_ms: int = 86_400_000
@@ -121,14 +121,14 @@ class LogEnvironment:
     check_framing: bool = False
     #: `transaction.partition.verification.enable`
     transaction_verification: bool = False
-    #: Told on the event loop that a log's recovery point must reach the checkpoint file soon. After compaction: the holes
-    #: that it made must not lie in what recovery doubts.
+    #: Called on the event loop when a log's recovery point must reach the checkpoint file soon. After compaction: recovery
+    #: would take the holes that it made for damage.
     on_recovery_point: Callable[[str], None] = _ignore
     #: Called on the event loop: write the recovery points and log starts of a directory's logs to disk, then call back.
     #: Before a log that was cut grows again: recovery would trust records that were written over, or drop those below
     #: the former log start.
     save_bounds: Callable[[str, Done], None] = _saved
-    #: Told on the event loop that a log was cut, before it grows again: (partition, its directory, the new log end).
+    #: Called on the event loop when a log was cut, before it grows again: (partition, its directory, the new log end).
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
     max_transaction_timeout_ms: int = 15 * 60 * 1000

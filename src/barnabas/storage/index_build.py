@@ -1,4 +1,4 @@
-"""Offset and time index of a segment anew, batch by batch, as appends would have written them."""
+"""Builds the offset and time index of a segment, batch by batch, as appends would have written them."""
 
 import logging
 

@@ -122,7 +122,7 @@ class IndexFile(ABC):
         self._on_entries_changed()
 
     def resize(self, length_bytes: int) -> bool:
-        """Set the file's length, rounded down to whole entries, and map it anew; True where it changed."""
+        """Set the file's length, rounded down to whole entries, and map it again. True if it changed."""
         self.open()
         rounded = self._round(length_bytes)
         if rounded == self._length:
@@ -196,7 +196,7 @@ class IndexFile(ABC):
         """Let go of every view of the map, or it cannot be closed."""
 
     def _cut(self, entries: int, length: int) -> None:
-        """Keep `entries` entries in a file of `length` bytes, and map it anew.
+        """Keep `entries` entries in a file of `length` bytes, and map it again.
 
         The file is cut to its entries before it gets its length, so that what follows them is a hole that
         reads as zero: no stale entry can come back, and none is overwritten through the map.

@@ -247,7 +247,7 @@ def follower_batches(
 
 
 class UnexpectedAppendOffset(Refused):
-    """Records from the leader that do not follow on what is here: the follower truncates, or starts anew."""
+    """Records from the leader that do not follow on what is here: the follower truncates, or starts over."""
 
     def __init__(self, header: BatchHeader, log_end_offset: int, expected: int, partition: TopicPartition) -> None:
         super().__init__(

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class FlushWaiter(NamedTuple):
-    """Somebody who must not answer before everything below `up_to` is durable."""
+    """A caller that must not answer before everything below `up_to` is durable."""
 
     up_to: int
     #: Called on the event loop, with the error where the flush failed.
@@ -220,7 +220,7 @@ class LogFlusher:
             waiter.then(error)
 
     def flush_in_background(self, up_to: int | None = None) -> None:
-        """Nobody waits for it: after a roll, and by `flush.ms`."""
+        """No caller waits for it: after a roll, and by `flush.ms`."""
 
         def then(error: Exception | None) -> None:
             if error is not None:

@@ -45,7 +45,7 @@ DirFailed = Callable[[str, list[TopicPartition]], None]
 
 
 def _nobody(partition: TopicPartition) -> None:
-    """Nobody wants to know."""
+    """Until a cleaner sets its own."""
 
 
 class NoLogDirLeft(BarnabasError):

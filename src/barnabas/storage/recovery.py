@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 
 def _no_progress(size_bytes: int, cut_bytes: int) -> None:
-    """Nobody watches."""
+    """Without progress reports."""
 
 
 def open_log(

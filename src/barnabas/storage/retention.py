@@ -133,6 +133,6 @@ class LogRetention:
             self._segments.roll(state.log_end_offset, now_ms)
         after = state.segments.base_after(state.segments.floor(last.base_offset))
         assert after is not None
-        # First the offset, then the files: whoever reads meanwhile gets OFFSET_OUT_OF_RANGE, not half a log.
+        # First the offset, then the files: a reader in between gets OFFSET_OUT_OF_RANGE, not half a log.
         self.maybe_increment_log_start_offset(after, deletable.reason)
         self._segments.remove(deletable.segments, deletable.reason)

@@ -238,7 +238,7 @@ class Segment:
         self._index_full = self.offset_index.is_full or self.time_index.is_full
 
     def release_files(self) -> None:
-        """Let go of descriptors and maps; whoever needs them opens them again. Pinned ranges stay readable."""
+        """Close descriptors and maps. The next use opens them again. Pinned ranges stay readable."""
         self._release_indexes()
         self._txn_index = None
         if self._file is not None:
@@ -368,7 +368,7 @@ class Segment:
         waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         if waited_ms <= segment_ms - self.roll_jitter_ms:
             return False
-        # Whoever writes chooses the timestamps: with ever later ones he would have files made for each of his batches.
+        # Producers choose the timestamps. With ever later ones, a producer could force a new segment for each batch.
         return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN
 
     def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
@@ -455,7 +455,7 @@ class Segment:
         self._max_timestamp, self._offset_of_max_timestamp = builder.max_timestamp, builder.offset_of_max
 
     def rebuild_indexes(self, why: str) -> None:
-        """Offset and time index anew from the log. Blocks."""
+        """Rebuild the offset and time index from the log. Blocks."""
         logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
         builder = self.index_builder()
         builder.add_all(self.part_from(0))

@@ -1,4 +1,4 @@
-"""Reading a segment whole after an unclean stop: CRCs checked, the rest built anew, and cut where it stops making sense.
+"""Reading a segment whole after an unclean stop: CRCs checked, indexes rebuilt, and cut at the first damage.
 
 Any thread. Fast because it does little: big reads into one buffer, one `struct` read and one CRC a batch, and no look
 inside a batch but for transaction markers.
@@ -90,7 +90,7 @@ def recover_segment(
             if base < next_offset or last_delta < 0 or base + last_delta >= limit:
                 raise _Damage(f"offsets [{base}, {base + last_delta}] are not within [{next_offset}, {limit})")
             if 0 <= epoch < latest_epoch:
-                # Somebody cut it off and wrote something else in its place, of which the end is lost.
+                # It was cut and written over, and the end of what was written is lost.
                 raise _Damage(f"offset {base} is of leader epoch {epoch}, behind epoch {latest_epoch}")
             if producer_id >= 0:
                 with view[at : at + length + LOG_OVERHEAD] as batch:
@@ -138,7 +138,7 @@ def _apply(producers: ProducerStateManager, segment: Segment, header: BatchHeade
 
 
 def rebuild_txn_index(segment: Segment, producers: ProducerStateManager) -> None:
-    """The aborted transactions of a segment anew; `producers` reflects all that comes before it."""
+    """Rebuild the index of aborted transactions; `producers` reflects all that comes before it."""
     segment.txn_index.reset()
     for position, header in segment.headers(0):
         if header.producer_id >= 0:

@@ -87,6 +87,6 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Those at or below the log start hold nobody whose records are left; those above the end were truncated."""
+        """Those at or below the log start hold only producers without records; those above the end were truncated."""
         for offset in [o for o in self.offsets if o <= log_start_offset or o > log_end_offset]:
             self.remove(offset)

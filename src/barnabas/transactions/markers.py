@@ -51,7 +51,7 @@ _CANCELLED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANS
 
 class Leaders(Protocol):
     def leader_of(self, partition: TopicPartition) -> BrokerId | None:
-        """Who leads it as far as this broker knows; -1 where nobody does for now, None where there is no such partition."""
+        """Who leads it as far as this broker knows; -1 if no live broker does, None if there is no such partition."""
         ...
 
 
@@ -111,7 +111,7 @@ class MarkerSender:
 
     @property
     def without_leader(self) -> int:
-        """Markers that wait for somebody to lead their partitions, or for a pause to end."""
+        """Markers that wait until their partitions have a leader, or for a pause to end."""
         return len(self._parked)
 
     def start(self, coordinator: int, message: SendMarkers) -> None:
@@ -249,7 +249,7 @@ class MarkerSender:
             if refusal.code is ErrorCode.COORDINATOR_NOT_AVAILABLE and self._is_current(decided):
                 self._timers.call_later(RETRY_BACKOFF_MS / 1000, lambda: self._finish(decided))
                 return
-            # NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: whoever loads the partition finishes the work.
+            # NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: the next coordinator finishes the work.
             log.info("%s is not completed here: %s", decided.transactional_id, refusal)
         except Exception as error:
             self._on_bug(error)

@@ -32,7 +32,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
 
 
 def add_gauges(registry: Registry, coordinator: CountedTransactions) -> None:
-    """Read when somebody scrapes."""
+    """Computed at each scrape."""
 
     def transactions(state: TransactionState) -> float:
         return sum(machine.count(state) for machine in coordinator.machines.values())

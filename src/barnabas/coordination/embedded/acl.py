@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Identity = tuple[str, str]
 
 ALL = 31
-#: Everybody's access to a node goes through all of its entries.
+#: Each access to a node checks all of its entries.
 ENTRIES_MAX = 100
 OPEN_ACL: Acl = ((ALL, "world", "anyone"),)
 READ_ACL: Acl = ((int(Perm.READ), "world", "anyone"),)

@@ -194,7 +194,7 @@ class GroupCommit:
         held, self._flushing = self._flushing, None
         assert held is not None, "only _flush sends jobs"
         if failure is not None:
-            # After a failed flush nobody knows what is on disk: nothing may be acknowledged any more.
+            # After a failed flush it is unknown what is on disk: nothing may be acknowledged any more.
             self._failed = True
             for _zxid, future in self._sync_waiters:
                 if not future.done():

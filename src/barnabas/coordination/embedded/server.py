@@ -83,7 +83,7 @@ class EmbeddedZooKeeper:
         """Recover and listen. Raises `StoreFault` or OSError, with nothing left running."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        # Nobody has to wait for it.
+        # No caller has to wait for it.
         self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._store.open()
         try:

@@ -206,7 +206,7 @@ class Service:
         xid, op = _REQUEST_HEADER.unpack_from(payload)
         machine = self.machine
         if not machine.sessions.touch(connection.session_id, now_ms=int(connection.turn_started_s * 1000)):
-            # Expired: its connection is about to be closed, and nobody waits for this answer any more.
+            # Expired: its connection is about to be closed, and no client waits for this answer any more.
             return
         if op in reads.READS:
             err, body, events = reads.read(machine.tree, connection, op, Reader(payload, 8))

@@ -26,7 +26,7 @@ VERSION = 2
 _ACL_AND_STAT = struct.Struct(">qqqqqiiiqq")
 _SESSION = struct.Struct(">qi")
 
-#: The ACL of everybody needs no entry in the table.
+#: The ACL `world:anyone` needs no entry in the table.
 _OPEN_ACL_ID = -1
 _END = wire.text("/")
 

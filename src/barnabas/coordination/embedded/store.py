@@ -117,7 +117,7 @@ class Store:
             records += 1
             if header.zxid <= machine.last_zxid:
                 continue
-            # An ensemble starts each epoch, the upper half of a zxid, anew; within one there is no gap.
+            # An ensemble starts a new epoch, the upper half of a zxid, at 0; within an epoch there is no gap.
             if header.zxid != machine.last_zxid + 1 and header.zxid >> 32 == machine.last_zxid >> 32:
                 raise StoreFault(
                     f"{path}: zxid 0x{header.zxid:x} follows 0x{machine.last_zxid:x}, transactions are missing"

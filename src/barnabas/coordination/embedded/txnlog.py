@@ -24,7 +24,8 @@ from barnabas.runtime.disk import REAL_DISK, Disk, DiskReader, write_fully
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKLG"
 VERSION = 2
-#: The last field of the header, ZooKeeper's database id, which is 0 and nobody reads: where the last flush began.
+#: The last field of the header: ZooKeeper writes its database id there, 0, and does not read it. Here: where the last flush
+#: began.
 _MARK_AT = 8
 _MARK = struct.Struct(">q")
 #: checksum, length

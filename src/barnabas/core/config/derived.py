@@ -1,4 +1,4 @@
-"""Settings in the shape that a part of the broker wants them, made anew when the configuration was replaced."""
+"""Settings in the shape that a part of the broker wants them, made again when the configuration is replaced."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

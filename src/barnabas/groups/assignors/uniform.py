@@ -1,4 +1,4 @@
-"""The `uniform` assignor: everybody gets equally many partitions, and keeps as many as it can of those it has.
+"""The `uniform` assignor: each member gets equally many partitions, and keeps as many as it can of those it has.
 
 Balance comes first, then stickiness, then racks: a partition that has to go to someone goes to a member in a rack with a
 replica if that costs no balance. (Kafka's own assignor of the name does not look at racks any more.) In a group where not all

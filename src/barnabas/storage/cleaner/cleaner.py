@@ -228,7 +228,7 @@ class Cleaner:
 
     def _is_left_alone(self, log: Log) -> bool:
         if self._uncleanable.get(log.partition) not in (None, log):
-            # Another log of that name: moved to another directory, or made anew.
+            # Another log of that name: moved to another directory, or created again.
             del self._uncleanable[log.partition]
         return log.partition in self._uncleanable
 
@@ -347,7 +347,7 @@ class Cleaner:
         self._remove_cleaned(running)
 
     def _remove_cleaned(self, running: _Running) -> None:
-        """What a job left that nobody will use. The partition counts as being cleaned until it is gone."""
+        """Remove what a job left. The partition counts as being cleaned until it is gone."""
         log, disk = running.log, self._env.disk
         directory = log.directory
 

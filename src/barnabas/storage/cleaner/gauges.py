@@ -5,7 +5,7 @@ from barnabas.storage.cleaner.cleaner import Cleaner
 
 
 def add_gauges(registry: Registry, cleaner: Cleaner) -> None:
-    """Read when somebody scrapes."""
+    """Computed at each scrape."""
     gauges = {
         "cleaner_recopy_percent": ("Share of bytes that the last cleanings kept.", "cleaner_recopy_percent"),
         "max_clean_time_secs": ("Longest of the last cleanings.", "max_clean_time_secs"),

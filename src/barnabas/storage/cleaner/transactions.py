@@ -1,4 +1,4 @@
-"""Which batches belong to aborted transactions, and which markers nobody needs any more. A pure machine.
+"""Which batches belong to aborted transactions, and which markers are not needed any more. A pure machine.
 
 Follows Kafka's CleanedTransactionMetadata. It sees every transactional and control batch of one walk over a log, in order.
 """

@@ -35,7 +35,7 @@ def decode_string(data: bytes) -> str:
 
 
 def decode_default(data: bytes) -> str:
-    """The bytes themselves. Java's tool prints an array's identity here, which helps nobody."""
+    """The bytes themselves. Java's tool prints the identity of an array here, which is of no use."""
     return "0x" + data.hex()
 
 
