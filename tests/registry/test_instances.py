@@ -81,7 +81,7 @@ def test_a_request_is_forwarded_once(two: tuple[Registry, Registry]) -> None:
 
 
 def test_an_instance_that_stops_hands_over_at_once(cluster: Cluster) -> None:
-    config = replace(config_for(cluster), session_timeout_ms=45_000)  # nobody waits for that
+    config = config_for(cluster)  # its session lasts for 45 s, and nobody waits for that
     with running(config) as survivor:
         with running(config) as other:
             registered = other.register("s", A)
@@ -158,6 +158,16 @@ def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluste
         assert registry.get("/subjects") == ["s"]
         assert registry.get("/schemas/ids/1")["schema"] == A
         assert registry.register("t", AB)["id"] == 2
+
+
+def test_a_registry_outlives_a_restart_of_its_broker() -> None:
+    with Cluster(brokers=1) as cluster, running(config_for(cluster)) as registry:
+        assert registry.register("before", A)["id"] == 1
+        cluster.kill(1)
+        assert registry.get("/schemas/ids/1")["schema"] == A, "what is known needs no broker"
+        cluster.start_broker(1)
+        assert registry.register("after", AB)["id"] == 2
+        assert registry.get("/subjects") == ["after", "before"]
 
 
 def test_a_topic_that_would_lose_schemas_is_refused(cluster: Cluster) -> None:

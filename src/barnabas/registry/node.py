@@ -30,9 +30,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long a write waits for a primary to be known, and a read for the end of the log.
+#: How long a write waits for a primary to be known.
 PRIMARY_WAIT_S: Final = 20.0
-_CATCH_UP_S: Final = 5.0
 #: While the cluster is out of reach, reads answer with what is known, and one in so many seconds looks again.
 _LOOK_AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 3.0
@@ -52,6 +51,8 @@ class NodeConfig:
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 3_000
     write_timeout_ms: int = 15_000
+    #: How long a read waits for the end of the log before it answers with what is known.
+    read_timeout_ms: int = 5_000
     state_bytes_max: int = STATE_BYTES_MAX
     clock: Clock = field(default_factory=SystemClock)
 
@@ -174,7 +175,7 @@ class Node:
         if now_s < self._no_catch_up_until_s:
             return
         try:
-            async with asyncio.timeout(_CATCH_UP_S):
+            async with asyncio.timeout(self._config.read_timeout_ms / 1000):
                 await self._log.catch_up()
         except (ClientError, TimeoutError) as error:
             log.warning("the end of the log is out of reach, answering with what is known: %s", error)

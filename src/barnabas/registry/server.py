@@ -47,6 +47,8 @@ class ServerConfig:
     eligible: bool = True
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 3_000
+    write_timeout_ms: int = 15_000
+    read_timeout_ms: int = 5_000
     body_bytes_max: int = BODY_BYTES_MAX
 
 
@@ -80,6 +82,8 @@ class RegistryServer:
                 allow_mode_changes=config.allow_mode_changes,
                 session_timeout_ms=config.session_timeout_ms,
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
+                write_timeout_ms=config.write_timeout_ms,
+                read_timeout_ms=config.read_timeout_ms,
             )
         )
 
