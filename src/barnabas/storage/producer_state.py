@@ -171,10 +171,13 @@ class ProducerStateManager:
         self.map_end_offset = Offset(end_offset)
 
     def last_stable_offset(self, completed: CompletedTxn) -> Offset:
-        """The last stable offset that holds once `completed` is: for the transaction index, before `complete_txn`."""
+        """The last stable offset that holds once `completed` is: for the transaction index, before `complete_txn`.
+
+        Transactions that began behind its marker do not count: one fetch may bring a follower all of them together.
+        """
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
-                return Offset(first_offset)
+                return Offset(min(first_offset, completed.last_offset + 1))
         return Offset(completed.last_offset + 1)
 
     def complete_txn(self, completed: CompletedTxn) -> None:

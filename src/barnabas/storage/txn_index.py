@@ -82,7 +82,8 @@ class TransactionIndex:
         for txn in self._iterate():
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
                 aborted.append(txn)
-            if txn.last_stable_offset >= upper_bound_offset:
+            # Kafka's followers note too high an offset where one fetch brings the beginnings of later transactions as well.
+            if min(txn.last_stable_offset, txn.last_offset + 1) >= upper_bound_offset:
                 return AbortedSearch(aborted, True)
         return AbortedSearch(aborted, False)
 

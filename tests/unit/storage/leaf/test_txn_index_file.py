@@ -82,9 +82,16 @@ def test_collect_and_truncate_against_a_list(tmp_path_factory, sizes, start, len
 
 def test_search_stops_where_no_later_transaction_can_matter(index: TransactionIndex):
     index.append(txn(0, 10, 11))
-    index.append(txn(5, 20, 50))
+    index.append(txn(5, 40, 41))
+    index.append(txn(50, 60, 61))
+    assert index.collect(0, 30) == ([txn(0, 10, 11), txn(5, 40, 41)], True)
+
+
+def test_search_does_not_believe_an_offset_behind_the_marker(index: TransactionIndex):
+    """As a follower of Kafka's writes it, which got the beginning of a later transaction in the same fetch."""
+    index.append(txn(0, 10, 50))
     index.append(txn(12, 60, 61))
-    assert index.collect(0, 30) == ([txn(0, 10, 11), txn(5, 20, 50)], True)
+    assert index.collect(0, 30).aborted == [txn(0, 10, 50), txn(12, 60, 61)]
 
 
 def test_torn_entry_is_not_counted_and_is_written_over(index: TransactionIndex):

@@ -429,6 +429,27 @@ def test_aborted_transactions_are_known_to_those_who_read_over_them(
     assert partition.log.aborted_transactions(4, 5) == []
 
 
+def test_follower_knows_the_aborted_transactions_that_one_fetch_brings_together(
+    partition: Partition, tmp_path: Path
+) -> None:
+    """The first marker comes with the beginnings of later transactions: a search must not stop at it."""
+    for sequence in range(2):
+        transactional(partition, 1, b"aborted", sequence=sequence)
+        end(partition, 1, commit=False)
+    transactional(partition, 2, b"open", sequence=0)
+    transactional(partition, 1, b"aborted", sequence=2)
+    end(partition, 1, commit=False)
+    [file] = partition.directory.glob("*.log")
+    (tmp_path / "follower").mkdir()
+    follower = Partition(tmp_path / "follower")
+    follower.log.append_as_follower(bytearray(file.read_bytes()), now_ms=NOW_MS)
+    for start in range(7):
+        for end_offset in range(start + 1, 8):
+            expected = partition.log.aborted_transactions(start, end_offset)
+            assert follower.log.aborted_transactions(start, end_offset) == expected, (start, end_offset)
+    assert [tuple(txn)[:3] for txn in follower.log.aborted_transactions(2, 3)] == [(1, 2, 3)]
+
+
 def test_a_damaged_index_of_aborted_transactions_is_rebuilt(
     partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:
