@@ -171,6 +171,11 @@ def test_zookeeper_that_no_broker_reaches_is_an_error_and_one_cut_off_broker_is_
     assert "brokers 2 cannot reach it" in found(seen_by({2: "gone"}))["zookeeper-unreachable"].message
 
 
+def test_zookeeper_that_is_away_is_away_since_the_first_broker_lost_it() -> None:
+    told = {1: "zk:2181 has not answered since 2026-11-16T05:47:43Z; x", 2: "since 2026-11-16T05:47:41Z", 3: "gone"}
+    assert found(seen_by(told))["zookeeper-unreachable"].as_json()["since"] == "2026-11-16T05:47:41Z"
+
+
 def test_zookeeper_that_only_we_cannot_reach_is_a_note() -> None:
     told = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
     view = replace(healthy(), brokers=told, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))

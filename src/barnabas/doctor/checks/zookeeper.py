@@ -1,5 +1,6 @@
 """ZooKeeper: do brokers reach it, how fast does it answer, has it room? Pure."""
 
+from barnabas.core.times import time_in
 from barnabas.doctor.finding import Finding, Severity, some
 from barnabas.doctor.room import nearly_full, room
 from barnabas.doctor.view import ClusterView
@@ -19,7 +20,9 @@ def reachable(view: ClusterView) -> list[Finding]:
         )
         message = f"{who}: {next(iter(cut_off.values()))}"
         advice = "start ZooKeeper, or mend the network to it; brokers register again by themselves"
-        return [Finding(Severity.ERROR, "zookeeper-unreachable", f"ZooKeeper at {where}", message, advice, _MEANS)]
+        since_ms = min((at for each in cut_off.values() if (at := time_in(each)) is not None), default=None)
+        subject = f"ZooKeeper at {where}"
+        return [Finding(Severity.ERROR, "zookeeper-unreachable", subject, message, advice, _MEANS, since_ms)]
     if view.zookeeper is not None and view.zookeeper.trouble:
         told = any(each.zookeeper_ms >= 0 for each in view.brokers.values())
         message = f"cannot be asked from here: {view.zookeeper.trouble}"
