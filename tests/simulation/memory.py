@@ -69,7 +69,7 @@ def walk(root: object) -> tuple[Counter[str], tuple[str, int]]:
             left.append((each.__self__, place))
         elif isinstance(each, types.FunctionType):
             left += [(value, place) for value in _captured(each)]
-        elif kind.__module__.startswith("barnabas."):
+        elif kind.__module__.startswith("barnabas.") and not isinstance(each, type):
             kinds[kind.__name__] += 1
             left += [(value, f"{kind.__name__}.{name}") for name, value in _fields(each).items()]
     return kinds, largest
