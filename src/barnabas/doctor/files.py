@@ -18,7 +18,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.config.usage import broker_notices
 from barnabas.core.errors import ConfigError
-from barnabas.doctor.finding import Finding, Severity, some
+from barnabas.doctor.finding import Finding, Severity, count, some
 from barnabas.doctor.room import is_loopback, nearly_full, room, short_lived
 
 #: Files that a broker has open besides those of its logs: sockets of clients, mostly.
@@ -57,8 +57,8 @@ def read(path: str) -> tuple[BrokerConfig | None, list[Finding]]:
     try:
         config = BrokerConfig.parse(properties.load(path))
     except ConfigError as error:
-        advice = "a broker does not start with this: correct the setting that is named"
-        return None, [Finding(Severity.ERROR, "settings-refused", path, str(error), advice)]
+        advice, means = "correct the setting that is named", "a broker does not start with this"
+        return None, [Finding(Severity.ERROR, "settings-refused", path, str(error), advice, means)]
     return config, []
 
 
@@ -168,13 +168,14 @@ def examine_together(configs: Mapping[str, BrokerConfig]) -> list[Finding]:
     for broker_id, files in by_id.items():
         if len(files) > 1:
             message = f"broker.id={broker_id} is in {len(files)} files"
-            advice = "give each broker its own: the second to start is refused"
-            findings.append(Finding(Severity.ERROR, "broker-id-twice", ", ".join(files), message, advice))
+            advice, means = "give each broker its own", "the second to start is refused"
+            findings.append(Finding(Severity.ERROR, "broker-id-twice", ", ".join(files), message, advice, means))
     connects = sorted({config.zookeeper_connect for config in configs.values()})
     if len(connects) > 1:
         message = f"zookeeper.connect differs: {some(connects)}"
         advice = "brokers of one cluster name the same hosts and the same path"
-        findings.append(Finding(Severity.WARNING, "zookeeper-differs", ", ".join(configs), message, advice))
+        means = "they may be two clusters, of which clients see one or the other"
+        findings.append(Finding(Severity.WARNING, "zookeeper-differs", ", ".join(configs), message, advice, means))
     return findings
 
 
@@ -188,7 +189,8 @@ def _names(file: str, config: BrokerConfig) -> list[Finding]:
             "correct the name or remove the line" if is_unknown else "remove the line, or leave it for Apache Kafka"
         )
         check = "setting-unknown" if is_unknown else "setting-without-effect"
-        findings.append(Finding(severity, check, file, line, advice))
+        means = "whatever it was meant to change is not changed" if is_unknown else ""
+        findings.append(Finding(severity, check, file, line, advice, means))
     return findings
 
 
@@ -199,17 +201,18 @@ def _directories(file: str, facts: HostFacts) -> list[Finding]:
         if short_lived(path):
             message = f"log.dirs={path} is in a place that a reboot may empty"
             advice = "name a folder on a disk of its own, such as /var/lib/kafka"
-            findings.append(Finding(Severity.WARNING, "log-dirs-in-tmp", file, message, advice))
+            means = "records, offsets and the broker's identity are gone then"
+            findings.append(Finding(Severity.WARNING, "log-dirs-in-tmp", file, message, advice, means))
         if not facts_of_dir.writable:
             message = f"log.dirs={path} cannot be written to by this user"
             advice = "make the folder and give it to the user who runs the broker (mkdir, chown)"
-            findings.append(Finding(Severity.ERROR, "log-dir-not-writable", file, message, advice))
+            means = "the broker starts without it, or not at all"
+            findings.append(Finding(Severity.ERROR, "log-dir-not-writable", file, message, advice, means))
         if nearly_full(facts_of_dir.total_bytes, facts_of_dir.free_bytes):
             message = f"the disk of log.dirs={path} has {room(facts_of_dir.total_bytes, facts_of_dir.free_bytes)}"
-            advice = (
-                "add room, or lower log.retention.hours or log.retention.bytes: a full disk takes the folder offline"
-            )
-            findings.append(Finding(Severity.WARNING, "disk-nearly-full", file, message, advice))
+            advice = "add room, or lower log.retention.hours or log.retention.bytes"
+            means = "a full disk takes the folder offline"
+            findings.append(Finding(Severity.WARNING, "disk-nearly-full", file, message, advice, means))
     return findings
 
 
@@ -222,7 +225,8 @@ def _open_files(file: str, facts: HostFacts) -> list[Finding]:
     message = f"ulimit -n is {facts.open_files_max}, and {partitions} partitions with clients need about {needed}"
     advice = "raise it for the broker's user (ulimit -n 100000, or LimitNOFILE= of its systemd unit)"
     severity = Severity.ERROR if facts.open_files_max < files else Severity.WARNING
-    return [Finding(severity, "open-files-limit", file, message, advice)]
+    means = "the broker runs out of descriptors: clients are refused, then logs cannot be opened"
+    return [Finding(severity, "open-files-limit", file, message, advice, means)]
 
 
 def _replication(file: str, config: BrokerConfig, brokers: int | None) -> list[Finding]:
@@ -230,20 +234,22 @@ def _replication(file: str, config: BrokerConfig, brokers: int | None) -> list[F
     findings = []
     if in_sync > replicas:
         message = f"min.insync.replicas={in_sync} is more than default.replication.factor={replicas}"
-        advice = f"set default.replication.factor={in_sync + 1}: as it is, acks=all is refused on every new topic"
-        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice))
+        advice, means = f"set default.replication.factor={in_sync + 1}", "acks=all is refused on every new topic"
+        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice, means))
     elif in_sync == replicas > 1:
         message = f"min.insync.replicas={in_sync} equals default.replication.factor"
-        advice = f"set it to {replicas - 1}: as it is, one broker that is down stops all writes with acks=all"
-        findings.append(Finding(Severity.WARNING, "min-isr-equals-replicas", file, message, advice))
+        advice, means = f"set it to {replicas - 1}", "one broker that is down stops all writes with acks=all"
+        findings.append(Finding(Severity.WARNING, "min-isr-equals-replicas", file, message, advice, means))
     if brokers is not None and brokers > 1 and replicas == 1:
         message = "default.replication.factor=1: topics that are made without a number have one copy"
         advice = f"set default.replication.factor={min(3, brokers)}"
-        findings.append(Finding(Severity.WARNING, "default-replicas-one", file, message, advice))
+        means = "their data goes with one broker"
+        findings.append(Finding(Severity.WARNING, "default-replicas-one", file, message, advice, means))
     if config.unclean_leader_election_enable:
         message = "unclean.leader.election.enable=true lets a replica lead that lacks committed records"
         advice = "leave it false, and set it for single topics where availability matters more than data"
-        findings.append(Finding(Severity.WARNING, "unclean-election", file, message, advice))
+        means = "acknowledged records may be lost when a leader fails"
+        findings.append(Finding(Severity.WARNING, "unclean-election", file, message, advice, means))
     return findings
 
 
@@ -255,24 +261,25 @@ def _internal_topics(file: str, config: BrokerConfig, brokers: int | None) -> li
     }
     for name, factor in factors.items():
         if factor == 1 and brokers != 1:
-            message = f"{name}=1: with the broker that has the only copy, groups or transactions stop"
+            message = f"{name}=1: the topic has one copy"
+            means = "with the broker that has it, groups or transactions stop"
             if brokers is None:
                 advice = "right for one broker alone; set it to 3 before there are more"
-                findings.append(Finding(Severity.NOTE, "internal-topic-replicas-one", file, message, advice))
+                findings.append(Finding(Severity.NOTE, "internal-topic-replicas-one", file, message, advice, means))
             else:
                 advice = f"set {name}={min(3, brokers)} before the topic is made; after, use reassign-partitions"
-                findings.append(Finding(Severity.WARNING, "internal-topic-replicas-one", file, message, advice))
+                findings.append(Finding(Severity.WARNING, "internal-topic-replicas-one", file, message, advice, means))
         if brokers is not None and factor > brokers:
-            message = f"{name}={factor}, but there are {brokers} brokers: the topic cannot be made"
-            advice = f"set {name}={brokers}, or start more brokers"
-            findings.append(Finding(Severity.ERROR, "internal-topic-replicas-too-many", file, message, advice))
+            message = f"{name}={factor}, but the cluster has {count(brokers, 'broker')}: the topic cannot be made"
+            advice, means = f"set {name}={brokers}, or start more brokers", "consumer groups or transactions wait"
+            findings.append(Finding(Severity.ERROR, "internal-topic-replicas-too-many", file, message, advice, means))
     in_sync, copies = config.transaction_state_log_min_isr, config.transaction_state_log_replication_factor
     if in_sync > copies:
         message = (
             f"transaction.state.log.min.isr={in_sync} is more than transaction.state.log.replication.factor={copies}"
         )
-        advice = f"set transaction.state.log.min.isr={max(1, copies - 1)}: as it is, no transaction can begin"
-        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice))
+        advice, means = f"set transaction.state.log.min.isr={max(1, copies - 1)}", "no transaction can begin"
+        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice, means))
     return findings
 
 
@@ -283,7 +290,8 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
         if reason is not None:
             message = f"advertised.listeners names {listener}, which cannot be reached from here: {reason}"
             advice = "advertise a name or address, and a port, that clients and the other brokers can connect to"
-            findings.append(Finding(Severity.ERROR, "advertised-listener-unreachable", file, message, advice))
+            means = "clients that were sent to this address cannot connect"
+            findings.append(Finding(Severity.ERROR, "advertised-listener-unreachable", file, message, advice, means))
         elif brokers is not None and brokers > 1 and is_loopback(listener.host):
             message = f"advertised.listeners names {listener}: other machines would connect to themselves"
             advice = "advertise this machine's name, unless all brokers and clients run on this one"
@@ -294,7 +302,8 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
         message = "zookeeper.connect: " + some(f"{address} ({reason})" for address, reason in reasons.items())
         advice = "start it (barnabas zookeeper, or Apache's), or correct zookeeper.connect"
         severity = Severity.ERROR if len(reasons) == len(hosts) else Severity.WARNING
-        findings.append(Finding(severity, "zookeeper-unreachable", file, message, advice))
+        means = "a broker waits for zookeeper.connection.timeout.ms, and does not start without it"
+        findings.append(Finding(severity, "zookeeper-unreachable", file, message, advice, means))
     return findings
 
 
