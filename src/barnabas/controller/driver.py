@@ -12,21 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from barnabas.controller.calls import ControllerCalls
 from barnabas.controller.channel import BrokerChannel, Request
 from barnabas.controller.controller_watch import ControllerWatch
 from barnabas.controller.deferral import Deferral
 from barnabas.controller.effects import (
-    AllocateProducerIdsReply,
-    AlterPartitionReply,
-    AlterReassignmentsReply,
     CloseChannel,
-    ControlledShutdownReply,
     ControllerIs,
     Effect,
     Elected,
-    ElectLeadersReply,
     Failure,
-    ListReassignmentsReply,
     OpenChannel,
     Reply,
     ReplyValue,
@@ -40,19 +35,12 @@ from barnabas.controller.effects import (
 )
 from barnabas.controller.events import (
     Abandon,
-    AllocateProducerIds,
     AlterPartition,
-    AlterReassignments,
     AnswerEvent,
     ApiEvent,
     BrokerRefuses,
-    ControlledShutdown,
     ControllerRefuses,
-    ElectionType,
-    ElectLeaders,
     Event,
-    ListReassignments,
-    ProposedIsr,
     SessionExpired,
     SessionRenewed,
     SettingsChanged,
@@ -68,19 +56,18 @@ from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
 from barnabas.controller.wire import Translator
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.coordination.operations import Exists, Get, GetChildren, Operation
 from barnabas.coordination.registration import BrokerRegistrar
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.session_batch import BatchAnswer
 from barnabas.coordination.zk_errors import SessionExpired as SessionIsOver
 from barnabas.coordination.zk_errors import ZkError
-from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.ids import TopicId
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +120,6 @@ class Controller:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self._metadata = metadata
         self._on_controller = on_controller
         self._machine = ControllerMachine(config.settings, new_topic_id=new_topic_id, now_ms=clock.now_ms)
         self._topics = TopicAdmin(
@@ -160,6 +146,13 @@ class Controller:
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._replies: dict[Hashable, asyncio.Future[ReplyValue]] = {}
+        calls = ControllerCalls(self.call, metadata)
+        self.alter_partition = calls.alter_partition
+        self.elect_leaders = calls.elect_leaders
+        self.alter_reassignments = calls.alter_reassignments
+        self.list_reassignments = calls.list_reassignments
+        self.controlled_shutdown = calls.controlled_shutdown
+        self.allocate_producer_ids = calls.allocate_producer_ids
         self._tokens = itertools.count()
         self._leave_session: Callable[[], None] | None = None
         self._is_stopped = False
@@ -406,7 +399,7 @@ class Controller:
 
     # --- what API handlers ask ----------------------------------------------------------------------------------------
 
-    async def _call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
+    async def call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
         """Raises `Refused` if the controller refuses the request as a whole."""
         if self._is_stopped:
             raise Refused(ErrorCode.NOT_CONTROLLER)
@@ -461,86 +454,6 @@ class Controller:
                 wanted, timeout_ms=timeout_ms, validate_only=validate_only, permit=permit
             )
 
-    async def alter_partition(
-        self,
-        *,
-        broker_id: int,
-        broker_epoch: int,
-        partitions: Mapping[tuple[TopicId | str, int], ProposedIsr],
-        version: int,
-    ) -> AlterPartitionReply:
-        reply = await self._call(lambda token: AlterPartition(token, broker_id, broker_epoch, partitions, version))
-        assert isinstance(reply, AlterPartitionReply)
-        return reply
-
-    async def elect_leaders(
-        self, partitions: Sequence[TopicPartition] | None, election_type: ElectionType, *, timeout_ms: int
-    ) -> dict[TopicPartition, Failure | None]:
-        """None: it is led by whom it should be, and this broker's metadata says so."""
-        wanted = None if partitions is None else tuple(partitions)
-        reply = await self._call(lambda token: ElectLeaders(token, wanted, election_type))
-        assert isinstance(reply, ElectLeadersReply)
-        leaders = {each: result for each, result in reply.partitions.items() if not isinstance(result, Failure)}
-        late = await self._until_led(leaders, timeout_ms)
-        results: dict[TopicPartition, Failure | None] = {}
-        for partition, result in reply.partitions.items():
-            if isinstance(result, Failure):
-                results[partition] = result
-            else:
-                results[partition] = Failure(ErrorCode.REQUEST_TIMED_OUT) if partition in late else None
-        return results
-
-    async def _until_led(self, leaders: Mapping[TopicPartition, int], timeout_ms: int) -> set[TopicPartition]:
-        """Waits for the metadata; answers with the partitions for which it did not come in time."""
-        missing = dict(leaders)
-        done = asyncio.Event()
-
-        def look(_: MetadataChange | None = None) -> None:
-            for partition, leader in list(missing.items()):
-                state = self._metadata.partition(partition)
-                if state is not None and state.leader == leader:
-                    del missing[partition]
-            if not missing:
-                done.set()
-
-        look()
-        leave = self._metadata.subscribe(look)
-        try:
-            async with asyncio.timeout(max(0, timeout_ms) / 1000):
-                await done.wait()
-        except TimeoutError:
-            _log.info("the metadata of %d elected partitions did not come within %d ms", len(missing), timeout_ms)
-        finally:
-            leave()
-        return set(missing)
-
-    async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
-    ) -> dict[TopicPartition, Failure | None]:
-        """A target of None cancels."""
-        reply = await self._call(lambda token: AlterReassignments(token, targets))
-        assert isinstance(reply, AlterReassignmentsReply)
-        return dict(reply.partitions)
-
-    async def list_reassignments(
-        self, partitions: Sequence[TopicPartition] | None
-    ) -> dict[TopicPartition, ReplicaAssignment]:
-        wanted = None if partitions is None else tuple(partitions)
-        reply = await self._call(lambda token: ListReassignments(token, wanted))
-        assert isinstance(reply, ListReassignmentsReply)
-        return dict(reply.partitions)
-
-    async def controlled_shutdown(self, *, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """The partitions that the broker still leads."""
-        reply = await self._call(lambda token: ControlledShutdown(token, broker_id, broker_epoch))
-        assert isinstance(reply, ControlledShutdownReply)
-        return reply.remaining
-
-    async def allocate_producer_ids(self, *, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        reply = await self._call(lambda token: AllocateProducerIds(token, broker_id, broker_epoch))
-        assert isinstance(reply, AllocateProducerIdsReply)
-        return reply.block
-
     async def update_features(self, names: Sequence[str]) -> dict[str, Failure]:
         """A 3.9 cluster with ZooKeeper has no features to finalize, and says so for each."""
         self._require_active()
@@ -551,10 +464,6 @@ class Controller:
             )
             for name in names
         }
-
-    async def unregister_broker(self, broker_id: int) -> None:
-        """A cluster with ZooKeeper has no registration that outlives its broker."""
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"broker {broker_id} cannot be unregistered with ZooKeeper")
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class AppendInfo(NamedTuple):
     record_count: int
     size_bytes: int
     duplicate: bool = False
-    #: `flush.messages` is reached: flush (`Log.begin_flush`) before the append is acknowledged.
+    #: `flush.messages` is reached: flush (`LogFlusher.flush_then`) before the append is acknowledged.
     flush_due: bool = False
     #: Whether the records had to be decoded and encoded again (`compression.type`).
     recompressed: bool = False
