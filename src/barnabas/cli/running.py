@@ -113,10 +113,13 @@ def running_clusters() -> list[Running]:
 def _answers(cluster: Running) -> bool:
     """A process id may be somebody else's by now; the socket is not."""
     with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(_CONNECT_TIMEOUT_S)
         try:
             sock.connect(str(cluster.socket_path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
+        except TimeoutError:
+            return True  # it has much to do
     return True
 
 
@@ -165,7 +168,10 @@ class Reception:
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         self._listener.listen(8)
-        self._file.write_text(json.dumps(asdict(self._describe())))
+        # Whole or not at all: others may look at any moment.
+        unfinished = self._file.with_suffix(".new")
+        unfinished.write_text(json.dumps(asdict(self._describe())))
+        unfinished.rename(self._file)
         return self
 
     def __exit__(self, *exc: object) -> None:

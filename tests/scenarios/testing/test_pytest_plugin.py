@@ -178,7 +178,7 @@ def test_plugin_imports_nothing_of_ours_before_a_test_asks(tmp_path: Path) -> No
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     code = (
         "import pytest, sys\n"
-        "pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:randomly', '-p', 'no:xdist'])\n"
+        "pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:randomly', '-p', 'no:xdist', '-p', 'no:hypothesispytest'])\n"
         "print('LOADED', sorted(name for name in sys.modules if name.startswith('barnabas')))\n"
     )
     done = subprocess.run(

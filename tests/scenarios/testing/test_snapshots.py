@@ -39,8 +39,8 @@ def test_cluster_comes_back_to_the_moment_of_the_snapshot_as_often_as_one_likes(
         cluster.delete_topic("orders")
         cluster.restore(snapshot)
         assert cluster.bootstrap == bootstrap
-        assert cluster.topics() == ["orders"]
         cluster.wait_until_led("orders")
+        assert cluster.topics() == ["orders"]
         cluster.assert_records("orders", ["a", "b", "c"])
         assert set(cluster.lag("readers").values()) == {0}
     assert produce(bootstrap, "orders", 3) == [None] * 3
