@@ -85,6 +85,8 @@ class Administrator(Client):
         tp = self.chance.choice(self.cluster.partitions)
         broker = self.chance.choice(list(self.cluster.brokers))
         folder = self.chance.choice(["/one", "/two"])
+        if self.cluster.brokers[broker].storage.faults:
+            return
         self.note(f"moves the log of {tp} on broker {broker} to {folder}")
         await alter_replica_log_dirs(cluster, broker, {tp: folder})
 

@@ -393,6 +393,10 @@ class Faults:
         broker = self._pick()
         if broker is None or broker.storage.faults or not broker.is_serving or not self.damage.may_lose(broker):
             return None
+        if any(partition.future_log is not None for partition in getattr(broker.broker, "replicas", ())):
+            return (
+                None  # a failure in the middle of a move leaves a log in both, as in Kafka: an operator has to choose
+            )
         return broker, self._world.random.choice(["/one", "/two"])
 
     def _break_directory(self) -> None:
@@ -436,15 +440,14 @@ class Faults:
         self._world.after(self._world.between(0.2, 2.0), lambda: broker.storage.heal("/"))
 
     def _lose_directory(self) -> None:
-        """The directory is dead, to a broker that runs or when it starts again, and comes back later."""
+        """The directory is dead when the broker starts again, and comes back later."""
         pair = self._healthy_pair()
         if pair is not None:
             broker, folder = pair
             self._world.note(broker.name, f"{folder} is dead")
             broker.storage.fail(folder)
-            if self._world.chance(0.6):
-                broker.kill()
-                self._start_later(broker, 0.02, 1.0)
+            broker.kill()
+            self._start_later(broker, 0.02, 1.0)
             self._repair_later(broker)
 
     def _repair_later(self, broker: BrokerProcess) -> None:

@@ -4,6 +4,7 @@ A guest speaks the protocol by itself. It pays one visit after the other; each h
 clients do not ask for.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,8 @@ class Guest(Client):
         super().__init__(cluster, name)
         self._partitions = list(partitions)
         self._count = 0
+        #: Whose committed offsets the audit compares.
+        self.groups = [f"{self.name}-offsets"]
         self._visits: list[Callable[[Cluster], Awaitable[None]]] = [
             self._replaced,
             self._of_a_former_generation,
@@ -63,12 +66,8 @@ class Guest(Client):
             self._asks_for_ends,
             self._never_returns,
             self._asks_for_offsets,
+            self._commits_once,
         ]
-
-    @property
-    def groups(self) -> list[str]:
-        """Whose committed offsets the audit compares."""
-        return [f"{self.name}-offsets"]
 
     async def main(self) -> None:
         while not self.ending:
@@ -200,7 +199,7 @@ class Guest(Client):
 
     async def _commits_offsets(self, cluster: Cluster) -> None:
         """Offsets are a part of a transaction: they stay if it is committed, and only then."""
-        [group] = self.groups
+        group = self.groups[0]
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(group, timeout_ms=_TIMEOUT_MS)
         self._count += 1
@@ -328,7 +327,7 @@ class Guest(Client):
 
     async def _asks_the_wrong_one(self, cluster: Cluster) -> None:
         """Anybody may be asked to coordinate: clients find the new coordinator only if they are told to look for it."""
-        [group] = self.groups
+        group = self.groups[0]
         tp = self.chance.choice(self._partitions)
         answer = await cluster.ask(
             self.chance.choice(list(await cluster.brokers())),
@@ -365,6 +364,29 @@ class Guest(Client):
         else:
             await transactions.add_partitions(name, identity, [tp])
             await self._produce(cluster, record, identity, 0, transactional_id=name)
+
+    async def _commits_once(self, cluster: Cluster) -> None:
+        """A group that commits one offset, which no later one hides, while somebody looks: what either was told stays."""
+        self._count += 1
+        group, tp = f"{self.name}-once-{self._count}", self.chance.choice(self._partitions)
+        self.groups.append(group)
+        self.oracle.commits(group, {tp: self._count})
+        looking = asyncio.create_task(self._look(cluster, group))
+        try:
+            outcome = await commit_offsets(cluster, group, {tp: CommittedOffset(self._count)})
+            if outcome[tp] is ErrorCode.NONE:
+                self.oracle.committed(group, {tp: self._count})
+        finally:
+            await looking
+
+    async def _look(self, cluster: Cluster, group: str) -> None:
+        await self.pause(0.0, 0.2)
+        try:
+            found = await committed_offsets(cluster, group, require_stable=True)
+        except ClientError as error:
+            self.note(f"cannot look at {group}: {error}")
+        else:
+            self.oracle.finds(group, {tp: entry.offset for tp, entry in found.items()})
 
     async def _asks_for_offsets(self, cluster: Cluster) -> None:
         """What one was told of a group's offsets stays, as what was committed does."""

@@ -336,25 +336,10 @@ _ALL = [
         world="storage",
     ),
     Mutant(
-        "what is below a log start that was not saved counts as durable",
-        "storage/retention.py",
-        "        # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.\n",
-        "        flusher = self._segments._flusher\n        flusher.recovery_point = max(flusher.recovery_point, offset)\n",
-        finding="power cut 6",
-        world="storage",
-    ),
-    Mutant(
         "recovery forgets who aborted",
         "storage/segment_recovery.py",
         "        if completed.is_aborted:\n            stable",
         "        if False:\n            stable",
-        world="storage",
-    ),
-    Mutant(
-        "a truncation keeps the epochs of what it cuts",
-        "storage/truncation.py",
-        "            state.epochs.truncate_from_end(offset)\n            state.epochs.flush()\n            state.log_start",
-        "            state.log_start",
         world="storage",
     ),
     Mutant(
@@ -383,13 +368,6 @@ _ALL = [
         "storage/recovery.py",
         "            settle_leftovers(self._directory, self._disk)\n",
         "",
-        world="storage",
-    ),
-    Mutant(
-        "a compaction that did not finish is taken for done",
-        "storage/leftovers.py",
-        "swap for swap in swaps if undone is not None and swap.base_offset >= undone",
-        "swap for swap in swaps if False",
         world="storage",
     ),
     Mutant(

@@ -1,0 +1,194 @@
+"""The table of mutants in the docs: `python -m tests.simulation.mutant_table` writes docs/mutants.md from mutants.json."""
+
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.profiles import name_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "mutants.md"
+TABLE = Path(__file__).with_name("mutants.json")
+
+
+class NotSimulated(NamedTuple):
+    """A mended finding that no simulated world can show."""
+
+    finding: str
+    what: str
+    why: str
+    #: A file below `tests`, and a test in it.
+    file: str
+    test: str
+
+
+NOT_SIMULATED: Final = (
+    NotSimulated(
+        "R4",
+        "a truncation reads segments on the event loop",
+        "a turn of the simulated loop costs the same whatever it reads",
+        "unit/storage/log/test_truncation.py",
+        "test_event_loop_reads_no_segment_for_a_cut",
+    ),
+    NotSimulated(
+        "R5",
+        "acks=all confirms a record that was cut during its flush",
+        "no simulated flush lasts for two elections",
+        "unit/replication/test_replica_manager.py",
+        "test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
+    ),
+    NotSimulated(
+        "R6",
+        "a damaged index of aborted transactions makes a clean start forget all producers",
+        "the simulated disk loses what was not synced, and damages nothing else",
+        "unit/storage/log/test_recovery.py",
+        "test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
+    ),
+    NotSimulated(
+        "R11",
+        "a bad byte in a snapshot of ZooKeeper hides the older good one",
+        "the simulated disk damages nothing that was synced",
+        "unit/zookeeper/test_store.py",
+        "test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
+    ),
+    NotSimulated(
+        "power cut 6",
+        "what is below a log start that was not saved counts as durable",
+        "a seed of the storage world found it; in the worlds of today none below 300 does",
+        "simulation/test_storage_power.py",
+        "test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
+    ),
+    NotSimulated(
+        "T5",
+        "an answer from before a marker confirms a batch that comes after it",
+        "two late batches, a marker and an answer have to meet within one round trip of the network",
+        "unit/transactions/test_verification.py",
+        "test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it",
+    ),
+    NotSimulated(
+        "T6",
+        "a group that has just become classic is gone after a fail-over",
+        "the load does not end a consumer group in favour of classic members at the moment of an election",
+        "unit/groups/test_groups_migration.py",
+        "test_group_that_has_just_become_classic_is_there_after_a_failover",
+    ),
+    NotSimulated(
+        "T7",
+        "a static member whose return could not be written owns its partitions for ever",
+        "the load has no static members that stay away",
+        "unit/groups/test_groups_classic.py",
+        "test_static_member_whose_return_could_not_be_written_is_as_before_and_expires",
+    ),
+    NotSimulated(
+        "T8",
+        "TxnOffsetCommit without a member is refused by a consumer group",
+        "our producers always say who consumed",
+        "unit/groups/test_groups_offsets.py",
+        "test_transactional_commit_to_a_consumer_group_is_fenced_by_epoch",
+    ),
+    NotSimulated(
+        "T9",
+        "our client sends Produce v12 and ends its transactions with EndTxn v4",
+        "our client has no batch under way when it ends a transaction",
+        "unit/client/test_client_transactions.py",
+        "test_late_batch_of_a_finished_transaction_is_refused",
+    ),
+    NotSimulated(
+        "T10",
+        "the blocking client never signs in again after acks=0",
+        "the load is asynchronous, and signs in nowhere",
+        "unit/client/test_client_blocking.py",
+        "test_session_is_renewed_also_after_requests_that_get_no_answer",
+    ),
+    NotSimulated(
+        "T11",
+        "the tools cannot grant TWO_PHASE_COMMIT",
+        "a command line tool",
+        "unit/cli/test_cli_acls.py",
+        "test_two_phase_commit_can_be_granted",
+    ),
+    NotSimulated(
+        "T12",
+        "regular expressions never match internal topics",
+        "no member of the load subscribes to an expression",
+        "unit/groups/test_groups_consumer.py",
+        "test_regular_expression_matches_internal_topics_as_well",
+    ),
+    NotSimulated(
+        "T13",
+        "SyncGroup of a stable group does not renew the session",
+        "members of the load send heartbeats in any case",
+        "unit/groups/test_groups_classic.py",
+        "test_sync_of_a_stable_group_is_a_sign_of_life",
+    ),
+)
+
+
+def rows() -> dict[str, Any]:
+    """What the hunt has found out, by mutant."""
+    table: dict[str, Any] = json.loads(TABLE.read_text())
+    return {name: table.get(name, {"seed": None, "tried": 0}) for name in MUTANTS}
+
+
+def render() -> str:
+    found = rows()
+    noticed = {name: row for name, row in found.items() if row["seed"] is not None}
+    return "\n".join(
+        [
+            "# Mutants: does the simulation notice?",
+            "",
+            f"{len(MUTANTS)} small wrongs, put into shipping code one at a time (`tests/simulation/mutants.py`).",
+            f"The simulation notices {len(noticed)} of them within 300 seeds.",
+            "`python -m tests.simulation.mutant_table` makes this page from `tests/simulation/mutants.json`,",
+            "which `python -m tests.simulation.hunt` keeps. To see one:",
+            "",
+            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage]',
+            "",
+            "*Put back* names a defect that was found and mended before. *World* is the profile of the cluster's world,",
+            "*a mix*, or *logs alone* (`storage_world.py`). *Seed* noticed it, *after* so many seeds had been tried.",
+            "The hunt begins with the profile that the mutant names.",
+            "",
+            "| what is wrong | put back | world | seed | after | what the oracle said |",
+            "|---|---|---|---|---|---|",
+            *(_line(name, row) for name, row in noticed.items()),
+            *_unnoticed({name: row for name, row in found.items() if row["seed"] is None}),
+            "",
+            "## Findings that no simulated world shows",
+            "| finding | what is wrong | why | the test that notices it |",
+            "|---|---|---|---|",
+            *(
+                f"| {each.finding} | {each.what} | {each.why} | `tests/{each.file}::{each.test}` |"
+                for each in NOT_SIMULATED
+            ),
+            "",
+        ]
+    )
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    mutant, seed = MUTANTS[name], row["seed"]
+    world = "logs alone" if mutant.world == "storage" else name_of(seed) or "a mix"
+    return f"| {name} | {mutant.finding} | {world} | {seed} | {row['tried']} | {row['broken']} |"
+
+
+def _unnoticed(left: dict[str, Any]) -> list[str]:
+    if not left:
+        return []
+    return [
+        "",
+        "## Not noticed yet",
+        "Each breaks a promise, but only where several faults meet within moments. The hunt goes on.",
+        "",
+        "| what is wrong | put back | seeds tried |",
+        "|---|---|---|",
+        *(f"| {name} | {MUTANTS[name].finding} | {row['tried']} |" for name, row in left.items()),
+    ]
+
+
+def main() -> None:
+    PAGE.write_text(render())
+
+
+if __name__ == "__main__":
+    main()
