@@ -130,7 +130,9 @@ class Watch:
         if process.is_paused or machine.pending is not None:
             return
         for follower in machine.followers:
-            if follower.log_end < end and follower.broker_id in machine.isr:
+            # By the leader's clock, which may have jumped back.
+            lags = not follower.is_caught_up(end, process.clock.now_ms(), machine.replica_lag_time_max_ms)
+            if lags and follower.broker_id in machine.isr:
                 key = (*me, tp, follower.broker_id)
                 since_s, stands = self._behind.get(key, (self._world.now_s, follower.log_end))
                 if stands != follower.log_end:
