@@ -18,8 +18,6 @@ EVERY_S = 0.05
 LAG_SLACK_S = 1.0
 #: How long a leader and its followers may need to know of an election, where nothing is cut and the controller stays.
 ELECTED_S = 2.5
-#: How long a leader may wait for the answer to a proposed ISR, under the same conditions.
-PROPOSED_S = 6.0
 #: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
 IGNORED = frozenset({"coming"})
 
@@ -44,8 +42,6 @@ class Watch:
         #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
         self._behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
 
-        #: (leader, its life, partition) -> (what it has proposed to whom, since when): and has no answer.
-        self._proposed: dict[tuple[int, int, TopicPartition], tuple[object, float]] = {}
         #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
         self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         #: (broker, partition): its directory is offline, and it may hold more than when it was last looked at.
@@ -126,7 +122,6 @@ class Watch:
         if least < self._least.get(tp, least + 1):
             self._least[tp] = least
         end = partition.log.log_end_offset
-        self._look_at_proposal(process, tp, machine.pending)
         if process.is_paused or machine.pending is not None:
             return
         for follower in machine.followers:
@@ -144,26 +139,6 @@ class Watch:
                         "who lags leaves the ISR",
                         f"{tp}: broker {follower.broker_id} stands at {follower.log_end} of {end} for {limit_s:.0f} s",
                     )
-
-    def _look_at_proposal(self, process: BrokerProcess, tp: TopicPartition, pending: object) -> None:
-        """A leader that proposes an ISR gets an answer, or proposes again."""
-        cluster = self._cluster
-        controller = cluster.controller()
-        key = (process.id, process.lives, tp)
-        if (
-            pending is None
-            or controller is None
-            or not (controller.is_serving and process.is_serving and cluster.zookeeper.is_serving)
-            or cluster.network.has_cuts
-        ):
-            self._proposed.pop(key, None)
-            return
-        same = (id(pending), controller.id, controller.lives)
-        known, since_s = self._proposed.setdefault(key, (same, self._world.now_s))
-        if known != same:
-            self._proposed[key] = (same, self._world.now_s)
-        elif self._world.now_s - since_s > PROPOSED_S:
-            self._broken("a proposed ISR is answered", f"{tp}: {process.name} waits for {PROPOSED_S} s")
 
     def _look_at_isr(self) -> None:
         """Who is in sync has all that is committed; and nobody leads in an epoch that ZooKeeper has not."""
