@@ -285,7 +285,7 @@ def test_every_avro_type_has_a_spark_type_and_goes_there_and_back() -> None:
     plain["fields"][5]["type"] = "int"
     raw = [avro_bytes(plain, value), avro_bytes(plain, value | {"either": "text", "number": None}), None, b"\1"]
     arrow = to_arrow_type(kind, timezone="UTC")
-    from barnabas.spark.pipelines.codecs.avro import _Reader, _writer
+    from barnabas.spark.pipelines.codecs.avro import _Reader, writer
 
     data, errors = through(_Reader(text, (), None), raw, pa.binary(), arrow)
     first, second = data[0].as_py(), data[1].as_py()
@@ -294,7 +294,7 @@ def test_every_avro_type_has_a_spark_type_and_goes_there_and_back() -> None:
     assert (first["price"], first["at"], first["uuid"]) == (value["price"], value["at"], value["uuid"])
     assert first["lines"][0]["tags"] == [("a", "b")]
     assert [error is None for error in errors] == [True, True, True, False]
-    back, errors = through(_writer(text, b""), data.to_pylist(), arrow, pa.binary())
+    back, errors = through(writer(text, (), b""), data.to_pylist(), arrow, pa.binary())
     assert back.to_pylist() == [*raw[:3], None]
     assert errors == [None] * 4
 
@@ -429,12 +429,14 @@ def test_every_protobuf_type_goes_there_and_back_and_unset_is_not_the_default(sh
     arrow = to_arrow_type(kind, timezone="UTC")
     nothing = dict.fromkeys(ORDER_ROW)
     odd = nothing | {"kind": "NOPE"}
-    writer = protobuf._writer(files, name, kind, b"")
+    writer = protobuf.writer(files, name, kind, b"")
     nullable = to_arrow_type(kind, timezone="UTC")
     raw, errors = through(writer, [ORDER_ROW, nothing, odd], nullable, pa.binary())
     assert errors[:2] == [None, None]
     assert errors[2]["message"] == "field 'kind': 'NOPE' is none of UNKNOWN, ONLINE"
-    data, errors = through(protobuf._reader(files, name, False), [*raw.to_pylist()[:2], b"\xff"], pa.binary(), arrow)
+    data, errors = through(
+        protobuf.reader(files, name, framed=False), [*raw.to_pylist()[:2], b"\xff"], pa.binary(), arrow
+    )
     assert data[0].as_py() == ORDER_ROW
     assert data[1].as_py() == nothing | {
         "id": 0,
@@ -452,7 +454,7 @@ def test_a_generated_class_is_as_good_as_a_descriptor_set_and_the_wrong_set_is_r
     files, name = Protobuf(type_pb2.Field)._resolved()
     assert name == "google.protobuf.Field"
     message = type_pb2.Field(name="x", number=4, kind=type_pb2.Field.TYPE_INT32)
-    row = protobuf._reader(files, name, False)(message.SerializeToString())
+    row = protobuf.reader(files, name, framed=False)(message.SerializeToString())
     assert isinstance(row, dict)
     assert (row["name"], row["number"], row["kind"], row["packed"]) == ("x", 4, "TYPE_INT32", False)
     kind = protobuf_types.spark_type(protobuf._descriptor(files, name))

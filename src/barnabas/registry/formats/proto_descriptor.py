@@ -97,6 +97,10 @@ def to_descriptor(name: str, file: File, names: Names) -> descriptor_pb2.FileDes
     return result
 
 
+def to_set(files: list[descriptor_pb2.FileDescriptorProto]) -> bytes:
+    return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
+
+
 class _DescriptorWriter:
     def __init__(self, names: Names, *, proto3: bool) -> None:
         self._names = names

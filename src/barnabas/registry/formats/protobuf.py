@@ -38,6 +38,14 @@ class ProtobufSchema:
             return base64.b64encode(descriptor.SerializeToString()).decode()
         return proto_text.canonical(self._file, extensions=False) if wanted == "ignore_extensions" else self._canonical
 
+    def descriptor_set(self) -> bytes:
+        """A FileDescriptorSet of it and of all that it imports, each after what it needs; its own file is the last."""
+        files = [
+            *(proto_descriptor.to_descriptor(name, file, self._names) for name, file in self._imported.items()),
+            proto_descriptor.to_descriptor(_NAME, self._file, self._names),
+        ]
+        return proto_descriptor.to_set(files)
+
     def incompatibilities(self, writer: "ProtobufSchema", reader_name: str, writer_name: str) -> list[str]:
         changes = proto_compatibility.compare(writer._file, writer._names, self._file, self._names)
         found = proto_compatibility.flatten(changes, proto_compatibility.COMPATIBLE)

@@ -2,12 +2,14 @@
 
 orders = decode(records, Avro(registry=SchemaRegistry("http://registry:8081"), subject="orders-value"))
 out = encode(orders, Json(), column="data")
+orders = records.select(from_registry("value", "http://registry:8081", "orders-value").alias("order"))
 """
 
 from barnabas.spark.pipelines.codecs.avro import Avro
 from barnabas.spark.pipelines.codecs.base import CodecError, FormatCodec, Mode, decode, encode
 from barnabas.spark.pipelines.codecs.json_codec import Json
 from barnabas.spark.pipelines.codecs.protobuf import Protobuf
+from barnabas.spark.pipelines.codecs.registered import Registered, from_registry, to_registry
 from barnabas.spark.pipelines.codecs.registry import (
     RegistryError,
     RegistryRefused,
@@ -23,6 +25,7 @@ __all__ = [
     "Json",
     "Mode",
     "Protobuf",
+    "Registered",
     "RegistryError",
     "RegistryRefused",
     "RegistryUnavailable",
@@ -30,4 +33,6 @@ __all__ = [
     "UnknownSchema",
     "decode",
     "encode",
+    "from_registry",
+    "to_registry",
 ]

@@ -64,7 +64,7 @@ class Avro:
             head = wire.frame(self.registry.register(self.subject, RegisteredSchema(text)), b"")
 
         def make() -> Convert:
-            return _writer(text, head)
+            return writer(text, (), head)
 
         return by_record(make, BinaryType())
 
@@ -117,8 +117,8 @@ class _Reader:
         return self._reader if same else _parsed(schema.text, imports)
 
 
-def _writer(text: str, head: bytes) -> Convert:
-    parsed = _parsed(text, ())
+def writer(text: str, imports: tuple[str, ...], head: bytes) -> Convert:
+    parsed = _parsed(text, imports)
     fix = avro_types.writing(parsed)
 
     def write(value: object) -> object:

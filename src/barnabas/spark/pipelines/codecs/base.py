@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeAlias, cast
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines._errors import ERROR_DDL, ERROR_TYPE, place_of
@@ -122,11 +122,20 @@ def _applied(
 
 def by_record(make: MakeConvert, data_type: DataType) -> Callable[[Column], Column]:
     """A column of `struct<data, error>` by a Python function of one record."""
+    return _by_batch(lambda _: make(), data_type)
+
+
+def by_typed_record(make: Callable[[DataType], Convert], data_type: DataType) -> Callable[[Column], Column]:
+    """The same by a function that must know the type of what it gets: a column by itself does not tell its own."""
+    return _by_batch(lambda given: make(from_arrow_type(given)), data_type)
+
+
+def _by_batch(make: Callable[[pa.DataType], Convert], data_type: DataType) -> Callable[[Column], Column]:
     result = StructType([StructField("data", data_type), StructField("error", ERROR_TYPE)])
     arrow_type = to_arrow_type(data_type, timezone="UTC")
 
     def convert_batch(values: pa.Array) -> pa.Array:
-        return convert_all(values, make(), arrow_type)
+        return convert_all(values, make(values.type), arrow_type)
 
     # pyspark's own stub forgets this function
     convert_column = F.arrow_udf(convert_batch, result).asNondeterministic()  # type: ignore[attr-defined]

@@ -93,6 +93,10 @@ class Json:
                 raise CodecError("Json: writing with a registry needs json_schema and subject")
             registered = RegisteredSchema(self.json_schema, "JSON")
             head = frame(self.registry.register(self.subject, registered), b"")
+        return self.encoder_behind(head, kind)
+
+    def encoder_behind(self, head: bytes, kind: DataType) -> Callable[[Column], Column]:
+        """With these bytes in front."""
 
         def column(value: Column) -> Column:
             if isinstance(kind, StringType):

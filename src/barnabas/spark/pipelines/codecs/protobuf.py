@@ -59,7 +59,7 @@ class Protobuf:
         framed = self.confluent or self.registry is not None
 
         def make() -> Convert:
-            return _reader(files, name, framed)
+            return reader(files, name, framed=framed)
 
         return by_record(make, protobuf_types.spark_type(_descriptor(files, name)))
 
@@ -77,7 +77,7 @@ class Protobuf:
             raise CodecError("Protobuf: writing Confluent's wire format needs a registry")
 
         def make() -> Convert:
-            return _writer(files, name, kind, head)
+            return writer(files, name, kind, head)
 
         return by_record(make, BinaryType())
 
@@ -140,7 +140,7 @@ def _descriptor(files: bytes, name: str) -> Descriptor:
     return _class(files, name).DESCRIPTOR
 
 
-def _reader(files: bytes, name: str, framed: bool) -> Convert:
+def reader(files: bytes, name: str, *, framed: bool) -> Convert:
     message_class = _class(files, name)
     read = protobuf_types.reading(message_class.DESCRIPTOR)
 
@@ -154,7 +154,7 @@ def _reader(files: bytes, name: str, framed: bool) -> Convert:
     return convert
 
 
-def _writer(files: bytes, name: str, kind: DataType, head: bytes) -> Convert:
+def writer(files: bytes, name: str, kind: DataType, head: bytes) -> Convert:
     message_class = _class(files, name)
     write = protobuf_types.writing(message_class.DESCRIPTOR, kind)
 
@@ -164,6 +164,22 @@ def _writer(files: bytes, name: str, kind: DataType, head: bytes) -> Convert:
         return head + message.SerializeToString()
 
     return convert
+
+
+def spark_type(files: bytes, name: str) -> DataType:
+    return protobuf_types.spark_type(_descriptor(files, name))
+
+
+def first_message(files: bytes) -> str:
+    """The full name of the first message of the last file."""
+    last = descriptor_pb2.FileDescriptorSet.FromString(files).file[-1]
+    if not last.message_type:
+        raise CodecError("Protobuf: the schema has no message")
+    return f"{last.package}.{last.message_type[0].name}".lstrip(".")
+
+
+def indexes(files: bytes, name: str) -> list[int]:
+    return indexes_of(_descriptor(files, name))
 
 
 def indexes_of(message: Descriptor) -> list[int]:

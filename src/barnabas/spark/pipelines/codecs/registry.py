@@ -109,19 +109,31 @@ class SchemaRegistry:
         return _schema(self, schema_id)
 
     def latest(self, subject: str) -> RegisteredSchema:
-        return _registered(self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest"))
+        return self.newest(subject)[1]
+
+    def newest(self, subject: str) -> tuple[int, RegisteredSchema]:
+        """A subject's newest schema, with its id."""
+        answer = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        schema_id = answer.get("id")
+        if not isinstance(schema_id, int):
+            raise RegistryRefused(f"subject {subject!r}: the registry answered without an id: {answer}")
+        return schema_id, _registered(answer)
 
     def resolve(self, schema: RegisteredSchema) -> tuple[str, ...]:
         """The texts of all that a schema imports, each after those it needs itself."""
-        return tuple(dict.fromkeys(self._imports(schema, frozenset())))
+        return tuple(dict.fromkeys(text for _, text in self._imports(schema, frozenset())))
 
-    def _imports(self, schema: RegisteredSchema, above: frozenset[Reference]) -> Iterator[str]:
+    def references(self, schema: RegisteredSchema) -> dict[str, str]:
+        """The same by the names under which they are imported."""
+        return dict(self._imports(schema, frozenset()))
+
+    def _imports(self, schema: RegisteredSchema, above: frozenset[Reference]) -> Iterator[tuple[str, str]]:
         for reference in schema.references:
             if reference in above:
                 raise RegistryRefused(f"schema {reference.name!r} imports itself")
             imported = _version(self, reference.subject, reference.version)
             yield from self._imports(imported, above | {reference})
-            yield imported.text
+            yield reference.name, imported.text
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register (again, which changes nothing), and get the id."""

@@ -1,0 +1,171 @@
+"""Columns by what a subject of the schema registry says, whatever its format: Avro, JSON Schema or Protobuf.
+
+`from_registry` and `to_registry` are functions of a column, without a JAR. `Registered` is the same as a codec of `decode` and
+`encode`, for those who want dead letters: a record whose schema the registry does not know is a bad record.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, MapType, StructType
+
+from barnabas.registry.formats import SchemaError
+from barnabas.registry.formats.protobuf import ProtobufSchema
+from barnabas.spark.pipelines.codecs import avro, json_types, protobuf, wire
+from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record, by_typed_record
+from barnabas.spark.pipelines.codecs.json_codec import Json
+from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry, UnknownSchema
+
+
+def from_registry(
+    column: Column | str,
+    registry: SchemaRegistry | str,
+    subject: str,
+    *,
+    message: str | None = None,
+    mode: Literal["FAIL", "PERMISSIVE"] = "FAIL",
+) -> Column:
+    """What the bytes of a column mean, as the subject's newest schema has it.
+
+    `message` is Protobuf's: which of the file, by its full name; else the first. A record that cannot be read fails the query,
+    or is null (`mode="PERMISSIVE"`); to keep such records, use `decode` with `Registered`.
+    """
+    if mode not in ("FAIL", "PERMISSIVE"):
+        raise CodecError(f"from_registry: no mode {mode!r}: it is FAIL or PERMISSIVE")
+    both = Registered(_settings(registry), subject, message).decoder()(_column(column).cast("binary"))
+    return both.getField("data") if mode == "PERMISSIVE" else _or_fail(both)
+
+
+def to_registry(
+    column: Column | str, registry: SchemaRegistry | str, subject: str, *, message: str | None = None
+) -> Column:
+    """The bytes that stand for a column, written with the subject's newest schema, behind that schema's id."""
+    return _or_fail(Registered(_settings(registry), subject, message).encoder(None)(_column(column)))
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A codec by a subject. Data that was written with any version of it is read as the newest has it."""
+
+    registry: SchemaRegistry
+    subject: str
+    message: str | None = None
+
+    def decoder(self) -> Callable[[Column], Column]:
+        _, newest = self._newest()
+        if newest.kind == "AVRO":
+            return avro.Avro(registry=self.registry, subject=self.subject).decoder()
+        references = self.registry.references(newest)
+        registry = self.registry
+        if newest.kind == "PROTOBUF":
+            files, name = self._protobuf(newest)
+            kind = protobuf.spark_type(files, name)
+
+            def make() -> Convert:
+                return _Known(registry, "PROTOBUF", protobuf.reader(files, name, framed=True))
+
+            return by_record(make, kind)
+        shape = json_types.spark_type(newest.text, references)
+        if not isinstance(shape, StructType | ArrayType | MapType):
+            raise CodecError(
+                f"subject {self.subject!r}: Spark reads JSON objects and arrays, not {shape.simpleString()}"
+            )
+        parsed = Json(shape, registry=registry).decoder()
+        known = by_record(lambda: _Known(registry, "JSON", lambda _: True), BooleanType())
+
+        def column(raw: Column) -> Column:
+            return _once(F.struct(known(raw).alias("known"), parsed(raw).alias("parsed")), _first_error)
+
+        return column
+
+    def encoder(self, kind: DataType | None) -> Callable[[Column], Column]:
+        schema_id, newest = self._newest()
+        head = wire.frame(schema_id, b"")
+        if newest.kind == "AVRO":
+            text, imports = newest.text, self.registry.resolve(newest)
+            return by_record(lambda: avro.writer(text, imports, head), BinaryType())
+        if newest.kind == "JSON":
+            return Json().encoder_behind(head, kind or StructType())
+        files, name = self._protobuf(newest)
+        head += wire.write_indexes(protobuf.indexes(files, name))
+        if kind is not None:
+            protobuf.writer(files, name, kind, head)  # says now what does not fit
+        return by_typed_record(lambda given: protobuf.writer(files, name, given, head), BinaryType())
+
+    def _newest(self) -> tuple[int, RegisteredSchema]:
+        schema_id, newest = self.registry.newest(self.subject)
+        if newest.kind not in ("AVRO", "JSON", "PROTOBUF"):
+            raise CodecError(f"subject {self.subject!r} has {newest.kind} schemas")
+        return schema_id, newest
+
+    def _protobuf(self, newest: RegisteredSchema) -> tuple[bytes, str]:
+        """The files, and the full name of the message."""
+        try:
+            schema = ProtobufSchema(newest.text, self.registry.references(newest), as_new=False)
+        except SchemaError as error:
+            raise CodecError(f"subject {self.subject!r}: {error}") from None
+        files = schema.descriptor_set()
+        return files, self.message or protobuf.first_message(files)
+
+
+class _Known:
+    """Reads a record if the registry knows its schema. One that it does not know is asked for once a batch."""
+
+    def __init__(self, registry: SchemaRegistry, kind: str, read: Convert) -> None:
+        self._registry, self._kind, self._read = registry, kind, read
+        self._problems: dict[int, Exception | None] = {}
+
+    def __call__(self, data: object) -> object:
+        assert isinstance(data, bytes)
+        schema_id, _ = wire.unframe(data)
+        if schema_id not in self._problems:
+            self._problems[schema_id] = self._problem(schema_id)
+        if (problem := self._problems[schema_id]) is not None:
+            raise problem
+        return self._read(data)
+
+    def _problem(self, schema_id: int) -> Exception | None:
+        try:
+            kind = self._registry.schema(schema_id).kind
+        except UnknownSchema as error:
+            return error
+        return None if kind == self._kind else ValueError(f"schema {schema_id} is {kind}, not {self._kind}")
+
+
+@lru_cache(maxsize=64)
+def _of(url: str) -> SchemaRegistry:
+    return SchemaRegistry(url)
+
+
+def _settings(registry: SchemaRegistry | str) -> SchemaRegistry:
+    return _of(registry) if isinstance(registry, str) else registry
+
+
+def _column(column: Column | str) -> Column:
+    return F.col(column) if isinstance(column, str) else column
+
+
+def _first_error(both: Column) -> Column:
+    error = F.coalesce(both.getField("known").getField("error"), both.getField("parsed").getField("error"))
+    data = F.when(error.isNull(), both.getField("parsed").getField("data"))
+    return F.struct(data.alias("data"), error.alias("error"))
+
+
+def _or_fail(both: Column) -> Column:
+    def checked(once: Column) -> Column:
+        problem = once.getField("error")
+        return F.when(problem.isNotNull(), F.raise_error(problem.getField("message"))).otherwise(once.getField("data"))
+
+    return _once(both, checked)
+
+
+def _once(value: Column, use: Callable[[Column], Column]) -> Column:
+    """What a function is given is computed once. Otherwise Spark computes it again for every use."""
+    return F.get(F.transform(F.array(value), use), F.lit(0))
+
+
+__all__ = ["Registered", "from_registry", "to_registry"]
