@@ -13,7 +13,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition, cut
+from barnabas.replication.partition import Partition, cut, read_log
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.storage.log import Log
 
@@ -155,9 +155,11 @@ class LogDirMoves:
 
     async def _copy_chunk(self, current: Log, future: Log) -> None:
         chunk_bytes = CHUNK_BYTES if self._throttle is None else max(1, min(CHUNK_BYTES, self._throttle.limit))
-        found = current.read(
-            future.log_end_offset, max_bytes=chunk_bytes, max_offset=current.log_end_offset, min_one_batch=True
-        )
+        start = future.log_end_offset
+        found = await read_log(current, start, max_bytes=chunk_bytes, max_offset=current.log_end_offset)
+        if future.is_closed or future.log_end_offset != start:
+            found.release()
+            return
         try:
             data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
         except OSError as error:

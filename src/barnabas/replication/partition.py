@@ -6,7 +6,7 @@ wait is the manager's work.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
@@ -25,8 +25,12 @@ from barnabas.replication.state import FetchRecorded, PartitionLeadership, Propo
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
-from barnabas.storage.log_types import AppendInfo, Origin, TimestampedOffset
+from barnabas.storage.log_types import AppendInfo, Origin, ReadResult, TimestampedOffset
+from barnabas.storage.segment import IndexUnderRepair
 from barnabas.storage.txn_index import AbortedTxn
+
+#: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
+REPAIRS_AWAITED: Final = 3
 
 
 class FetchParams(NamedTuple):
@@ -402,6 +406,18 @@ class Partition:
             return False, None
         ticked = self.machine.tick(now_ms, self.log.log_end_offset)
         return ticked.hw_moved, ticked.propose
+
+
+async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
+    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way."""
+    for _ in range(REPAIRS_AWAITED):
+        try:
+            return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
+        except IndexUnderRepair as under_repair:
+            over = asyncio.Event()
+            under_repair.when_over(over.set)
+            await over.wait()
+    return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
 
 
 class Cut(Protocol):

@@ -16,7 +16,7 @@ from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records, plain_batch, read_end_txn_marker
 from barnabas.replication.control_requests import LeadershipListener
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition
+from barnabas.replication.partition import Partition, read_log
 from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import NO_PRODUCER, KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.storage.log import Log
@@ -105,7 +105,7 @@ class InternalTopicLog:
         """To the very end, which may move meanwhile; the offset reached."""
         loop = asyncio.get_running_loop()
         while offset < (end := log.log_end_offset):
-            found = log.read(offset, max_bytes=LOAD_STEP_BYTES, max_offset=end, min_one_batch=True)
+            found = await read_log(log, offset, max_bytes=LOAD_STEP_BYTES, max_offset=end)
             try:
                 entries, next_offset = await loop.run_in_executor(self._pool, _read_entries, found)
             finally:

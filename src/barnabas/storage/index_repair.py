@@ -50,9 +50,15 @@ class _Repair:
             index.release()
 
     def done(self, error: BaseException | None) -> None:
-        segment = self._segment
         self._batches.file.unpin()
-        segment.is_under_repair = False
+        self._segment.is_under_repair = False
+        self._install(error)
+        waiters, self._segment.repair_waiters = self._segment.repair_waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def _install(self, error: BaseException | None) -> None:
+        segment = self._segment
         # Deleted, replaced or moved meanwhile: nobody needs the new indexes, and an error says nothing about the disk.
         is_gone = bool(segment.transient) or segment.directory != self._directory
         if is_gone:

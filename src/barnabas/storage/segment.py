@@ -8,7 +8,7 @@ many are. An index is checked when it is opened and at every use; one that canno
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -36,8 +36,16 @@ UNKNOWN: Final = -2
 class IndexUnderRepair(Refused):
     """A thread is rebuilding the indexes of a segment. Clients and followers try again."""
 
-    def __init__(self, log_path: str) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the indexes of {log_path} are being rebuilt")
+    def __init__(self, segment: "Segment") -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the indexes of {segment.log_path} are being rebuilt")
+        self._segment = segment
+
+    def when_over(self, then: Callable[[], None]) -> None:
+        """Call `then` on the event loop when the repair has ended, well or not."""
+        if self._segment.is_under_repair:
+            self._segment.repair_waiters.append(then)
+        else:
+            then()
 
 
 class Segment:
@@ -63,6 +71,7 @@ class Segment:
         "max_index_bytes",
         "pool",
         "preallocated",
+        "repair_waiters",
         "roll_jitter_ms",
         "size_bytes",
         "transient",
@@ -94,6 +103,7 @@ class Segment:
         self.is_active = False
         #: A thread builds new indexes; until it is done there are none.
         self.is_under_repair = False
+        self.repair_waiters: list[Callable[[], None]] = []
         #: None while the log is being loaded: the pool belongs to the event loop.
         self.pool = pool
         self._disk = disk
@@ -172,7 +182,7 @@ class Segment:
     def _open_indexes(self) -> None:
         """Open both indexes, checked, or neither."""
         if self.is_under_repair:
-            raise IndexUnderRepair(self.log_path)
+            raise IndexUnderRepair(self)
         try:
             self._open_and_check_indexes()
         except OSError:
@@ -445,7 +455,7 @@ class Segment:
         self.is_under_repair = True
         self.pool.repair(self, why)
         if self._offset_index is None:
-            raise IndexUnderRepair(self.log_path)
+            raise IndexUnderRepair(self)
 
     def take_repaired(self, indexes: tuple[OffsetIndex, TimeIndex], builder: IndexBuilder) -> None:
         """Give the new indexes the names of the old ones."""

@@ -1,13 +1,16 @@
 """Damaged indexes of an inactive segment are rebuilt on a thread, and the log goes on meanwhile."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from log_support import NOW_MS, Partition, contents
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.replication.partition import read_log
 from barnabas.runtime.disk import TMP_SUFFIX
 from barnabas.storage.environment import ManualThreads
+from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_repair import IndexRepairs
 
 FIRST = f"{0:020d}"
@@ -99,3 +102,37 @@ def test_crash_during_the_repair_leaves_a_log_that_loads(damaged: Partition) -> 
     damaged.crash()
     assert len(contents(damaged.log)) == end
     assert not [name for name in damaged.files() if name.endswith(TMP_SUFFIX)]
+
+
+def test_coordinator_that_loads_waits_for_the_repair(damaged: Partition) -> None:
+    """Else a group would have no coordinator because an index is damaged."""
+
+    async def run() -> None:
+        end = damaged.log.log_end_offset
+        reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=end))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        run_threads(damaged)
+        found = await reading
+        assert found.size_bytes and found.start.offset == 0
+        found.release()
+
+    asyncio.run(run())
+
+
+def test_wait_for_a_repair_ends_where_the_repair_fails(damaged: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(IndexBuilder, "add_all", fail)
+
+    async def run() -> None:
+        reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=10))
+        while not reading.done():
+            await asyncio.sleep(0)
+            run_threads(damaged)
+        with pytest.raises(Refused):
+            await reading
+
+    asyncio.run(run())
+    assert damaged.faults
