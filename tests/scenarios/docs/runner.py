@@ -17,6 +17,8 @@ from typing import Final
 
 _FENCE: Final = re.compile(r"^```(\w+) (run|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK: Final = "--- block "
+#: Spark needs half a minute to start, and minutes on a busy machine.
+TIMEOUT_S: Final = 500
 
 
 @dataclass
@@ -65,7 +67,7 @@ def run_document(document: Path, folder: Path, addresses: Mapping[str, str]) -> 
         env=os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONWARNINGS": "default"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT_S,
         check=False,
     )
     outputs = re.split(rf"^{_MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runner import blocks_of, first_missing, run_document
+from runner import TIMEOUT_S, blocks_of, first_missing, run_document
 
 from barnabas.cli.local_cluster import LocalCluster
 
@@ -18,6 +18,7 @@ STARTED_WITH = {
 }
 
 
+@pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize("name", STARTED_WITH)
 def test_every_command_of_the_document_runs(
     name: str, tmp_path: Path, new_cluster: Callable[..., LocalCluster]
