@@ -152,7 +152,7 @@ class LocalCluster:
         """In order: the schema registry, brokers, which hand over and leave, then ZooKeeper. Removes a temporary folder."""
         if self._launcher is None:
             return
-        for kind in ("broker", "zookeeper"):
+        for kind in (REGISTRY, "broker", "zookeeper"):
             self._end([member for member in self._members.values() if member.kind == kind])
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -339,14 +339,9 @@ class LocalCluster:
 
     def _start_schema_registry(self) -> None:
         assert self._launcher is not None
-        arguments = [
-            "--bootstrap-server",
-            self.bootstrap,
-            "--host",
-            self.host,
-            "--port",
-            str(self.schema_registry_port),
-        ]
+        former = self._members.get(REGISTRY)
+        port = self.schema_registry_port if former is None else self.schema_registry_url.rpartition(":")[2]
+        arguments = ["--bootstrap-server", self.bootstrap, "--host", self.host, "--port", str(port)]
         if self.advertised_host is not None:
             arguments += ["--advertised-host", self.advertised_host]
         if (file := self.command_config()) is not None:

@@ -53,6 +53,7 @@ class Running:
     zookeeper: str
     brokers: int
     secure: bool
+    schema_registry: str | None
     started_s: float
 
     @property
@@ -188,6 +189,7 @@ class Reception:
             zookeeper=cluster.zookeeper_connect,
             brokers=cluster.brokers,
             secure=cluster.secure,
+            schema_registry=cluster.schema_registry_url if cluster.schema_registry else None,
             started_s=time.time(),
         )
 

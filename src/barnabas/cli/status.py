@@ -43,6 +43,8 @@ def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
         f"  bootstrap  {cluster.bootstrap}",
         f"  ZooKeeper  {cluster.zookeeper}",
     ]
+    if cluster.schema_registry:
+        lines.append(f"  schemas    {cluster.schema_registry}")
     if cluster.secure:
         lines.append(f"  clients    --command-config {Path(cluster.folder, 'security', 'client.properties')}")
     for broker in brokers:

@@ -13,6 +13,7 @@ from pathlib import Path
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
     COORDINATOR,
+    REGISTRY,
     STOP_TIMEOUT_S,
     ClusterFailed,
     LocalCluster,
@@ -111,6 +112,8 @@ class FaultyCluster(LocalCluster):
             self.start_broker(broker_id, wait=False)
         for broker_id in dead:
             self.wait_ready(broker_id)
+        if self.schema_registry and not self._members[REGISTRY].running:
+            self._start_schema_registry()
 
     @property
     def zookeeper_members(self) -> list[Member]:

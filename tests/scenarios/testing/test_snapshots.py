@@ -1,11 +1,15 @@
 """Snapshots: a cluster comes back to a moment, with all that was acknowledged then, and nothing of what came after."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from testing_clients import produce
 
+from barnabas.cli.local_cluster import REGISTRY
 from barnabas.testing import Cluster, ClusterFailed
 
 
@@ -69,3 +73,23 @@ def test_snapshot_of_half_a_cluster_or_of_another_one_is_refused(kafka_cluster: 
     other.kill(1)
     with pytest.raises(ClusterFailed, match=r"broker-1 does not run: a snapshot takes a whole cluster"):
         other.snapshot()
+
+
+def test_schema_registry_comes_back_with_its_cluster_and_ends_with_it(kafka_cluster: Callable[..., Cluster]) -> None:
+    cluster = kafka_cluster(brokers=1, schema_registry=True)
+
+    def subjects() -> list[str]:
+        with urlopen(f"{cluster.schema_registry_url}/subjects", timeout=60) as answer:
+            return json.load(answer)
+
+    url, snapshot = cluster.schema_registry_url, cluster.snapshot()
+    body = json.dumps({"schema": '"string"'}).encode()
+    headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+    urlopen(Request(f"{url}/subjects/orders-value/versions", body, headers), timeout=60).close()
+    assert subjects() == ["orders-value"]
+    cluster.restore(snapshot)
+    assert cluster.schema_registry_url == url
+    assert subjects() == []
+    pid = cluster._members[REGISTRY].pid
+    cluster.stop()
+    assert not Path(f"/proc/{pid}").exists()
