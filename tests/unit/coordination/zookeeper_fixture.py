@@ -14,7 +14,7 @@ from barnabas.core.clock import ManualClock
 
 def run(story: Coroutine[None, None, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):  # a guard against standing still, not a measure
             await story
 
     asyncio.run(bounded())
