@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -101,7 +101,12 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def config_for(cluster: Cluster, **more: Any) -> ServerConfig:
+class HasBootstrap(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+def config_for(cluster: HasBootstrap, **more: Any) -> ServerConfig:
     """Of a registry that shares nothing with others."""
     number = next(_numbers)
     settings: dict[str, Any] = {

@@ -22,6 +22,7 @@ from barnabas.registry.content import Content
 from barnabas.registry.errors import Refusal
 from barnabas.registry.log import Fenced, LogConfig, SchemaLog
 from barnabas.registry.records import Record, SchemaVersion
+from barnabas.registry.server import ServerConfig
 from barnabas.registry.store import Store
 from barnabas.testing import Cluster
 from tests.registry.conftest import DEADLINE_S, HEADERS, Registry, config_for, running
@@ -98,47 +99,46 @@ def test_an_instance_that_is_not_eligible_never_leads(cluster: Cluster) -> None:
         assert _primaries(first, second) == [first]
 
 
+async def a_ghost_writes(config: ServerConfig) -> None:
+    """A primary has slept through its own end, and writes what it had decided before."""
+    async with Client(config.client) as client, Client(config.client) as reader, asyncio.TaskGroup() as tasks:
+        logs = []
+        for _ in range(2):
+            store = Store()
+            log = SchemaLog(
+                client,
+                reader,
+                store,
+                LogConfig(topic=config.topic, transactional_id=config.group_id),
+                clock=SystemClock(),
+            )
+            await log.prepare()
+            logs.append((log, store, tasks.create_task(log.follow())))
+        (ghost, ghost_store, _), (new, new_store, _) = logs
+
+        def record(store: Store, text: str) -> Record:
+            version = SchemaVersion("s", 1, store.next_id("."), Content("AVRO", text))
+            return Record(version.key.to_bytes(), version.to_bytes())
+
+        await ghost.claim()
+        await ghost.applied(await ghost.append([record(ghost_store, '"int"')]))
+        decided = record(ghost_store, '"long"')
+        await new.claim()
+        assert new_store.next_id(".") == 2, "the new one knows what the old one wrote"
+        with pytest.raises(Fenced):
+            await ghost.append([decided])
+        await new.applied(await new.append([record(new_store, '"string"')]))
+        with pytest.raises(AssertionError):
+            await ghost.append([decided])  # it has to claim first
+        await ghost.catch_up()
+        texts = {version: each.content.text for version, each in ghost_store.subjects["s"].items()}
+        assert texts == {1: '"string"'}
+        for *_, task in logs:
+            task.cancel()
+
+
 def test_an_old_primary_cannot_write_once_another_has_claimed_the_log(cluster: Cluster) -> None:
-    """A ghost: it has slept through its own end, and writes what it had decided before."""
-    config = config_for(cluster)
-
-    async def story() -> None:
-        async with Client(config.client) as client, Client(config.client) as reader, asyncio.TaskGroup() as tasks:
-            logs = []
-            for _ in range(2):
-                store = Store()
-                log = SchemaLog(
-                    client,
-                    reader,
-                    store,
-                    LogConfig(topic=config.topic, transactional_id=config.group_id),
-                    clock=SystemClock(),
-                )
-                await log.prepare()
-                logs.append((log, store, tasks.create_task(log.follow())))
-            (ghost, ghost_store, _), (new, new_store, _) = logs
-
-            def record(store: Store, text: str) -> Record:
-                version = SchemaVersion("s", 1, store.next_id("."), Content("AVRO", text))
-                return Record(version.key.to_bytes(), version.to_bytes())
-
-            await ghost.claim()
-            await ghost.applied(await ghost.append([record(ghost_store, '"int"')]))
-            decided = record(ghost_store, '"long"')
-            await new.claim()
-            assert new_store.next_id(".") == 2, "the new one knows what the old one wrote"
-            with pytest.raises(Fenced):
-                await ghost.append([decided])
-            await new.applied(await new.append([record(new_store, '"string"')]))
-            with pytest.raises(AssertionError):
-                await ghost.append([decided])  # it has to claim first
-            await ghost.catch_up()
-            texts = {version: each.content.text for version, each in ghost_store.subjects["s"].items()}
-            assert texts == {1: '"string"'}
-            for *_, task in logs:
-                task.cancel()
-
-    asyncio.run(story())
+    asyncio.run(a_ghost_writes(config_for(cluster)))
 
 
 def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 Paths are matched before they are decoded: a subject may hold slashes, written as `%2F`.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _JSON_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 _TAKEN_TYPES: Final = (*_JSON_TYPES, "application/octet-stream")
 _DEPTH_MAX: Final = 100
+#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
+_BODY_S: Final = 60
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -180,6 +183,13 @@ class Application:
         raise Refusal(404, 404, "HTTP 404 Not Found")
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                return await self._whole_body(headers, receive)
+        except TimeoutError:
+            raise Refusal(408, 408, f"the body did not arrive within {_BODY_S} s") from None
+
+    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         said = headers.get("content-length", "0")
         if said.isdigit() and int(said) > self._body_bytes_max:
             raise self._too_large()
