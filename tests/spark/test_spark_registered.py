@@ -89,6 +89,8 @@ def test_protobuf_is_read_by_its_text_with_its_imports_and_needs_no_class(
     assert row.value[5:7] == b"\x02\x02"  # one index, which is 1: zigzag
     read = written.select(from_registry("value", registry.url, "proto", message="shop.Order").alias("order"))
     assert read.first().order == Row(id=5, part=Row(name="bolt", counts={"red": 2}))
+    other = decode(written, Registered(SchemaRegistry(registry.url), "proto")).first()  # the first of the file
+    assert (other.data, other.error.message) == (None, "value: the record is a shop.Order, not a shop.Other")
     with pytest.raises(Exception, match="no field 'none'"):
         values(spark, (5,), kind="struct<none: int>").select(to_registry("data", registry.url, "proto")).collect()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from barnabas.registry.formats import proto_compatibility, proto_descriptor, proto_parser, proto_text
 from barnabas.registry.formats.limits import REFERENCES_MAX, SchemaError
 from barnabas.registry.formats.proto_known import known_file
-from barnabas.registry.formats.proto_model import File, Names
+from barnabas.registry.formats.proto_model import File, Message, Names, joined
 
 _NAME = "default"
 
@@ -45,6 +45,11 @@ class ProtobufSchema:
             proto_descriptor.to_descriptor(_NAME, self._file, self._names),
         ]
         return proto_descriptor.to_set(files)
+
+    def messages(self) -> list[str]:
+        """The full names of the messages of the file itself, in its order: what a record's first index counts."""
+        package = self._file.package or ""
+        return [joined(package, item.name) for item in self._file.types if isinstance(item, Message)]
 
     def incompatibilities(self, writer: "ProtobufSchema", reader_name: str, writer_name: str) -> list[str]:
         changes = proto_compatibility.compare(writer._file, writer._names, self._file, self._names)

@@ -66,7 +66,7 @@ class Registered:
             kind = protobuf.spark_type(files, name)
 
             def make() -> Convert:
-                return _Known(registry, "PROTOBUF", protobuf.reader(files, name, framed=True))
+                return _KnownMessage(registry, name, protobuf.reader(files, name, framed=True))
 
             return by_record(make, kind)
         shape = json_types.spark_type(newest.text, references)
@@ -134,6 +134,35 @@ class _Known:
         except UnknownSchema as error:
             return error
         return None if kind == self._kind else ValueError(f"schema {schema_id} is {kind}, not {self._kind}")
+
+
+class _KnownMessage(_Known):
+    """And if the record is of the message that is wanted: a topic may have several, and bytes of one read as another."""
+
+    def __init__(self, registry: SchemaRegistry, name: str, read: Convert) -> None:
+        super().__init__(registry, "PROTOBUF", self._checked)
+        self._name = name
+        self._read_message = read
+        self._messages: dict[int, list[str]] = {}
+
+    def _checked(self, data: object) -> object:
+        assert isinstance(data, bytes)
+        schema_id, payload = wire.unframe(data)
+        if schema_id not in self._messages:
+            self._messages[schema_id] = _messages(self._registry, schema_id)
+        messages, index = self._messages[schema_id], wire.read_indexes(payload)[0][0]
+        if not 0 <= index < len(messages):
+            raise ValueError(f"schema {schema_id} has {len(messages)} messages; the record is of message {index}")
+        written = messages[index]
+        if self._name != written and not self._name.startswith(f"{written}."):
+            raise ValueError(f"the record is a {written}, not a {self._name}")
+        return self._read_message(data)
+
+
+@lru_cache(maxsize=1000)
+def _messages(registry: SchemaRegistry, schema_id: int) -> list[str]:
+    schema = registry.schema(schema_id)
+    return ProtobufSchema(schema.text, registry.references(schema), as_new=False).messages()
 
 
 @lru_cache(maxsize=64)

@@ -39,12 +39,19 @@ def write_indexes(indexes: Sequence[int]) -> bytes:
 
 def skip_indexes(payload: bytes) -> bytes:
     """The message without its indexes: a reader that knows which message it wants has no use for them."""
+    return read_indexes(payload)[1]
+
+
+def read_indexes(payload: bytes) -> tuple[list[int], bytes]:
+    """Where the message stands in its file, and the message."""
     try:
         count, at = read_varint(payload, 0)
         if not 0 <= count <= len(payload):
             raise NotFramed(f"{count} message indexes in {len(payload)} bytes")
+        indexes: list[int] = []
         for _ in range(count):
-            _, at = read_varint(payload, at)
+            index, at = read_varint(payload, at)
+            indexes.append(index)
     except Malformed as error:
         raise NotFramed(f"message indexes that do not end: {error}") from error
-    return payload[at:]
+    return indexes or [0], payload[at:]
