@@ -25,8 +25,8 @@ class Limits:
     token_share: float = 0.1
     #: A transaction that is open for longer than it may, by so much.
     transaction_late_ms: int = 60_000
-    #: Between two looks at a group that rebalances.
-    group_gap_s: float = 2.0
+    #: Between two looks at a group that rebalances. A new group waits for members for 3 s, which is no trouble.
+    group_gap_s: float = 5.0
     #: A group whose position is in the oldest part of a log from which retention deletes.
     retention_share: float = 0.1
     #: Newer than our own clock by more than this: a clock is wrong.
