@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
@@ -54,6 +55,21 @@ def drive(operation: Coroutine[Any, Any, T]) -> T:
             return cast(T, end.value)
 
 
+class _Closes(ABC):
+    """A `with` statement closes it at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
 class _Turn:
     """Awaited between sending and receiving: where several are driven together, all send before the first one waits."""
 
@@ -88,7 +104,7 @@ class Awaited(Pending, Generic[R]):
     response: R | None
 
 
-class BlockingConnection:
+class BlockingConnection(_Closes):
     """One connection to one broker. Any failure ends it."""
 
     def __init__(self, host: str, port: int, config: ClientConfig, security: ClientSecurity | None = None) -> None:
@@ -122,14 +138,6 @@ class BlockingConnection:
     def close(self) -> None:
         self.closed = True
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def versions(self) -> BrokerVersions:
@@ -306,7 +314,7 @@ class _BlockingIo:
         return await _together(tasks)
 
 
-class BlockingClient:
+class BlockingClient(_Closes):
     """A cluster for one thread. `with BlockingClient(config) as client`; `run` carries out whatever the core offers,
     for example `client.run(create_topics(client.core, […]))`."""
 
@@ -314,14 +322,6 @@ class BlockingClient:
         self.config = config
         # Patient: a task of Spark may begin while the whole cluster starts again.
         self.core = ClusterCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self.core.drop_links()
