@@ -210,7 +210,9 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         cluster.stop_zookeeper(kill=True)
         result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", cluster.address(second)])
         assert result.exit_code == 1
-        [first_line, means, do, *_] = result.stdout.splitlines()
+        # A broker that answers in time says since when; one on a busy machine may not.
+        lines = [line for line in result.stdout.splitlines() if not line.startswith("        since:")]
+        [first_line, means, do, *_] = lines
         assert first_line.startswith(f"ERROR   ZooKeeper at {cluster.zookeeper_connect}: no broker reaches it: ")
         assert means.startswith("        means: clients of live leaders go on; no leader is elected")
         assert do.startswith("        do:    start ZooKeeper")
