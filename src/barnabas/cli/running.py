@@ -28,6 +28,14 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 _REQUEST_BYTES_MAX: Final = 65536
 
 
+class ClusterEnded(ClusterFailed):
+    """It was there, and ended before it answered."""
+
+
+def no_cluster() -> ClusterFailed:
+    return ClusterFailed("no cluster of `barnabas up` runs here; `barnabas up --detach` starts one")
+
+
 def runtime_folder() -> Path:
     """:raises ClusterFailed: where it is not this user's alone, for whoever may write there may send commands."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -69,12 +77,14 @@ class Running:
                 sock.settimeout(_ANSWER_TIMEOUT_S)
                 sock.sendall(json.dumps(command).encode() + b"\n")
                 line = sock.makefile("rb").readline()
+        except (ConnectionError, FileNotFoundError):
+            line = b""
         except OSError as error:
             raise ClusterFailed(
                 f"the cluster on {self.folder} (process {self.pid}) does not answer: {error}"
             ) from error
         if not line:
-            raise ClusterFailed(f"the cluster on {self.folder} (process {self.pid}) ended before it answered")
+            raise ClusterEnded(f"the cluster on {self.folder} (process {self.pid}) ended before it answered")
         answer = json.loads(line)
         if "error" in answer:
             raise ClusterFailed(answer["error"])
@@ -146,7 +156,7 @@ def the_cluster(data: Path | None) -> Running:
     if len(chosen) == 1:
         return chosen[0]
     if not clusters:
-        raise ClusterFailed("no cluster of `barnabas up` runs here; `barnabas up --detach` starts one")
+        raise no_cluster()
     folders = "".join(f"\n  --data {each.folder}" for each in clusters)
     if not chosen:
         raise ClusterFailed(f"no cluster runs on {data}; there is:{folders}")

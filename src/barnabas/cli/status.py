@@ -1,5 +1,6 @@
 """`barnabas status`: the clusters of `barnabas up` that run on this machine."""
 
+import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from barnabas.cli.local_cluster import ClusterFailed
-from barnabas.cli.running import Running, on_folder, running_clusters, the_cluster
+from barnabas.cli.running import ClusterEnded, Running, no_cluster, on_folder, running_clusters, the_cluster
 
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The cluster on this folder, where several run.")]
 
@@ -23,7 +24,12 @@ def command(
     clusters = on_folder(running_clusters(), data)
     if not clusters:
         the_cluster(data)  # it says what there is instead
-    told = [(cluster, cluster.ask(do="status")) for cluster in clusters]
+    told = []
+    for cluster in clusters:
+        with contextlib.suppress(ClusterEnded):
+            told.append((cluster, cluster.ask(do="status")))
+    if not told:
+        raise no_cluster()
     if json:
         import json as encoder
 

@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from conftest import until  # type: ignore[attr-defined]
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
+from barnabas.cli.running import Running, runtime_folder
 
 
 @dataclass
@@ -84,6 +86,8 @@ def test_detached_cluster_is_shown_restarted_and_stopped(run: Run, tmp_path: Pat
     assert run("restart", "1").returncode == 0
     assert run("status").returncode == 0
 
+    refused = run("restart", "7")
+    assert refused.stderr == "error: there is no broker 7: this cluster has brokers 1 to 2\n"
     again = run("up", "--brokers", "1", "--port", "0", "--data", str(data))
     assert (again.returncode, "a cluster runs on" in again.stderr) == (1, True)
     down = run("down")
@@ -98,21 +102,37 @@ def test_mistakes_say_what_to_do(run: Run, tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert refused.stderr == ("error: no cluster of `barnabas up` runs here; `barnabas up --detach` starts one\n")
     one, other = tmp_path / "one", tmp_path / "other"
-    with ThreadPoolExecutor(2) as threads:
-        started = threads.map(lambda folder: up("--brokers", "1", "--data", str(folder)), (one, other))
-        assert [each.returncode for each in started] == [0, 0]
-    refused = run("down")
-    assert refused.stderr.startswith("error: 2 clusters run here: choose one of\n")
-    assert set(refused.stderr.splitlines()[1:]) == {f"  --data {one}", f"  --data {other}"}
-    refused = run("restart", "7", "--data", str(one))
-    assert refused.stderr == "error: there is no broker 7: this cluster has broker 1 alone\n"
-    refused = run("down", "--data", str(tmp_path / "none"))
-    assert refused.stderr.startswith(f"error: no cluster runs on {tmp_path / 'none'}; there is:\n")
-    killed = psutil.Process(status(run)[0]["pid"])
-    killed.kill()
-    until(lambda: has_ended(killed))
-    assert len(status(run)) == 1  # what it left behind is no cluster
-    assert run("down").returncode == 0
+    with pretended(one, 1), pretended(other, 2), pretended(tmp_path / "killed", 3) as killed:
+        killed.close()  # its files are left behind
+        refused = run("down")
+        assert refused.stderr == f"error: 2 clusters run here: choose one of\n  --data {one}\n  --data {other}\n"
+        refused = run("restart", "1", "--data", str(tmp_path / "none"))
+        there_is = f"there is:\n  --data {one}\n  --data {other}\n"
+        assert refused.stderr == f"error: no cluster runs on {tmp_path / 'none'}; {there_is}"
+        assert not (runtime_folder() / "3.json").exists()
+
+
+@contextmanager
+def pretended(folder: Path, number: int) -> Iterator[socket.socket]:
+    """What a cluster leaves for others to find, without a cluster."""
+    note = Running(
+        pid=number,
+        folder=str(folder),
+        bootstrap="",
+        zookeeper="",
+        brokers=1,
+        secure=False,
+        schema_registry=None,
+        started_s=number,
+    )
+    file = runtime_folder() / f"{number}.json"
+    file.write_text(json.dumps(asdict(note)))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(note.socket_path))
+        listener.listen()
+        yield listener
+    for path in (file, file.with_suffix(".sock")):
+        path.unlink(missing_ok=True)
 
 
 def test_cluster_that_cannot_start_in_the_background_says_why(run: Run, tmp_path: Path) -> None:
