@@ -367,6 +367,8 @@ def test_options_within_options_are_written_as_wire_does() -> None:
         ('syntax = "proto3"; message A { int32 a = 0; }', "invalid field number"),
         ('syntax = "proto3"; enum E { A = 1; }', "first value must be zero"),
         ('syntax = "proto3"; message A { int32 a = 1 [jstype = NONE]; }', "NONE is not a value of jstype"),
+        ('syntax = "proto3"; option 3 = 1;', "is not the name of an option"),
+        ('syntax = "proto3"; option a. = 1;', "a part without a name"),
         ("!!!!", "expected a declaration"),
     ],
 )  # fmt: skip

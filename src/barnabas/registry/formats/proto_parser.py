@@ -451,6 +451,10 @@ class _Parser:
                 self._expect(")")
             elif len(parts) > BLOCKS_MAX:
                 self._fail(f"an option has more than {BLOCKS_MAX} parts, which is the limit")
+            elif dots.endswith(".") or not all(_FULL_NAME.match(part) for part, _ in parts):
+                self._fail("an option has a part without a name")
+            elif not (name.startswith("[") or _FULL_NAME.match(name)):
+                self._fail(f"'{name[:40]}' is not the name of an option")
             else:
                 return name, parts
 
