@@ -68,6 +68,7 @@ def test_a_schema_is_looked_up_under_its_subject(registry: Registry, subject: Su
     found = registry.post(f"/subjects/{name}", {"schema": A})
     assert (found["id"], found["version"]) == (registered["id"], 1)
     assert registry.post(f"/subjects/{name}", {"schema": AB}) == (404, 40403, "Schema not found")
+    assert registry.post(f"/subjects/{name}", {"schema": ""}) == (404, 40403, "Schema not found")
 
 
 def test_an_invalid_schema_is_refused(registry: Registry, subject: Subject) -> None:
@@ -117,6 +118,7 @@ def test_lists_have_pages_and_prefixes(registry: Registry, subject: Subject) -> 
         registry.register(name, A)
     assert registry.get("/subjects", subjectPrefix=stem) == names
     assert registry.get("/subjects", subjectPrefix=stem, offset=1, limit=1) == names[1:2]
+    assert registry.get("/subjects", subjectPrefix=stem, offset=1, limit=0) == names[1:]
     registry.register(names[0], A_B)
     found = registry.get("/schemas", subjectPrefix=stem)
     assert [(each["subject"], each["version"]) for each in found] == [
@@ -143,6 +145,8 @@ def test_metadata_and_rules_are_kept_returned_and_inherited(registry: Registry, 
     assert other["id"] != found["id"], "a schema with rules is another schema than the one without"
     bad = registry.register(name, A, ruleSet={"domainRules": [{"name": "1", "type": "CEL", "mode": "WRITE"}]})
     assert bad[:2] == (422, 42210)
+    odd = registry.register(name, A, ruleSet={"domainRules": [rule | {"kind": "OTHER"}]})
+    assert odd == (422, 42210, "Invalid rule kind: OTHER")
 
 
 # -- compatibility ----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ _MODES_TEXT: Final = {
     "domainRules": "Domain rules can only be WRITE, READ, WRITEREAD",
     "encodingRules": "Encoding rules can only be WRITE, READ, WRITEREAD",
 }
+_KINDS: Final = ("TRANSFORM", "CONDITION")
 _RULE_NAME_MAX: Final = 64
 
 
@@ -231,6 +232,8 @@ def _rule_trouble(rule: Mapping[str, Any], kind: str) -> str | None:
         return f"Illegal character in rule name: {name}"
     if "type" not in rule:
         return "Missing rule type"
+    if rule.get("kind", _KINDS[0]) not in _KINDS:
+        return f"Invalid rule kind: {rule['kind']}"
     if rule.get("mode") not in _MODES[kind]:
         return _MODES_TEXT[kind]
     return None

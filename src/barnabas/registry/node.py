@@ -213,10 +213,12 @@ class Node:
 
     async def look_up(self, subject: str, content: Content, *, normalize: bool, deleted: bool) -> SchemaVersion:
         await self.catch_up()
-        wanted = await self.canonical(subject, content, normalize=self._normalizes(subject, normalize), is_new=False)
-        found = reads.look_up_in_contexts(self.store, subject, wanted, deleted=deleted)
-        if found is not None:
-            return found
+        if content.text.strip():
+            normalizes = self._normalizes(subject, normalize)
+            wanted = await self.canonical(subject, content, normalize=normalizes, is_new=False)
+            found = reads.look_up_in_contexts(self.store, subject, wanted, deleted=deleted)
+            if found is not None:
+                return found
         if not self.store.has_subjects(subject, deleted=deleted):
             raise errors.subject_not_found(subject)
         raise errors.schema_not_found()

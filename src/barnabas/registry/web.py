@@ -56,9 +56,9 @@ class Request:
             raise Refusal(400, 400, f"{name} is not a number") from None
 
     def page(self, items: Sequence[Any]) -> list[Any]:
-        """`offset` and `limit` of a list."""
+        """`offset` and `limit` of a list. A limit that is not above zero is none."""
         offset, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
-        return list(items[offset:] if limit < 0 else items[offset : offset + limit])
+        return list(items[offset:] if limit <= 0 else items[offset : offset + limit])
 
     def json(self) -> dict[str, Any]:
         if not self.body:
