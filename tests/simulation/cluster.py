@@ -298,13 +298,19 @@ class SimCluster:
                 states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
         return states
 
-    def was_there(self, broker: int, tp: TopicPartition) -> bool:
-        """Whether a broker has been registered since before the partition's state was written: what a controller can know."""
+    def written_at(self, tp: TopicPartition) -> int:
+        """ZooKeeper's number of the last change of the partition's state; -1 while ZooKeeper is away."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return -1
+        node = self.zookeeper.server.service.machine.tree.nodes.get(partition_state(tp))
+        return node.mzxid if node is not None else -1
+
+    def was_there(self, broker: int, zxid: int) -> bool:
+        """Whether a broker has been registered since before this change: what a controller can know."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return True
-        nodes = self.zookeeper.server.service.machine.tree.nodes
-        registration, state = nodes.get(broker_id(broker)), nodes.get(partition_state(tp))
-        return registration is not None and state is not None and registration.czxid < state.mzxid
+        registration = self.zookeeper.server.service.machine.tree.nodes.get(broker_id(broker))
+        return registration is not None and registration.czxid < zxid
 
     def log_of(self, broker: int, tp: TopicPartition) -> Any:
         process = self.brokers.get(broker)

@@ -66,6 +66,8 @@ class Damage:
         #: (broker, partition) -> where its log ended when it was last seen.
         self._ends: dict[tuple[int, TopicPartition], int] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        #: (broker, partition) -> when the partition's state was written, as of the last look at that damage.
+        self._written_at: dict[tuple[int, TopicPartition], int] = {}
         #: Those whose last restart has been looked at.
         self._judged: dict[tuple[int, TopicPartition], int] = {}
 
@@ -86,6 +88,7 @@ class Damage:
         for (broker, tp), log_end in self._ends.items():
             if broker == process.id:
                 self._before.setdefault((broker, tp), log_end)
+                self._written_at.pop((broker, tp), None)
 
     def _note_ends(self, process: BrokerProcess) -> None:
         for partition in getattr(process.broker, "replicas", ()) if process.is_up else ():
@@ -126,10 +129,15 @@ class Damage:
         state = self._states.get(tp)
         if state is None:
             return
+        # What the controller saw that elected it: the state before, not the one that it wrote.
+        now = self._cluster.written_at(tp)
+        written_at = self._written_at.get((broker, tp), now)
+        if now >= 0:
+            self._written_at[broker, tp] = now
         if state.leader == broker:
             isr = set(state.isr) | set(before.isr if before is not None else ())
             if not any(
-                other != broker and not self.is_damaged(other, tp) and self._cluster.was_there(other, tp)
+                other != broker and not self.is_damaged(other, tp) and self._cluster.was_there(other, written_at)
                 for other in isr
             ):
                 self._cluster.oracle.excuse(
