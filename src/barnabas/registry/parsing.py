@@ -20,7 +20,7 @@ _DIFFERENT_TYPE: Final = "Incompatible because of different schema type"
 class Parser:
     """Keeps the parsed forms of the schemas that were used last, up to `cache_bytes_max` of text."""
 
-    def __init__(self, *, cache_bytes_max: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, *, cache_bytes_max: int = 2 * 1024 * 1024) -> None:
         self._cache: OrderedDict[Resolved, formats.ParsedSchema] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes_max = cache_bytes_max
