@@ -86,6 +86,7 @@ class BrokerChannel:
                 while not self._queue:
                     if self._lifeline.is_lost:
                         await self._reconnect()
+                        continue
                     self._wake.clear()
                     await self._wake.wait()
                 request = self._queue.popleft()

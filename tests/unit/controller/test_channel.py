@@ -291,6 +291,28 @@ def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: py
     run(story())
 
 
+def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0.001)
+
+    async def story() -> None:
+        peer = Peer()
+        line = Line(peer)
+        task = asyncio.ensure_future(line.channel.run())
+        line.channel.put(stop())
+        while not line.events:
+            await asyncio.sleep(0)
+        peer.outcomes = [ConnectionLost("cut")] * 20
+        peer.end()
+        while len(peer.outcomes) > 10:
+            await asyncio.sleep(0)
+        line.channel.put(stop())
+        while len(line.events) < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    run(story())
+
+
 def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is cut, or a host that is away, says nothing of the process."""
     monkeypatch.setattr("barnabas.controller.lifeline.RETRY_BACKOFF_S", 0)
