@@ -7,14 +7,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.client.admin.groups import committed_offsets
+from barnabas.client.admin.groups import committed_offsets, decode_assignment
 from barnabas.client.cluster import Cluster
 from barnabas.client.consumer import Consumer
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.fetching import ConsumerConfig, Fetched
-from barnabas.client.group import GroupConfig, GroupMember
+from barnabas.client.group import RangeProtocol
 from barnabas.client.identity import NO_IDENTITY
+from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
 from barnabas.core.errors import ErrorCode
@@ -61,13 +62,15 @@ class Seat(Protocol):
 class ClassicSeat:
     def __init__(self, cluster: Cluster, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
-        self._topics = topics
         self._group = group
+        protocol = RangeProtocol(cluster)
+        protocol.topics = topics
         self._member = GroupMember(
             cluster,
             GroupConfig(
                 group_id=group, session_timeout_ms=6_000, rebalance_timeout_ms=8_000, heartbeat_interval_ms=1_500
             ),
+            protocol,
         )
 
     @property
@@ -83,7 +86,7 @@ class ClassicSeat:
         return self._member.rejoin_needed
 
     async def sit(self) -> dict[TopicPartition, int]:
-        owned = await self._member.join(self._topics)
+        owned = decode_assignment(await self._member.join())
         found = await committed_offsets(self._cluster, self._group, owned, require_stable=True)
         return {tp: found[tp].offset if tp in found else 0 for tp in owned}
 

@@ -13,8 +13,9 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.cluster import Cluster
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused, ClientError, check
-from barnabas.client.group import GroupConfig, GroupMember
+from barnabas.client.group import RangeProtocol
 from barnabas.client.identity import ProducerIdentity
+from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.client.sending import produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
 from barnabas.core.errors import ErrorCode
@@ -176,11 +177,14 @@ class Guest(Client):
             rebalance_timeout_ms=4_000,
             enable_auto_commit=False,
         )
-        member = GroupMember(cluster, config)
+        protocol = RangeProtocol(cluster)
+        member = GroupMember(cluster, config, protocol)
         try:
-            await member.join(["orders"])
+            protocol.topics = ["orders"]
+            await member.join()
             former = member.generation
-            await member.join(["orders", "events"])
+            protocol.topics = ["orders", "events"]
+            await member.join()
             if 0 <= former < member.generation:
                 outcome = await commit_offsets(
                     cluster,

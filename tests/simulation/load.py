@@ -32,6 +32,13 @@ CHAIN_GROUP = "chain"
 COMING = "coming"
 
 
+def _ended(client: Process, error: BaseException | None) -> None:
+    """Refusals are a client's to deal with. Anything else is a bug, here or in what ships."""
+    if error is not None:
+        client.world.failure = error
+        client.world.violate("no exception is left unhandled", f"{client.name} has ended: {error!r}")
+
+
 class Client(Process):
     """A client that goes on until it is told to end; then it finishes what it has begun."""
 
@@ -41,6 +48,7 @@ class Client(Process):
         self.oracle: Oracle = cluster.oracle
         self.chance = Random(cluster.world.random.getrandbits(64))
         self.ending = False
+        self.on_end = _ended
 
     def end(self) -> None:
         self.ending = True
