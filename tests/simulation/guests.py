@@ -333,8 +333,12 @@ class Guest(Client):
         """Anybody may be asked to coordinate: clients find the new coordinator only if they are told to look for it."""
         group = self.groups[0]
         tp = self.chance.choice(self._partitions)
+        asked = self.chance.choice(list(await cluster.brokers()))
+        broker = self.cluster.brokers[asked].broker
+        if broker is None or not broker.config.transaction_partition_verification_enable:
+            return  # should it be the coordinator after all, it would take the offset, and nobody ends that transaction
         answer = await cluster.ask(
-            self.chance.choice(list(await cluster.brokers())),
+            asked,
             _offset_commit(group, ProducerIdentity(1 << 40, 0), tp, 1),
             TxnOffsetCommitResponse,
             version_max=_TXN_OFFSET_COMMIT_V1,
