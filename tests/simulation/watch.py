@@ -118,9 +118,7 @@ class Watch:
                 "one life of one broker leads in an epoch",
                 f"{tp} epoch {machine.leader_epoch}: broker {known[0]} in life {known[1]}, and {me[0]} in life {me[1]}",
             )
-        least = machine.effective_min_isr
-        if least < self._least.get(tp, least + 1):
-            self._least[tp] = least
+        self._note_least(partition)
         end = partition.log.log_end_offset
         if process.is_paused or machine.pending is not None:
             return
@@ -215,6 +213,8 @@ class Watch:
             partition = replicas.get(tp) if replicas is not None else None
             if partition is not None and partition.log is not None:
                 self._ends[process.id, tp] = partition.log.log_end_offset
+                if partition.machine.is_leader:
+                    self._note_least(partition)  # The setting may have changed a moment ago.
         holders = [
             broker
             for broker in self._cluster.brokers
@@ -224,6 +224,10 @@ class Watch:
             self._broken(
                 "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
             )
+
+    def _note_least(self, partition: Any) -> None:
+        least = partition.machine.effective_min_isr
+        self._least[partition.tp] = min(least, self._least.get(partition.tp, least))
 
     def _is_lost(self, broker: int, tp: TopicPartition) -> bool:
         """Whether its directory has failed in this life: where its log ended is not known to the last record."""
