@@ -46,6 +46,9 @@ class Member:
         self.member_id = member_id
         self.epoch = 0
         self._interval_s = 1.0
+        #: Of the topics whose partitions it owns. The cluster's image forgets them when a broker goes, and a member that
+        #: says that it owns partitions of no known topic has given up its own.
+        self._ids: dict[str, bytes] = {}
         self._target: frozenset[TopicPartition] = frozenset()
         self.owned: frozenset[TopicPartition] = frozenset()
         #: Why the coordinator does not want this member any more.
@@ -76,7 +79,6 @@ class Member:
 
     async def _beat(self) -> None:
         async with self._lock:
-            ids = self._cluster.image.topic_id
             answer = await self._cluster.ask_coordinator(
                 self._group,
                 ConsumerGroupHeartbeatRequest(
@@ -86,7 +88,7 @@ class Member:
                     rebalance_timeout_ms=6_000,
                     subscribed_topic_names=self._topics,
                     topic_partitions=[
-                        RequestTopicPartitions(topic_id=ids(tp.topic), partitions=[tp.partition])
+                        RequestTopicPartitions(topic_id=self._ids[tp.topic], partitions=[tp.partition])
                         for tp in sorted(self.owned)
                     ],
                 ),
@@ -97,7 +99,8 @@ class Member:
             self.epoch = answer.member_epoch
             self._interval_s = answer.heartbeat_interval_ms / 1000
             if answer.assignment is not None:
-                names = {(await self._topic_id(name)): name for name in self._topics}
+                self._ids = {name: await self._topic_id(name) for name in self._topics}
+                names = {topic_id: name for name, topic_id in self._ids.items()}
                 self._target = frozenset(
                     TopicPartition(names[topic.topic_id], index)
                     for topic in answer.assignment.topic_partitions

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from barnabas.client.cluster import Cluster
+from barnabas.client.connection import Connection
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.exchange import sayable
@@ -128,6 +129,7 @@ class Producer:
         #: Bytes that were taken and not acknowledged. `send` waits while they exceed `buffer_memory_bytes`.
         self._buffered_bytes = 0
         self._room: asyncio.Future[None] | None = None
+        self._lines: dict[int, _Line] = {}
         self.transaction = Transaction(self) if self.config.transactional_id is not None else None
 
     async def __aenter__(self) -> Self:
@@ -358,7 +360,7 @@ class Producer:
             timeout_ms=config.request_timeout_ms,
             transactional_id=config.transactional_id,
         )
-        connection = await self.cluster.connection(leader, purpose=PRODUCE)
+        connection = await self._lines.setdefault(leader, _Line()).take(self.cluster, leader)
         version = sayable(request, connection.versions.pick(type(request)))
         if self.transaction is not None and not self.transaction.raises_epochs:
             version = min(version, PRODUCE_V1)
@@ -370,6 +372,32 @@ class Producer:
             request, ProduceResponse, version=version, timeout_ms=config.request_timeout_ms + _ANSWER_MS
         )
         return produce_outcome(request, response)
+
+
+class _Line:
+    """The connection to one leader, given out in the order in which it was asked for.
+
+    Who waits behind one that could not connect fails with it: a batch must not overtake the one before it, and a leader
+    that does not know the producer takes any first sequence.
+    """
+
+    __slots__ = ("_failures", "_last", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._failures = 0
+        self._last: ClientError | None = None
+
+    async def take(self, cluster: Cluster, leader: int) -> Connection:
+        before = self._failures
+        async with self._lock:
+            if self._last is not None and self._failures != before:
+                raise self._last
+            try:
+                return await cluster.connection(leader, purpose=PRODUCE)
+            except ClientError as error:
+                self._failures, self._last = self._failures + 1, error
+                raise
 
 
 class Transaction:

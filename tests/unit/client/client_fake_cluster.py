@@ -56,6 +56,8 @@ class FakeCluster:
     logs: dict[TopicPartition, bytearray] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     produced: list[Call] = field(default_factory=list)
+    #: As Kafka's brokers do, where they do not know the producer.
+    takes_any_first_sequence: bool = False
     #: (producer id, epoch, first sequence) of every batch that was accepted.
     sequences: list[tuple[int, int, int]] = field(default_factory=list)
     produce_errors: list[ErrorCode] = field(default_factory=list)
@@ -155,7 +157,9 @@ class FakeCluster:
         batch = bytes(part.records)
         (_, header), *_ = iter_batches(batch)
         result = PartitionProduceResponse(index=part.index)
-        expected = self._expected_sequence(header.producer_id, TopicPartition(topic, part.index))
+        expected = self._next_sequence.get(
+            (header.producer_id, topic, part.index), header.base_sequence if self.takes_any_first_sequence else 0
+        )
         if code is ErrorCode.NONE and header.producer_id >= 0 and header.base_sequence != expected:
             code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if code:
@@ -167,9 +171,6 @@ class FakeCluster:
         return result
 
     _next_sequence: dict[tuple[int, str, int], int] = field(default_factory=dict)
-
-    def _expected_sequence(self, producer_id: int, where: TopicPartition) -> int:
-        return self._next_sequence.get((producer_id, *where), 0)
 
     def _init_producer_id(self, call: Call) -> None:
         self.next_producer_id += 1

@@ -6,7 +6,7 @@ import pytest
 from client_fake_cluster import FakeCluster
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.errors import BrokerRefused, DeadlineExceeded, UnsupportedVersion
+from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, UnsupportedVersion
 from barnabas.client.partitioner import partition_of_key
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
@@ -78,6 +78,35 @@ def test_errors_that_pass_change_neither_order_nor_count(errors: list[ErrorCode]
 
     fake.run(scenario)
     assert fake.values("t") == [b"%d" % n for n in range(60)]
+
+
+def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt to connect fails while three of them wait. A leader takes any first sequence of a new producer."""
+    fake = FakeCluster(takes_any_first_sequence=True)
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Producer(cluster, QUICK) as producer:
+            await producer.partition_count("t")
+            connect = cluster._connect
+            attempts = 0
+
+            async def fails_once(*where: object, **options: object) -> object:
+                nonlocal attempts
+                attempts += 1
+                if attempts == 1:
+                    await asyncio.sleep(0.05)
+                    raise ConnectionLost("cut")
+                return await connect(*where, **options)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(cluster, "_connect", fails_once)
+            for n in range(3):
+                await producer.send("t", b"%d" % n * 180)
+            await producer.flush()
+            assert attempts == 2
+
+    fake.run(scenario)
+    assert [sequence for _, _, sequence in fake.sequences] == [0, 1, 2]
+    assert fake.values("t") == [b"%d" % n * 180 for n in range(3)]
 
 
 def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -> None:
