@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import barnabas.spark
 from barnabas.testing import Kafka
 from barnabas.testing.cluster import Cluster
+from barnabas.testing.shared import SharedClusters
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 NOON = datetime(2024, 5, 6, 12, 0)
@@ -36,16 +37,12 @@ Run = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
-def shop(kafka_shared_cluster: Cluster) -> Iterator[Kafka]:
-    yield from _kafka(kafka_shared_cluster)
-
-
-def _kafka(cluster: Cluster) -> Iterator[Kafka]:
-    kafka = Kafka(cluster)
+def shop(kafka_shared_clusters: SharedClusters, kafka_shared_cluster: Cluster) -> Iterator[Kafka]:
+    kafka = Kafka(kafka_shared_clusters, kafka_shared_cluster)
     try:
         yield kafka
     finally:
-        kafka._close()
+        kafka.close()
 
 
 def minutes(count: int) -> str:

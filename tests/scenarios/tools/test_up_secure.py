@@ -25,7 +25,8 @@ def secure() -> Iterator[Cluster]:
 
 
 def tool(cluster: Cluster, user: str, name: str, *arguments: str) -> str:
-    option = "--consumer.config" if name == "console-consumer" else "--command-config"
+    # As Kafka's own tools of these names.
+    option = {"console-consumer": "--consumer.config", "cluster": "--config"}.get(name, "--command-config")
     address = ["--bootstrap-server", cluster.bootstrap, option, str(cluster.command_config(user))]
     return CliRunner().invoke(app, [name, *address, *arguments]).output
 
