@@ -199,16 +199,24 @@ def registering(module: str, name: str) -> Register:
 def _register(module: str, name: str, spark: "SparkSession") -> None:
     from pyspark.errors import AnalysisException
 
-    known = _registered.setdefault(spark, set())
-    if name in known:
+    source = getattr(importlib.import_module(module), name)
+    if _has(spark, source.name()):
         return
     try:
-        spark.dataSource.register(getattr(importlib.import_module(module), name))
+        spark.dataSource.register(source)
     except AnalysisException as error:
         # A session that was made from one with this source has it from the start, and may not replace it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-    known.add(name)
+    _registered.setdefault(spark, set()).add(source.name())
+
+
+def _has(spark: "SparkSession", name: str) -> bool:
+    """The session itself knows best; over Spark Connect it cannot be asked."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return name in _registered.get(spark, ())
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def register_topics(spark: "SparkSession") -> None:
