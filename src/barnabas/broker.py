@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from barnabas.coordination.config_store import ConfigStore
@@ -23,6 +24,7 @@ from barnabas.coordination.registration import (
     create_top_level_paths,
 )
 from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.topic_lookup import partition_exists
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
@@ -419,6 +421,7 @@ class Broker:
             ask_controller=self.controller_client.allocate_producer_ids,
             offsets_partition_for=self.groups.coordinator.partition_for,
             offsets_marked=self.groups.coordinator.txn_completed,
+            exists=partial(partition_exists, self.session),
             transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
             on_bug=self.fail,
         )

@@ -41,6 +41,7 @@ def assemble(
     ask_controller: Callable[[AllocateProducerIdsRequest], Awaitable[AllocateProducerIdsResponse]],
     offsets_partition_for: Callable[[str], int],
     offsets_marked: OffsetsMarked,
+    exists: Callable[[TopicPartition], Awaitable[bool]],
     transaction_version: Callable[[], int],
     on_bug: Callable[[BaseException], None],
 ) -> TransactionParts:
@@ -77,6 +78,7 @@ def assemble(
         coordinator_context,
         ProducerIds(allocate_block, timers=coordinator_context.timers, spawn=coordinator_context.spawn),
         send_markers=send_markers,
+        exists=exists,
         on_bug=on_bug,
         transaction_version=transaction_version,
     )

@@ -47,10 +47,14 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         *,
         send_markers: SendMarkersTo,
+        exists: Callable[[TopicPartition], Awaitable[bool]],
         on_bug: Callable[[BaseException], None],
         transaction_version: Callable[[], int],
     ) -> None:
-        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster."""
+        """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster.
+
+        `exists`: whether there is such a partition, whatever this broker has heard.
+        """
         self.producer_ids = producer_ids
         self.transaction_version = transaction_version
         metadata = self._metadata = context.metadata
@@ -80,6 +84,7 @@ class TransactionCoordinator:
             coordinator_epoch=self._epochs.get,
             send=send_markers,
             complete=self._complete,
+            exists=exists,
             timers=context.timers,
             spawn=context.spawn,
             on_bug=on_bug,

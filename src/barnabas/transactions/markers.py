@@ -2,8 +2,9 @@
 
 Owner: the event loop. Markers are gathered by the broker that leads the partition, one WriteTxnMarkers request at a time to
 each; what its leader refuses for now is sent again, to whoever leads the partition then. A partition that no longer exists
-needs no marker. When the coordinator's partition moves away, its markers are dropped here: the next coordinator finds the
-decision in the log and sends them again, which does no harm.
+needs no marker; but one that this broker has not heard of may exist: a broker that has just started hears of its own partitions
+first. So ZooKeeper is asked. When the coordinator's partition moves away, its markers are dropped here: the next coordinator
+finds the decision in the log and sends them again, which does no harm.
 """
 
 import logging
@@ -83,18 +84,21 @@ class MarkerSender:
         coordinator_epoch: Callable[[int], int | None],
         send: Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]],
         complete: Callable[[int, str, Identity], Awaitable[None]],
+        exists: Callable[[TopicPartition], Awaitable[bool]],
         timers: Timers,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
         on_bug: Callable[[BaseException], None],
     ) -> None:
         """`coordinator_epoch`: in which this broker leads a partition of `__transaction_state`, None where it does not.
 
-        `send` raises a `BarnabasError` where no answer came. `complete` writes the completion, and raises `Refused`.
+        `send` raises a `BarnabasError` where no answer came, `exists` where nobody can tell. `complete` writes the completion,
+        and raises `Refused`.
         """
         self._leaders = leaders
         self._coordinator_epoch = coordinator_epoch
         self._send = send
         self._complete = complete
+        self._exists = exists
         self._timers = timers
         self._spawn = spawn
         self._on_bug = on_bug
@@ -140,20 +144,42 @@ class MarkerSender:
 
     def _route(self, decided: _Decided, partitions: tuple[TopicPartition, ...]) -> None:
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
+        unknown: list[TopicPartition] = []
         for partition in partitions:
             leader = self._leaders.leader_of(partition)
             if leader is None:
-                log.info("%s: %s is gone, and needs no marker", decided.transactional_id, partition)
-                decided.left.discard(partition)
+                unknown.append(partition)
             else:
                 by_leader.setdefault(leader, []).append(partition)
+        if unknown:
+            self._spawn(self._look_for(decided, unknown), f"partitions of {decided.transactional_id}")
         for leader, led in by_leader.items():
             marker = _Marker(decided, tuple(led))
             if leader < 0:
                 self._park(marker)
             else:
                 self._enqueue(leader, marker)
-        if not decided.left:
+
+    async def _look_for(self, decided: _Decided, partitions: list[TopicPartition]) -> None:
+        """Without the marker of a partition that exists, its readers would wait for ever."""
+        gone: list[TopicPartition] = []
+        try:
+            for partition in partitions:
+                if not await self._exists(partition):
+                    log.info("%s: %s is gone, and needs no marker", decided.transactional_id, partition)
+                    gone.append(partition)
+        except BarnabasError as error:
+            log.info("%s: whether its partitions exist is not known yet: %s", decided.transactional_id, error)
+        except Exception as error:
+            self._on_bug(error)
+            raise
+        decided.left.difference_update(gone)
+        if not self._is_current(decided):
+            return
+        there = tuple(each for each in partitions if each not in gone)
+        if there:
+            self._park(_Marker(decided, there))
+        if gone and not decided.left:
             self._finish(decided)
 
     def _enqueue(self, leader: BrokerId, marker: _Marker) -> None:

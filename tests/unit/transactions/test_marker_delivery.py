@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import pytest
 from txn_harness import A0, A1, B0
 
 from barnabas.core.clock import ManualClock
@@ -35,6 +36,9 @@ class World:
         self.sent: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.errors: dict[TopicPartition, list[ErrorCode]] = {}
         self.lost = 0
+        #: Partitions that exist, though this broker does not know it.
+        self.unheard_of: set[TopicPartition] = set()
+        self.zookeeper_is_away = False
         self.gate = asyncio.Event()
         self.gate.set()
         self.completed: list[tuple[int, str, Identity]] = []
@@ -54,6 +58,7 @@ class World:
             coordinator_epoch=self.epochs.get,
             send=self.send,
             complete=self.complete,
+            exists=self.exists,
             timers=self.timers,
             spawn=spawn,
             on_bug=self.bugs.append,
@@ -62,6 +67,11 @@ class World:
     def leader_of(self, partition: TopicPartition) -> BrokerId | None:
         leader = self.leaders.get(partition)
         return None if leader is None else BrokerId(leader)
+
+    async def exists(self, partition: TopicPartition) -> bool:
+        if self.zookeeper_is_away:
+            raise Refused(ErrorCode.NETWORK_EXCEPTION)
+        return partition in self.leaders or partition in self.unheard_of
 
     async def send(self, broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         self.sent.append((broker, request))
@@ -207,6 +217,27 @@ def test_a_deleted_partition_needs_no_marker() -> None:
         del world.leaders[A0]
         world.gate.set()
         await world.settled()
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("zookeeper_is_away", [False, True])
+def test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
+    """Its readers would wait for ever without it. A broker that has just started hears of its own partitions first."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leaders.pop(B0)
+        world.unheard_of.add(B0)
+        world.zookeeper_is_away = zookeeper_is_away
+        world.decide(A0, B0)
+        await world.all_sent()
+        assert world.completed == []
+        world.leaders[B0] = leader
+        world.sender.metadata_changed()
+        await world.settled()
+        assert {TopicPartition(topic.name, number) for _, request in world.sent for marker in request.markers
+                for topic in marker.topics for number in topic.partition_indexes} == {A0, B0}  # fmt: skip
         assert len(world.completed) == 1
 
     run(scenario)

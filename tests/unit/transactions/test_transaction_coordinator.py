@@ -11,7 +11,7 @@ from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import BrokerId
+from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.metrics.exposition import render
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.messages.update_metadata import (
@@ -80,9 +80,13 @@ class World:
             ),
             ProducerIds(self.allocate, timers=loop, spawn=spawn),
             send_markers=self.write_markers,
+            exists=self.exists,
             on_bug=self.bugs.append,
             transaction_version=lambda: 2,
         )
+
+    async def exists(self, partition: TopicPartition) -> bool:
+        return self.metadata.partition(partition) is not None
 
     def tell_metadata(self, topics: dict[str, int]) -> None:
         self.metadata.update(
