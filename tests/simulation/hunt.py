@@ -45,7 +45,12 @@ def hunt(mutant: Mutant, seeds: list[int], tried: int) -> dict[str, Any]:
     if not report["failures"]:
         return {"seed": None, "tried": tried}
     failure = report["failures"][0]
-    return {"seed": failure["seed"], "tried": tried, "broken": failure["broken"], "detail": failure["detail"].partition("\n")[0][:200]}
+    return {
+        "seed": failure["seed"],
+        "tried": tried,
+        "broken": failure["broken"],
+        "detail": failure["detail"].partition("\n")[0][:200],
+    }
 
 
 def main() -> int:
