@@ -15,7 +15,7 @@ from barnabas.controller.events import (
     LogDirEventsNotified,
 )
 from barnabas.controller.partition_state_machine import PartitionStateMachine
-from barnabas.controller.program import ControllerState, Program, ask, until_quiet, write
+from barnabas.controller.program import ControllerState, Program, ask, registration_of, until_quiet, write
 from barnabas.controller.reassignment_machine import ReassignmentMachine
 from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
@@ -60,7 +60,7 @@ class BrokerMachine:
         results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
         brokers: dict[int, tuple[BrokerRegistration, int]] = {}
         for broker, result in zip(ids, results, strict=True):
-            registration = _decode(broker, result.data) if result.ok else None
+            registration = registration_of(broker, result)
             if registration is not None and result.stat is not None:
                 brokers[broker] = (registration, result.stat.czxid)
         return brokers
@@ -142,7 +142,7 @@ class BrokerMachine:
         known = context.brokers.get(broker)
         if known is None or not result.ok or result.stat is None or result.stat.czxid != context.broker_epochs[broker]:
             return
-        now = _decode(broker, result.data)
+        now = registration_of(broker, result)
         if now is None or (now.endpoints, now.features) == (known.endpoints, known.features):
             return
         context.brokers[broker] = now
@@ -296,11 +296,3 @@ def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
 def _is_broker_id(name: str) -> bool:
     """As a broker writes it: other children of /brokers/ids are none of ours."""
     return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < 2**31
-
-
-def _decode(broker: int, data: bytes | None) -> BrokerRegistration | None:
-    try:
-        return BrokerRegistration.decode(broker, data or b"")
-    except Malformed as error:
-        _log.error("%s", error)
-        return None

@@ -85,7 +85,7 @@ class BrokerChannel:
             while True:
                 while not self._queue:
                     if self._lifeline.is_lost:
-                        await self._reconnect()
+                        await self._lifeline.attempt()
                         continue
                     self._wake.clear()
                     await self._wake.wait()
@@ -109,16 +109,6 @@ class BrokerChannel:
                 _log.log(level, "%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
                 level = logging.DEBUG
                 self._lifeline.drop()
-                await asyncio.sleep(lifeline.RETRY_BACKOFF_S)
-
-    async def _reconnect(self) -> None:
-        """Until there is something to send, which reconnects by itself."""
-        while not self._queue:
-            try:
-                await self._lifeline.link()
-                return
-            except (ClientError, OSError) as error:
-                _log.debug("no connection to broker %d: %s", self.broker_id, error)
                 await asyncio.sleep(lifeline.RETRY_BACKOFF_S)
 
     def _message(self, request: Request) -> tuple[ApiMessage, int]:

@@ -13,7 +13,6 @@ from barnabas.controller.program import ControllerState, Program, ask
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Check, Create, Delete, Exists, Get, Multi, SetData, ZkCode
 from barnabas.coordination.znodes import (
-    BrokerRegistration,
     ControllerRegistration,
     decode_controller_epoch,
     encode_controller_epoch,
@@ -83,16 +82,6 @@ def race(state: ControllerState) -> Program[Term | None]:
         if current == epoch + 1:
             return Term(current, current_version)
     return None
-
-
-def registration_of(broker: int) -> Program[BrokerRegistration | None]:
-    """None: it has none that can be read."""
-    [found] = yield from ask((Get(paths.broker_id(broker)),))
-    try:
-        return BrokerRegistration.decode(broker, found.data or b"") if found.ok else None
-    except Malformed as error:
-        _log.error("%s", error)
-        return None
 
 
 def depose(controller: int) -> Program[None]:

@@ -88,15 +88,20 @@ class Lifeline:
         """Until it is cancelled."""
         try:
             while True:
-                try:
-                    await self.link()
-                except (ClientError, OSError) as error:
-                    _log.debug("no connection to broker %d: %s", self._broker_id, error)
-                    await asyncio.sleep(RETRY_BACKOFF_S)
-                else:
+                if await self.attempt():
                     await self._lost.wait()
         finally:
             self.drop()
+
+    async def attempt(self) -> bool:
+        """Connect, if there is no connection. False where that fails, after a pause."""
+        try:
+            await self.link()
+        except (ClientError, OSError) as error:
+            _log.debug("no connection to broker %d: %s", self._broker_id, error)
+            await asyncio.sleep(RETRY_BACKOFF_S)
+            return False
+        return True
 
     def drop(self) -> None:
         """Close the connection, if there is one. The next call of `link` makes another."""

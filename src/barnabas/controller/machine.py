@@ -22,7 +22,7 @@ from barnabas.controller.effects import (
     WatchController,
     ZkBatch,
 )
-from barnabas.controller.election import NOBODY, SOMEBODY, depose, race, registration_of, resign, who_is_controller
+from barnabas.controller.election import NOBODY, SOMEBODY, depose, race, resign, who_is_controller
 from barnabas.controller.event_handlers import EventHandlers
 from barnabas.controller.events import (
     Abandon,
@@ -40,14 +40,15 @@ from barnabas.controller.events import (
 )
 from barnabas.controller.isr_machine import IsrMachine
 from barnabas.controller.partition_state_machine import PartitionStateMachine
-from barnabas.controller.program import ControllerMoved, ControllerState, Program, ZkStep
+from barnabas.controller.program import ControllerMoved, ControllerState, Program, ZkStep, ask, registration_of
 from barnabas.controller.reassignment_machine import ReassignmentMachine
 from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.settings import ControllerSettings
 from barnabas.controller.takeover import Takeover
 from barnabas.controller.topic_machine import TopicMachine
-from barnabas.coordination.operations import Guard, Result
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Get, Guard, Result
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId
 
@@ -266,8 +267,11 @@ class ControllerMachine:
 
     def _watch_controller(self) -> Program[None]:
         """Another broker's end is ours to notice."""
-        is_other = self._controller_id not in (NOBODY, self._state.settings.broker_id)
-        self._state.emit(WatchController((yield from registration_of(self._controller_id)) if is_other else None))
+        controller, registration = self._controller_id, None
+        if controller not in (NOBODY, self._state.settings.broker_id):
+            [found] = yield from ask((Get(paths.broker_id(controller)),))
+            registration = registration_of(controller, found)
+        self._state.emit(WatchController(registration))
 
     def _depose(self, controller: int) -> Program[None]:
         if self._is_registered and controller == self._controller_id:

@@ -14,7 +14,7 @@ from barnabas.controller.effects import Effect
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, Operation, Result
-from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.coordination.znodes import BrokerRegistration, LeaderAndIsr
 from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import TopicId, TopicPartition
 
@@ -85,6 +85,17 @@ def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicP
         if state is not None:
             found[partition] = state
     return found
+
+
+def registration_of(broker: int, result: Result) -> BrokerRegistration | None:
+    """What a broker's znode says; None where there is none, or nobody can read it."""
+    if not result.ok:
+        return None
+    try:
+        return BrokerRegistration.decode(broker, result.data or b"")
+    except Malformed as error:
+        _log.error("%s", error)
+        return None
 
 
 def leadership_of(partition: TopicPartition, result: Result) -> LeaderAndIsr | None:
