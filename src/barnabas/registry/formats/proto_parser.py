@@ -1,11 +1,12 @@
 """A parser for .proto text, proto2 and proto3. Pure.
 
-proto-schema-parser would do it on ANTLR, which takes a second for a hundred kilobytes and recurses with the text. protoc
+proto-schema-parser would do it on ANTLR, which recurses with the text. protoc
 (grpcio-tools) keeps neither the order nor the options that Confluent's canonical text is made of, and wants files. So the
 text is read here, as Wire reads it. It costs one pass, and blocks nest as deep as protoc lets them.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from barnabas.registry.formats.limits import SchemaError
@@ -149,6 +150,13 @@ class _Parser:
             self._fail("unexpected end of file")
         return False
 
+    def _statements(self) -> Iterator[None]:
+        """One turn for each statement of a block in braces; empty statements are passed over."""
+        self._open()
+        while not self._close():
+            if not self._take(";"):
+                yield
+
     # Declarations
 
     def file(self) -> File:
@@ -199,10 +207,8 @@ class _Parser:
 
     def _message(self) -> Message:
         result = Message(self._name())
-        self._open()
-        while not self._close():
-            if not self._take(";"):
-                self._member(result, self._word("a field"))
+        for _ in self._statements():
+            self._member(result, self._word("a field"))
         _check_distinct("type", [item.name for item in result.types], self)
         return result
 
@@ -286,10 +292,7 @@ class _Parser:
 
     def _oneof(self) -> OneOf:
         result = OneOf(self._name())
-        self._open()
-        while not self._close():
-            if self._take(";"):
-                continue
+        for _ in self._statements():
             kind = self._type(self._word("a field"))
             if kind == "group":
                 result.groups.append(self._group(None))
@@ -303,10 +306,7 @@ class _Parser:
 
     def _enum(self) -> Enum:
         result = Enum(self._name())
-        self._open()
-        while not self._close():
-            if self._take(";"):
-                continue
+        for _ in self._statements():
             word = self._word("a constant")
             if word == "option" and not (self._kind == "mark" and self._token == "="):
                 result.options.append(self._option_statement())
@@ -322,10 +322,7 @@ class _Parser:
 
     def _extend(self) -> Extend:
         result = Extend(self._full_name())
-        self._open()
-        while not self._close():
-            if self._take(";"):
-                continue
+        for _ in self._statements():
             field = self._field(self._word("a field"))
             if isinstance(field, Group):
                 self._fail("an extension by a group is not supported")
@@ -334,10 +331,7 @@ class _Parser:
 
     def _service(self) -> Service:
         result = Service(self._name())
-        self._open()
-        while not self._close():
-            if self._take(";"):
-                continue
+        for _ in self._statements():
             word = self._word("an rpc")
             if word == "option":
                 result.options.append(self._option_statement())
@@ -357,10 +351,7 @@ class _Parser:
         if not (self._kind == "mark" and self._token == "{"):
             self._expect(";")
             return result
-        self._open()
-        while not self._close():
-            if self._take(";"):
-                continue
+        for _ in self._statements():
             if self._word("an option") != "option":
                 self._fail("expected an option")
             result.options.append(self._option_statement())
