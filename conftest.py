@@ -2,8 +2,8 @@
 
 Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
 
-A test with real processes and other people's clients gets a second try, as their races are not ours to mend. The summary
-lists each rerun: look at it. Unit tests and the simulation get none.
+A test on real time, with real processes and other people's clients, gets another try: their races are not ours to mend. The
+summary lists each rerun: look at it, as it may hide a defect. The simulation gets none: the same seed does the same again.
 """
 
 import signal
@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
 REAL_PROCESSES = (SPARK, "tests/scenarios/")
+SIMULATION = "tests/simulation/"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
@@ -33,5 +34,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogethe
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(REAL_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        if not item.nodeid.startswith(SIMULATION):
+            item.add_marker(pytest.mark.flaky(reruns=2 if item.nodeid.startswith(REAL_PROCESSES) else 1))
