@@ -293,7 +293,10 @@ class Broker:
     def _assemble_membership(self, config: BrokerConfig) -> None:
         """What this broker knows of the others, and how it reaches them."""
         self.metadata = MetadataCache()
-        self.readiness = Readiness(self.broker_id, self.metadata, self._stop)
+        endpoints = advertised_endpoints(config, self.ports)
+        self.readiness = Readiness(
+            self.broker_id, self.metadata, self._stop, address=", ".join(str(endpoint) for endpoint in endpoints)
+        )
         self.features = ClusterFeatures(self.session)
         self.metadata.subscribe(self._metadata_changed)
         self.links = BrokerLinks(
@@ -303,7 +306,7 @@ class Broker:
             self.session,
             BrokerRegistration(
                 id=self.broker_id,
-                endpoints=advertised_endpoints(config, self.ports),
+                endpoints=endpoints,
                 rack=config.broker_rack,
                 features=self._platform.features,
             ),

@@ -1,5 +1,6 @@
 """Brokers of Apache Kafka 3.9.1 and of ours in one cluster: each kind in every role, under the same clients."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kinds import APACHE, OURS, MixedCluster, wait_until
 from load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions, read_all
 from steering import Steering
+
+from barnabas.client.config import client_config
+from barnabas.doctor.cluster import check_cluster
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
@@ -46,6 +50,18 @@ def write_some(steering: Steering, topic: str, count: int = 600) -> Writer:
     wait_until(lambda: len(writer.acked) >= count, what=f"{count} records acknowledged")
     writer.stop()
     return writer
+
+
+def test_doctor_tells_who_serves_which_versions(mixed: MixedCluster) -> None:
+    """Half-way through a migration, as half-way through an upgrade."""
+    kinds = {kind: ", ".join(str(each) for each in mixed.kinds if mixed.kinds[each] == kind) for kind in (APACHE, OURS)}
+    expected = f"brokers serve different versions of the protocol: {kinds[APACHE]} | {kinds[OURS]}"
+
+    def is_found() -> bool:
+        findings = asyncio.run(check_cluster(client_config(mixed.bootstrap))).findings
+        return any(each.check == "versions-differ" and each.message == expected for each in findings)
+
+    wait_until(is_found, what=expected)
 
 
 @pytest.mark.parametrize("controller", [1, 2, 3])

@@ -80,6 +80,7 @@ class ZooKeeperView:
     trouble: str = ""
     #: Advertised addresses by broker, as registered: `PLAINTEXT://host:9092`.
     registrations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    #: Whom /controller names: -1 where there is no such znode, None where it could not be read.
     controller_id: int | None = None
     #: When partitions in trouble last changed leader or ISR.
     changed_ms: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Get, Operation
+from barnabas.coordination.operations import Get, Operation, Result, ZkCode
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
 from barnabas.coordination.zk_errors import ZkError
@@ -64,17 +64,22 @@ async def _read(
         for partition, result in zip(in_trouble, results[1 + len(ids) :], strict=True)
         if result.stat is not None
     }
-    controller = results[0].data
     told = await _monitor(session.hosts)
     return ZooKeeperView(
         connect,
         registrations=registrations,
-        controller_id=ControllerRegistration.decode(controller).broker_id if controller else None,
+        controller_id=_controller_id(results[0]),
         changed_ms=changed_ms,
         latency_ms=latency_ms,
         total_bytes=int(told.get("zk_data_dir_total_bytes", -1)),
         usable_bytes=int(told.get("zk_data_dir_usable_bytes", -1)),
     )
+
+
+def _controller_id(result: Result) -> int | None:
+    if result.code is ZkCode.NO_NODE:
+        return -1
+    return ControllerRegistration.decode(result.data).broker_id if result.data else None
 
 
 async def _why_unreachable(address: str) -> str | None:

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 #: How long a broker that starts waits for the topics that ZooKeeper has.
 TOPICS_WAIT_S = 3.0
+#: A controller that reaches a broker tells it of the cluster at once: whoever waits for longer is told what for.
+TELL_AFTER_S = 10.0
 #: APIs that describe the cluster. A broker without metadata would send clients away with them.
 CLUSTER_APIS = tuple(
     api_named(name).key for name in ("Metadata", "DescribeCluster", "DescribeTopicPartitions", "FindCoordinator")
@@ -23,11 +25,12 @@ CLUSTER_APIS = tuple(
 class Readiness:
     """Owner: the event loop."""
 
-    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, stop: asyncio.Event) -> None:
-        """`stop`: set when the broker is told to stop, which ends the wait."""
+    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, stop: asyncio.Event, *, address: str) -> None:
+        """`stop`: set when the broker is told to stop, which ends the wait. `address`: where other brokers reach this one."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._stop = stop
+        self._address = address
         self._is_ready = False
 
     def is_known(self, partition: TopicPartition) -> bool:
@@ -40,13 +43,24 @@ class Readiness:
         A new controller sends brokers first. It never sends topics that are being deleted.
         """
         topics = await session.children(paths.BROKER_TOPICS)
-        await self._metadata_shows(lambda: self._metadata.is_alive(self._broker_id))
+        telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
+        try:
+            await self._metadata_shows(lambda: self._metadata.is_alive(self._broker_id))
+        finally:
+            telling.cancel()
         try:
             async with asyncio.timeout(TOPICS_WAIT_S):
                 await self._metadata_shows(lambda: bool(self._metadata.topics) or not topics)
         except TimeoutError:
             log.info("the controller has sent no topic, though ZooKeeper has: %s", ", ".join(topics))
         self._is_ready = True
+
+    def _tell(self) -> None:
+        log.warning(
+            "still waiting for the controller, which has sent no metadata: clients are not served until then. Does it reach "
+            "this broker at %s? If not, correct advertised.listeners; `barnabas doctor` tells who the controller is",
+            self._address,
+        )
 
     async def _metadata_shows(self, condition: Callable[[], bool]) -> None:
         shown = asyncio.Event()

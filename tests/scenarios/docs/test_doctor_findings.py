@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
@@ -17,9 +19,10 @@ from barnabas.client.admin.tokens import create_token
 from barnabas.client.cluster import Cluster as Client
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.coordination import paths
+from barnabas.coordination.operations import Create, Delete
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.coordination.znodes import BrokerRegistration, ControllerRegistration, Endpoint
 from barnabas.core.ids import TopicPartition as Partition
 from barnabas.core.words import AlterOperation, ConfigResourceType
 from barnabas.doctor.cluster import check_cluster
@@ -227,6 +230,66 @@ def test_broker_that_answers_in_anothers_place_is_told_of() -> None:
         assert found["advertised-listener-of-another"].subject == "broker 2"
 
 
+def test_brokers_that_advertise_the_address_of_one_are_told_of() -> None:
+    with Cluster(brokers=2) as cluster:
+        host, _, port = cluster.address(1).rpartition(":")
+        asyncio.run(meddle(cluster.zookeeper_connect, moved=2, to=(host, int(port))))
+        twice = until_found(cluster.address(1), "advertised-listener-twice")["advertised-listener-twice"]
+        assert twice.subject == "brokers 1, 2"
+        assert twice.message == f"all advertise {cluster.address(1)}"
+
+
+def test_loopback_address_beside_another_is_told_of() -> None:
+    # Nobody resolves the name: nothing leaves this machine.
+    with Cluster(brokers=2) as cluster:
+        asyncio.run(meddle(cluster.zookeeper_connect, moved=2, to=("broker-2.invalid", 9092)))
+        found = until_found(cluster.address(1), "advertised-listener-loopback", "advertised-listener-unreachable")
+        assert "broker 1 (127.0.0.1)" in found["advertised-listener-loopback"].message
+        assert found["advertised-listener-unreachable"].subject == "broker 2"
+
+
+def test_cluster_without_a_controller_is_told_of() -> None:
+    """Brokers name the last one for as long as there is no other."""
+    with Cluster(brokers=2) as cluster:
+        asyncio.run(enthrone(cluster.zookeeper_connect, 99))
+        missing = until_found(cluster.bootstrap, "no-controller")["no-controller"]
+        assert missing.severity is Severity.ERROR
+        assert missing.message == (
+            "there is no controller: /controller in ZooKeeper names broker 99, which is not registered"
+        )
+        # As the advice says.
+        asyncio.run(enthrone(cluster.zookeeper_connect, None))
+        wait_until(lambda: "no-controller" not in findings(cluster.bootstrap), 60, what="an election")
+        cluster.create_topic("after", partitions=1, replication_factor=2)
+
+
+def test_election_that_zookeeper_refuses_is_told_of() -> None:
+    with Cluster(brokers=2) as cluster:
+        client = KazooClient(cluster.zookeeper_connect)
+        client.start()
+        try:
+            client.set_acls("/", [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+            client.delete("/controller")
+            missing = until_found(cluster.bootstrap, "no-controller")["no-controller"]
+            assert missing.message == "there is no controller: ZooKeeper has no /controller"
+        finally:
+            client.stop()
+            client.close()
+
+
+def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
+    with Cluster(brokers=3, config={"zookeeper.session.timeout.ms": "60000"}) as cluster:
+        before = cluster.controller()
+        deaf, other = (broker for broker in cluster.broker_ids if broker != before)
+        cluster.be_deaf_to(deaf, [before, other])
+        cluster.pause(deaf)  # it must not win the election
+        assert cluster.move_controller() == other
+        cluster.resume(deaf)
+        disputed = until_found(cluster.address(other), "controller-disputed")["controller-disputed"]
+        assert f"broker {deaf}: {before}" in disputed.message
+        assert "ZooKeeper: " + str(other) in disputed.message
+
+
 def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> None:
     commit(patient, "any", "orders", 0)
 
@@ -253,5 +316,18 @@ async def meddle(
             await session.delete(paths.broker_id(gone))
         if new is not None:
             await session.create(paths.broker_id(new), BrokerRegistration(new, elsewhere).encode())
+    finally:
+        await session.stop()
+
+
+async def enthrone(connect: str, broker_id: int | None) -> None:
+    """/controller names this broker, whoever was it before; None leaves the election to the brokers."""
+    session = ZooKeeperSession(SessionConfig(connect))
+    await session.start()
+    try:
+        steps: list[Delete | Create] = [Delete(paths.CONTROLLER)]
+        if broker_id is not None:
+            steps.append(Create(paths.CONTROLLER, ControllerRegistration(broker_id).encode()))
+        await session.transaction(steps)
     finally:
         await session.stop()

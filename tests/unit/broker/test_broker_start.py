@@ -15,6 +15,7 @@ from barnabas.coordination.znodes import BrokerRegistration, ControllerRegistrat
 from barnabas.core.clock import SystemClock
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.parts import readiness
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
@@ -128,5 +129,23 @@ def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: Path) -
             async with live_broker(ensemble, tmp_path) as broker:
                 assert broker.cleaner.settings.threads == 2
                 assert broker.pipeline.elements_max == 4321
+
+    run(story())
+
+
+def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a wrong advertised address a broker waited without a word."""
+    monkeypatch.setattr(readiness, "TELL_AFTER_S", 0.0)
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as controller:
+            await create_top_level_paths(controller)
+            await controller.create(paths.CONTROLLER, ControllerRegistration(2).encode(), ephemeral=True)
+            settings = {"advertised.listeners": f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"}
+            async with live_broker(ensemble, tmp_path, settings, ready=False):
+                while "Does it reach this broker at PLAINTEXT://localhost:1?" not in caplog.text:
+                    await asyncio.sleep(0.01)
 
     run(story())
