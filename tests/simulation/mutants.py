@@ -401,8 +401,8 @@ _ALL = [
     Mutant(
         "a crash in the middle of a compaction is not settled",
         "storage/recovery.py",
-        "            settle_leftovers(self._directory, self._disk)\n",
-        "",
+        "            replaced = settle_leftovers(self._directory, self._disk)\n",
+        "            replaced = set()\n",
         world="storage",
     ),
     Mutant(

@@ -17,8 +17,12 @@ logger = logging.getLogger(__name__)
 _SHORT_HEADER: Final = struct.Struct(">qiibIhi")
 
 
-def settle_leftovers(directory: str, disk: Disk) -> None:
-    """Finish or undo what was going on. May itself be interrupted and called again."""
+def settle_leftovers(directory: str, disk: Disk) -> set[int]:
+    """Finish or undo what was going on. May itself be interrupted and called again.
+
+    Returns the base offsets of segments that were being replaced. Where the file system does not keep the order of renames, a
+    power cut may leave the log of one and the indexes of the other: those indexes have to be built again.
+    """
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
     for name in disk.listdir(directory):
@@ -32,6 +36,7 @@ def settle_leftovers(directory: str, disk: Disk) -> None:
             cleaned.append(parsed)
         elif parsed.transient == names.SWAP_SUFFIX:
             swaps.append(parsed)
+    replaced: set[int] = {file.base_offset for file in (*cleaned, *swaps)}
     undone = min((file.base_offset for file in cleaned), default=None)
     # `.swap` before `.cleaned`: were the lowest `.cleaned` gone first, a second crash would take the rest for decided.
     for file in [swap for swap in swaps if undone is not None and swap.base_offset >= undone]:
@@ -41,6 +46,7 @@ def settle_leftovers(directory: str, disk: Disk) -> None:
         _unlink(disk, directory, _name(file), "a compaction that did not finish")
     if swaps:
         _finish_swap(directory, disk, swaps)
+    return replaced
 
 
 def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:

@@ -110,15 +110,16 @@ class _Loader:
             # A new one has nothing to look for: topics of thousands of partitions are made at once.
             self._disk.mkdir(self._directory)
             without_index: set[int] = set()
+            replaced: set[int] = set()
             self._epochs = LeaderEpochCache(store=self._epoch_file)
         else:
-            settle_leftovers(self._directory, self._disk)
+            replaced = settle_leftovers(self._directory, self._disk)
             without_index = self._find_segments()
             self._load_epochs()
         try:
             if not clean:
                 self._recover(self._recovery_point, progress)
-            self._check_indexes(without_index, clean=clean)
+            self._check_indexes(without_index, replaced, clean=clean)
             end_offset = self._find_end(progress)
             self._repair_epochs(end_offset)
             end_offset = self._settle_bounds(end_offset)
@@ -262,19 +263,27 @@ class _Loader:
 
     # -- what a clean stop left
 
-    def _check_indexes(self, without_index: set[int], *, clean: bool) -> None:
-        """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened."""
+    def _check_indexes(self, without_index: set[int], replaced: set[int], *, clean: bool) -> None:
+        """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened.
+
+        `replaced`: those that a compaction was about to replace when the broker went down.
+        """
         for segment in self._segments:
             if segment.base_offset >= self._recovered_from:
                 break
             if segment.base_offset in without_index:
                 segment.rebuild_indexes("an index is missing")
+            elif segment.base_offset in replaced:
+                segment.rebuild_indexes("it was being compacted")
             elif not clean:
                 segment.check_indexes()
+            damage = "it was being compacted" if segment.base_offset in replaced else None
             try:
                 segment.txn_index.sanity_check()
             except CorruptIndex as error:
-                logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, error)
+                damage = str(error)
+            if damage is not None:
+                logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, damage)
                 rebuild_txn_index(segment, self._producers_at(segment.base_offset))
             segment.release_files()
 

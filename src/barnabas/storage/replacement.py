@@ -35,6 +35,8 @@ def finish_cleaned(segment: Segment, disk: Disk) -> None:
     disk.fsync(segment.file.fd)
     for path in segment.paths()[1:]:
         disk.fsync_path(path)
+    # Its names too: as long as one of them is there, recovery knows that indexes and log may be of two segments.
+    disk.fsync_dir(segment.directory)
     segment.release_files()
 
 

@@ -165,6 +165,29 @@ def test_leftovers_are_settled(partition: Partition, caplog: pytest.LogCaptureFi
     assert "something else entirely" in partition.files()
 
 
+@pytest.mark.parametrize("left", [".log.cleaned", ".timeindex.swap"])
+def test_indexes_of_a_segment_that_was_being_replaced_are_built_again(partition: Partition, left: str) -> None:
+    """Renames that were not synced may survive a power cut in any order: the log is old, its indexes are the new one's."""
+    partition.transact(1, commit=False)
+    partition.fill(60)
+    partition.log.flusher.flush()
+    before, end = contents(partition.log), partition.log.log_end_offset
+    aborted = partition.log.aborted_transactions(0, end)
+    assert aborted
+    partition.log.close()
+    expected = index_bytes(partition)
+    stem = str(partition.directory / f"{0:020d}")
+    entries = struct.unpack(f">{len(expected[Path(stem + '.index').name]) // 4}I", Path(stem + ".index").read_bytes())
+    Path(stem + ".index").write_bytes(struct.pack(f">{len(entries)}I", *(max(0, each - 7) for each in entries)))
+    Path(stem + ".txnindex").unlink()
+    Path(stem + left).write_bytes(b"")
+    log = partition.open(clean=False, recovery_point=end)
+    assert contents(log) == before
+    assert log.aborted_transactions(0, end) == aborted
+    log.close()
+    assert index_bytes(partition) == expected
+
+
 def test_a_finished_swap_takes_the_old_index_of_aborted_transactions_with_it(partition: Partition) -> None:
     partition.fill(10)
     partition.log.close()
