@@ -186,7 +186,7 @@ def _serve(kind: str, arguments: list[str]) -> int:
         from barnabas.cli import zookeeper
 
         zookeeper.main(arguments)
-    if kind == "schema-registry":
+    if kind in ("schema-registry", "console"):
         from barnabas.cli.main import app
 
         app([kind, *arguments])

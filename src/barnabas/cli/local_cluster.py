@@ -29,6 +29,7 @@ READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 COORDINATOR: Final = "zookeeper"
 REGISTRY: Final = "schema-registry"
+CONSOLE: Final = "console"
 
 
 #: A setting's value as a test may write it; True is `true`.
@@ -78,6 +79,10 @@ class LocalCluster:
     #: A schema registry beside the brokers, and its port. 0: whatever is free.
     schema_registry: bool = False
     schema_registry_port: int = 0
+
+    #: A console beside the brokers, and its port. 0: whatever is free.
+    console: bool = False
+    console_port: int = 0
 
     #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
     with_control: ClassVar[bool] = False
@@ -140,6 +145,8 @@ class LocalCluster:
             self._let_clients_in(self._security)
         if self.schema_registry:
             self._start_schema_registry()
+        if self.console:
+            self._start_console()
 
     def _let_clients_in(self, security: "LocalSecurity") -> None:
         asyncio.run(security.provision(self.listener_address(1, "INTERNAL")))
@@ -149,10 +156,13 @@ class LocalCluster:
             wait_until(lambda address=address: security.is_known_at(address), what=f"users at {address}")  # type: ignore[misc]
 
     def stop(self) -> None:
-        """In order: the schema registry, brokers, which hand over and leave, then ZooKeeper. Removes a temporary folder."""
+        """In order: what runs beside the brokers, the brokers, which hand over and leave, then ZooKeeper.
+
+        Removes a temporary folder.
+        """
         if self._launcher is None:
             return
-        for kind in (REGISTRY, "broker", "zookeeper"):
+        for kind in (CONSOLE, REGISTRY, "broker", "zookeeper"):
             self._end([member for member in self._members.values() if member.kind == kind])
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -228,6 +238,13 @@ class LocalCluster:
         if REGISTRY not in self._members:
             raise ClusterFailed("the cluster has no schema registry: start it with schema_registry=True")
         return (self._members[REGISTRY].ready_line or "").removeprefix("ready schema-registry=")
+
+    @property
+    def console_url(self) -> str:
+        """Where a browser finds the console."""
+        if CONSOLE not in self._members:
+            raise ClusterFailed("the cluster has no console: start it with console=True")
+        return (self._members[CONSOLE].ready_line or "").removeprefix("ready console=")
 
     @property
     def zookeeper_connect(self) -> str:
@@ -348,6 +365,21 @@ class LocalCluster:
             arguments += ["--command-config", str(file)]
         member = Member(REGISTRY, REGISTRY, arguments, self.folder / f"{REGISTRY}.log")
         self._members[REGISTRY] = member
+        self._launcher.start(member)
+        self._wait_member_ready(member)
+
+    def _start_console(self) -> None:
+        """On loopback, whatever the brokers' host is. Where users have rights, it only reads."""
+        assert self._launcher is not None
+        arguments = ["--bootstrap-server", self.bootstrap, "--port", str(self.console_port)]
+        if not self.secure:
+            arguments.append("--read-write")
+        if self.schema_registry:
+            arguments += ["--schema-registry", self.schema_registry_url]
+        if (file := self.command_config()) is not None:
+            arguments += ["--command-config", str(file)]
+        member = Member(CONSOLE, CONSOLE, arguments, self.folder / f"{CONSOLE}.log")
+        self._members[CONSOLE] = member
         self._launcher.start(member)
         self._wait_member_ready(member)
 

@@ -61,6 +61,7 @@ COMMANDS: dict[str, _Entry] = {
         "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
     ),
     "schema-registry": _Entry("barnabas.cli.schema_registry", "Run a schema registry: Confluent's REST API."),
+    "console": _Entry("barnabas.cli.console", "Show a cluster in a browser."),
     "schemas": _Entry("barnabas.cli.schemas", "Register, get, list, check, delete, export and import schemas."),
     "dump-log": _Entry("barnabas.cli.dump_log", "Print what log segments and their indexes hold."),
     "doctor": _Entry("barnabas.cli.doctor", "Check settings or a cluster, and say what to do."),

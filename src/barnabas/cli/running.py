@@ -62,6 +62,7 @@ class Running:
     brokers: int
     secure: bool
     schema_registry: str | None
+    console: str | None
     started_s: float
 
     @property
@@ -200,6 +201,7 @@ class Reception:
             brokers=cluster.brokers,
             secure=cluster.secure,
             schema_registry=cluster.schema_registry_url if cluster.schema_registry else None,
+            console=cluster.console_url if cluster.console else None,
             started_s=time.time(),
         )
 

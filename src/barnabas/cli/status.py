@@ -51,6 +51,8 @@ def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
     ]
     if cluster.schema_registry:
         lines.append(f"  schemas    {cluster.schema_registry}")
+    if cluster.console:
+        lines.append(f"  console    {cluster.console}")
     if cluster.secure:
         lines.append(f"  clients    --command-config {Path(cluster.folder, 'security', 'client.properties')}")
     for broker in brokers:

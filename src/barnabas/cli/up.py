@@ -21,6 +21,7 @@ from barnabas.doctor.finding import count
 _WATCH_S = 0.5
 #: Where clients of Confluent's registry look.
 _REGISTRY_PORT = 8081
+_CONSOLE_PORT = 8080
 
 
 def command(
@@ -41,6 +42,10 @@ def command(
     schema_registry: Annotated[
         bool,
         typer.Option("--schema-registry", help="Also a schema registry, on port 8081 (with --port 0, a free one)."),
+    ] = False,
+    console: Annotated[
+        bool,
+        typer.Option("--console", help="Also a console for the browser, on port 8080 (with --port 0, a free one)."),
     ] = False,
     secure: Annotated[
         bool,
@@ -79,6 +84,8 @@ def command(
         secure=secure,
         schema_registry=schema_registry,
         schema_registry_port=_REGISTRY_PORT if port else 0,
+        console=console,
+        console_port=_CONSOLE_PORT if port else 0,
     )
     if detach and (code := running.detach(folder)) is not None:
         if code == 0:
@@ -93,8 +100,9 @@ def command(
                 _print_client_settings(cluster)
             _print_places(cluster)
             with running.Reception(cluster) as reception:
-                registry = f" schema-registry={cluster.schema_registry_url}" if schema_registry else ""
-                sys.stdout.write(f"ready bootstrap={cluster.bootstrap}{registry}\n")
+                beside = f" schema-registry={cluster.schema_registry_url}" if schema_registry else ""
+                beside += f" console={cluster.console_url}" if console else ""
+                sys.stdout.write(f"ready bootstrap={cluster.bootstrap}{beside}\n")
                 sys.stdout.flush()
                 if not secure:
                     address = cluster.address(1)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
+    CONSOLE,
     COORDINATOR,
     REGISTRY,
     STOP_TIMEOUT_S,
@@ -114,6 +115,8 @@ class FaultyCluster(LocalCluster):
             self.wait_ready(broker_id)
         if self.schema_registry and not self._members[REGISTRY].running:
             self._start_schema_registry()
+        if self.console and not self._members[CONSOLE].running:
+            self._start_console()
 
     @property
     def zookeeper_members(self) -> list[Member]:

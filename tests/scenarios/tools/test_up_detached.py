@@ -123,6 +123,7 @@ def pretended(folder: Path, number: int) -> Iterator[socket.socket]:
         brokers=1,
         secure=False,
         schema_registry=None,
+        console=None,
         started_s=number,
     )
     file = runtime_folder() / f"{number}.json"

@@ -72,7 +72,7 @@ async def list_offsets(
         again: BrokerRefused | None = None
         for leader, partitions in by_leader.items():
             response = await cluster.ask(
-                leader, _list_offsets(partitions, wanted, isolation_level), ListOffsetsResponse
+                leader, list_offsets_request(partitions, wanted, isolation_level), ListOffsetsResponse
             )
             for topic in response.topics:
                 for part in topic.partitions:
@@ -90,7 +90,7 @@ async def list_offsets(
     return found
 
 
-def _list_offsets(
+def list_offsets_request(
     partitions: Iterable[TopicPartition], wanted: Mapping[TopicPartition, int], isolation_level: int
 ) -> ListOffsetsRequest:
     return ListOffsetsRequest(

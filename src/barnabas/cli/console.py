@@ -1,0 +1,60 @@
+"""`barnabas console`: the cluster in a browser, in the foreground."""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, options
+from barnabas.core.errors import ConfigError
+
+
+def command(
+    bootstrap_server: Bootstrap = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    command_config: CommandConfig = None,
+    read_write: Annotated[
+        bool, typer.Option("--read-write", help="Allow changes; without it the console only reads.")
+    ] = False,
+    schema_registry: Annotated[
+        str | None, typer.Option(metavar="URL", help="A schema registry, to decode records by and to show schemas of.")
+    ] = None,
+) -> None:
+    """Show a Kafka cluster in a browser: topics, messages, groups, access, and the inside of ours.
+
+    Prints `ready console=URL` when browsers can connect. SIGTERM or Ctrl-C stops it.
+    """
+    needs_console()
+    from barnabas.console import server
+    from barnabas.console.settings import Settings
+    from barnabas.core.log_format import log_to
+    from barnabas.runtime.parent import die_with_parent
+
+    die_with_parent()
+    log_to(sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings = Settings(
+        client=options(bootstrap_server, command_config),
+        host=host,
+        port=port,
+        read_write=read_write,
+        schema_registry=schema_registry,
+    )
+    if code := server.run(settings, _announce):
+        raise typer.Exit(code)
+
+
+def _announce(url: str) -> None:
+    sys.stdout.write(f"ready console={url}\n")
+    sys.stdout.flush()
+
+
+def needs_console() -> None:
+    """Before anything of `barnabas.console` is imported: what is missing, and how to get it."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'barnabas[console]'") from None

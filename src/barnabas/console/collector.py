@@ -1,0 +1,107 @@
+"""Live answers: each is asked for once an interval while somebody watches it, and handed to all who do.
+
+Owner: the event loop. A watcher that does not keep up gets the newest answer when it does; nothing piles up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from barnabas.console.errors import Refusal
+from barnabas.console.services import Tasks
+from barnabas.console.web import encode, error_document, refusal_for
+
+#: A comment now and then: proxies close what is silent, and a watcher that is gone is noticed.
+_SILENCE_S: Final = 15.0
+WATCHED_MAX: Final = 500
+
+Ask = Callable[[], Awaitable[Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One browser tab."""
+
+    _news: dict[str, bytes] = field(default_factory=dict)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, key: str, data: bytes) -> None:
+        self._news[key] = data
+        self._woken.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """As an event stream writes them: the event is the key, the data is JSON."""
+        yield b": hello\n\n"
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            self._woken.clear()
+            news, self._news = self._news, {}
+            for key, data in news.items():
+                yield b"event: " + key.encode() + b"\ndata: " + data + b"\n\n"
+
+
+@dataclass(slots=True)
+class _Feed:
+    key: str
+    ask: Ask
+    every_s: float
+    watchers: set[Watcher] = field(default_factory=set)
+    latest: bytes = b""
+    task: "asyncio.Task[None] | None" = None
+
+
+class Collector:
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._feeds: dict[str, _Feed] = {}
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._feeds)
+
+    def watch(self, watcher: Watcher, key: str, ask: Ask, every_s: float) -> None:
+        feed = self._feeds.get(key)
+        if feed is None:
+            if len(self._feeds) >= WATCHED_MAX:
+                raise Refusal(429, "TOO_MANY", f"{WATCHED_MAX} different things are watched already")
+            feed = self._feeds[key] = _Feed(key, ask, every_s)
+            feed.task = self._tasks.start(self._collect(feed), f"watch {key}")
+        feed.watchers.add(watcher)
+        if feed.latest:
+            watcher.tell(key, feed.latest)
+
+    def leave(self, watcher: Watcher, keys: Iterable[str]) -> None:
+        for key in keys:
+            feed = self._feeds.get(key)
+            if feed is not None:
+                feed.watchers.discard(watcher)
+                if not feed.watchers:
+                    self._end(feed)
+
+    def stop(self) -> None:
+        for feed in list(self._feeds.values()):
+            self._end(feed)
+
+    def _end(self, feed: _Feed) -> None:
+        self._feeds.pop(feed.key, None)
+        if feed.task is not None:
+            feed.task.cancel()
+
+    async def _collect(self, feed: _Feed) -> None:
+        while True:
+            try:
+                document = await feed.ask()
+            except Exception as error:
+                document = error_document(refusal_for(error, f"watch {feed.key}"))
+            data = encode(document)
+            if data != feed.latest:
+                feed.latest = data
+                for watcher in feed.watchers:
+                    watcher.tell(feed.key, data)
+            await asyncio.sleep(feed.every_s)

@@ -1,0 +1,77 @@
+// The shell: navigation, theme, and the page that the address names.
+import { html, render, useEffect, useState } from "./lib/dom.js";
+import { useLocation, match, go } from "./lib/router.js";
+import { useAbout } from "./lib/about.js";
+import { Badge } from "./lib/parts.js";
+import { PAGES } from "./pages.js";
+
+const THEMES = ["auto", "light", "dark"];
+
+function useTheme() {
+  const [theme, setTheme] = useState(() => localStorage.getItem("theme") ?? "auto");
+  useEffect(() => {
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    localStorage.setItem("theme", theme);
+    dispatchEvent(new Event("console-theme"));
+  }, [theme]);
+  return [theme, setTheme];
+}
+
+function Navigation({ path, isOpen, close }) {
+  const groups = new Map();
+  for (const page of PAGES) {
+    if (page.nav) groups.set(page.nav.group ?? "", [...(groups.get(page.nav.group ?? "") ?? []), page]);
+  }
+  return html`<nav id="navigation" class=${`navigation ${isOpen ? "open" : ""}`} aria-label="Pages">
+    ${[...groups].map(
+      ([group, pages]) => html`<div key=${group}>
+        ${group && html`<h2>${group}</h2>`}
+        <ul>
+          ${pages.map(
+            (page) =>
+              html`<li key=${page.path}><a href=${page.path} aria-current=${path === page.path || path.startsWith(`${page.path}/`) ? "page" : undefined} onClick=${close}>${page.nav.label}</a></li>`,
+          )}
+        </ul>
+      </div>`,
+    )}
+  </nav>`;
+}
+
+function App() {
+  const { path } = useLocation();
+  const about = useAbout();
+  const [theme, setTheme] = useTheme();
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    if (path === "/") go(PAGES[0].path, { replace: true });
+  }, [path]);
+  let view = path === "/" ? null : html`<h1>There is no such page</h1><p><a href="/">To the start</a></p>`;
+  for (const page of PAGES) {
+    const found = match(page.path, path);
+    if (found) {
+      view = html`<${page.View} key=${page.path + JSON.stringify(found)} ...${found} />`;
+      break;
+    }
+  }
+  return html`<a class="skip" href="#main" onClick=${(event) => {
+      event.preventDefault();
+      document.getElementById("main").focus();
+    }}>Skip to content</a>
+    <header class="top">
+      <button type="button" class="menu" aria-expanded=${isOpen ? "true" : "false"} aria-controls="navigation" onClick=${() => setOpen(!isOpen)}>Menu</button>
+      <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />barnabas</a>
+      <span class="where" title="The cluster">${about.bootstrap ?? ""}</span>
+      ${about.version && html`<${Badge} kind=${about.readWrite ? "warn" : "plain"} title=${about.readWrite ? "Changes are allowed" : "Changes are refused; start with --read-write"}>${about.readWrite ? "read-write" : "read-only"}<//>`}
+      <label class="theme"><span class="sr">Colours</span>
+        <select value=${theme} onChange=${(event) => setTheme(event.currentTarget.value)}>
+          ${THEMES.map((each) => html`<option key=${each} value=${each} selected=${each === theme}>${each}</option>`)}
+        </select></label>
+    </header>
+    <div class="body">
+      <${Navigation} path=${path} isOpen=${isOpen} close=${() => setOpen(false)} />
+      <main id="main" tabindex="-1">${view}</main>
+    </div>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,154 @@
+"""Topics: the list, and one of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from barnabas.client.image import TopicInfo
+from barnabas.console.cluster import ConsoleCluster
+from barnabas.console.sizes import replica_sizes, topic_sizes
+from barnabas.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
+from barnabas.core.ids import TopicPartition
+
+SORTS: Final = ("name", "partitions", "replicas", "size", "messages", "rate")
+#: Rows of one answer: more than any screen has.
+WINDOW_MAX: Final = 500
+
+
+def partitions_of(topic: TopicInfo) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, info.index) for info in topic.partitions]
+
+
+def plain_row(topic: TopicInfo) -> dict[str, Any]:
+    """What metadata alone tells."""
+    return {
+        "name": topic.name,
+        "internal": topic.internal,
+        "partitions": len(topic.partitions),
+        "replicas": max((len(info.replicas) for info in topic.partitions), default=0),
+        "underReplicated": sum(len(info.isr) < len(info.replicas) for info in topic.partitions),
+        "offline": sum(info.leader < 0 for info in topic.partitions),
+    }
+
+
+async def topic_list(call: Call) -> dict[str, Any]:
+    image = await call.cluster.image()
+    search = call.text("search").lower()
+    sort, is_down = call.choice("sort", SORTS), call.flag("descending")
+    found = [
+        topic
+        for name, topic in image.topics.items()
+        if search in name.lower() and (call.flag("internal") or not is_internal(topic))
+    ]
+    start, count = call.number("start", 0), call.number("count", 100, high=WINDOW_MAX)
+    if sort in ("name", "partitions", "replicas"):
+        ordered = sorted(found, key=lambda topic: _plain_key(topic, sort), reverse=is_down)
+    else:
+        figures = await _figures(call.cluster, found, sizes=await topic_sizes(call.cluster), max_age_s=30.0)
+        ordered = sorted(found, key=lambda topic: (figures[topic.name][sort] or 0, topic.name), reverse=is_down)
+    window = ordered[start : start + count]
+    shown = await _figures(call.cluster, window, sizes=await _window_sizes(call.cluster, window), max_age_s=1.5)
+    return {
+        "total": len(found),
+        "start": start,
+        "topics": [plain_row(topic) | shown[topic.name] for topic in window],
+    }
+
+
+def is_internal(topic: TopicInfo) -> bool:
+    return topic.internal or topic.name.startswith("__")
+
+
+def _plain_key(topic: TopicInfo, sort: str) -> tuple[int, str]:
+    row = plain_row(topic)
+    return (row[sort] if sort != "name" else 0), topic.name
+
+
+async def _window_sizes(cluster: ConsoleCluster, topics: list[TopicInfo]) -> Mapping[str, int]:
+    async def ask() -> Mapping[str, int]:
+        partitions = [partition for topic in topics for partition in partitions_of(topic)]
+        totals: dict[str, int] = {}
+        for (_, partition), size in (await replica_sizes(cluster, partitions)).items():
+            totals[partition.topic] = totals.get(partition.topic, 0) + size
+        return totals
+
+    if not topics:
+        return {}
+    return await cluster.kept(("sizes", tuple(topic.name for topic in topics)), 5.0, ask, paced=True)
+
+
+async def _figures(
+    cluster: ConsoleCluster, topics: Iterable[TopicInfo], *, sizes: Mapping[str, int], max_age_s: float
+) -> dict[str, dict[str, Any]]:
+    by_name = {topic.name: partitions_of(topic) for topic in topics}
+    everything = [partition for partitions in by_name.values() for partition in partitions]
+    ends = await cluster.offsets.ends(everything, max_age_s)
+    starts = await cluster.offsets.starts(everything, 30.0)
+    return {
+        name: {
+            "messages": sum(ends[each] - starts[each] for each in partitions if each in ends and each in starts),
+            "rate": cluster.offsets.rate(partitions),
+            "size": sizes.get(name),
+        }
+        for name, partitions in by_name.items()
+    }
+
+
+async def topic_detail(call: Call) -> dict[str, Any]:
+    cluster = call.cluster
+    topic = await cluster.topic(call.path["topic"])
+    partitions = partitions_of(topic)
+
+    async def ask_sizes() -> Mapping[tuple[int, TopicPartition], int]:
+        return await replica_sizes(cluster, partitions)
+
+    ends = await cluster.offsets.ends(partitions, 0.9)
+    starts = await cluster.offsets.starts(partitions, 5.0)
+    sizes = await cluster.kept(("replicas", topic.name, len(partitions)), 5.0, ask_sizes, paced=True)
+    rows = [
+        {
+            "partition": info.index,
+            "leader": info.leader,
+            "leaderEpoch": info.leader_epoch,
+            "replicas": info.replicas,
+            "isr": info.isr,
+            "offline": info.offline,
+            "start": starts.get(each),
+            "end": ends.get(each),
+            "rate": cluster.offsets.rate([each]),
+            "size": sizes.get((info.leader, each)),
+        }
+        for info, each in zip(topic.partitions, partitions, strict=True)
+    ]
+    return plain_row(topic) | {
+        "id": topic.topic_id.hex(),
+        "messages": sum(ends[each] - starts[each] for each in partitions if each in ends and each in starts),
+        "rate": cluster.offsets.rate(partitions),
+        "size": sum(sizes.values()),
+        "partitionList": rows,
+    }
+
+
+ENDPOINTS = [
+    Endpoint(
+        method="GET",
+        path="/topics",
+        handler=topic_list,
+        summary="A window of the topics, with sizes, records and rates.",
+        query={
+            "search": TEXT,
+            "sort": {"enum": list(SORTS)},
+            "descending": FLAG,
+            "internal": FLAG,
+            "start": NUMBER,
+            "count": NUMBER,
+        },
+        live_s=2.0,
+    ),
+    Endpoint(
+        method="GET",
+        path="/topics/{topic}",
+        handler=topic_detail,
+        summary="One topic: its partitions, where each begins and ends, who leads and follows.",
+        live_s=1.0,
+    ),
+]

@@ -1,0 +1,125 @@
+"""One broker for all tests of a process, and a console for it in a thread of its own."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from barnabas.client.config import client_config
+from barnabas.console.server import ConsoleServer
+from barnabas.console.settings import Settings
+from barnabas.testing import Cluster
+
+DEADLINE_S = 60.0
+_numbers = itertools.count(1)
+
+
+class Console:
+    """A console in a thread of its own, and a client for it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=[settings], name="console", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(DEADLINE_S), "the console did not start"
+        if self._failure is not None:
+            raise self._failure
+        self.http = httpx.Client(base_url=self.server.url, timeout=DEADLINE_S, trust_env=False)
+
+    def _run(self, settings: Settings) -> None:
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            self.server = ConsoleServer(settings)
+            await self.server.run(self._ready.set)
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
+
+    def stop(self) -> None:
+        self.http.close()
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.server.stop)
+            self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive(), "the console did not stop"
+        if self._failure is not None:
+            raise self._failure
+
+    def get(self, path: str, **query: Any) -> Any:
+        return answer_of(self.http.get(path, params=query))
+
+    def change(self, method: str, path: str, body: Any = None) -> Any:
+        return answer_of(self.http.request(method, path, json=body))
+
+    @contextmanager
+    def watching(self, *paths: str) -> Iterator[Iterator[tuple[str, str]]]:
+        """(event, data) of the event stream, as they come."""
+        with self.http.stream("GET", "/api/events", params=[("watch", path) for path in paths]) as response:
+            assert response.status_code == 200, response.read()
+            yield events_of(response)
+
+
+def answer_of(response: httpx.Response) -> Any:
+    """The JSON of a success; (status, code, message) of a refusal."""
+    document = response.json()
+    if response.status_code == 200:
+        return document
+    assert document.keys() == {"error"} and document["error"].keys() == {"code", "message"}, document
+    return response.status_code, document["error"]["code"], document["error"]["message"]
+
+
+def events_of(response: httpx.Response) -> Iterator[tuple[str, str]]:
+    event = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            event = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield event, line.removeprefix("data: ")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(cluster: Any, **settings: Any) -> Iterator[Console]:
+    console = Console(Settings(client=client_config(cluster.bootstrap), port=0, **settings))
+    try:
+        yield console
+    finally:
+        console.stop()
+
+
+@pytest.fixture(scope="session")
+def console(cluster: Cluster) -> Iterator[Console]:
+    with running(cluster, read_write=True) as console:
+        yield console
+
+
+@pytest.fixture(scope="session")
+def reading_console(cluster: Cluster) -> Iterator[Console]:
+    """As it is without --read-write."""
+    with running(cluster) as console:
+        yield console
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> Callable[..., str]:
+    """New topics, which no other test uses."""
+
+    def make(**more: Any) -> str:
+        name = f"console-{next(_numbers)}"
+        cluster.create_topic(name, **more)
+        return name
+
+    return make
