@@ -282,6 +282,22 @@ class Broker:
         )
         self.health.watch(logs=self.logs, replicas=self.replicas)
         self._add_gauges()
+        if config.barnabas_inside_enable:
+            self._show_inside()
+
+    def _show_inside(self) -> None:
+        from barnabas.server.inside.routes import InsideRoutes  # only where somebody wants to look
+
+        routes = InsideRoutes(
+            self.context,
+            self.session,
+            self.server,
+            self.pipeline,
+            disk=self._platform.disk,
+            timers=self._loop,
+            on_thread=self._on_thread,
+        )
+        self.metrics_server.views = routes.views
 
     def _add_gauges(self) -> None:
         gauges.add_controller_gauges(self.registry, self.controller)

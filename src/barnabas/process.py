@@ -76,7 +76,8 @@ def _announce(broker: Broker) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
-    print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}", flush=True)  # noqa: T201
+    metrics = f" metrics={broker.metrics_server.url}" if broker.metrics_server.port >= 0 else ""
+    print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}{metrics}", flush=True)  # noqa: T201
     log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
 
 

@@ -87,6 +87,7 @@ class FetchApi:
         )
         if waiting is not None:
             call.on_abandoned = waiting.cancel
+            call.waits_in = waiting.operation
         return None
 
     def _resolve_all(

@@ -133,7 +133,7 @@ class LogDirsApi:
                 answer.error_code, answer.low_watermark = code, low_watermark
             call.reply(response)
 
-        self._context.replicas.delete_records(entries, timeout_ms=request.timeout_ms, on_done=done)
+        call.waits_in = self._context.replicas.delete_records(entries, timeout_ms=request.timeout_ms, on_done=done)
         return None
 
     def _refusal(self, call: Call, topic: str) -> ErrorCode:

@@ -124,13 +124,15 @@ class ProduceApi:
         entries: list[AppendEntry],
         done: Callable[[Outcomes], None],
     ) -> None:
-        self._context.replicas.append(
+        wait = self._context.replicas.append(
             entries,
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
             origin=Origin.CLIENT,
             on_done=done,
         )
+        if wait is not None and not wait.completed:
+            call.waits_in = wait
         call.overlaps = OVERLAPS
 
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------

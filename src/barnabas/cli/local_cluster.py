@@ -83,6 +83,8 @@ class LocalCluster:
     #: A console beside the brokers, and its port. 0: whatever is free.
     console: bool = False
     console_port: int = 0
+    #: Brokers show their inside, each at its `inside_url`: for the console.
+    inside: bool = False
 
     #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
     with_control: ClassVar[bool] = False
@@ -92,6 +94,7 @@ class LocalCluster:
         self._launcher: ForkServer | None = None
         self._members: dict[str, Member] = {}
         self._ports: dict[int, int] = {}
+        self._inside_urls: dict[int, str] = {}
         self._security: LocalSecurity | None = None
         self._config = setting_texts(self.config)
         self._own_config = {
@@ -213,9 +216,16 @@ class LocalCluster:
 
     def listener_address(self, broker_id: int, listener: str) -> str:
         """Of one listener, from what the broker said when it was ready."""
-        fields = dict(part.split("=", 1) for part in (self.member(broker_id).ready_line or "").split()[1:])
+        fields = _fields(self.member(broker_id))
         addresses = dict(each.split("://", 1) for each in fields["listeners"].split(","))
         return addresses[listener]
+
+    def inside_url(self, broker_id: int) -> str:
+        """Where a broker shows its inside (below `/inside`) and its metrics; the same after a restart."""
+        self.member(broker_id)
+        if broker_id not in self._inside_urls:
+            raise ClusterFailed("brokers do not show their inside: start the cluster with inside=True")
+        return self._inside_urls[broker_id]
 
     def client_settings(self, user: str = "client") -> dict[str, str]:
         """What the Java client, our tools and our own client need to come in. `user` is client, or admin, who may do
@@ -426,11 +436,18 @@ class LocalCluster:
             "transaction.two.phase.commit.enable": "true",
             # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
+            **self._inside_properties(broker_id),
             **self._security_properties(port),
             **self._advertised(port),
             **self._config,
             **self._own_config.get(broker_id, {}),
         }
+
+    def _inside_properties(self, broker_id: int) -> dict[str, str]:
+        if not self.inside:
+            return {}
+        port = self._inside_urls.get(broker_id, ":0").rpartition(":")[2]
+        return {"barnabas.metrics.port": port, "barnabas.inside.enable": "true"}
 
     def _advertised(self, port: int) -> dict[str, str]:
         if self.advertised_host is None:
@@ -447,8 +464,10 @@ class LocalCluster:
     def wait_ready(self, broker_id: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         member = self.member(broker_id)
         self._wait_member_ready(member, timeout_s)
-        fields = dict(part.split("=", 1) for part in (member.ready_line or "").split()[1:])
+        fields = _fields(member)
         self._ports[broker_id] = int(fields["listeners"].split(",")[0].rpartition(":")[2])
+        if self.inside:
+            self._inside_urls[broker_id] = fields["metrics"]
 
     def _wait_member_ready(self, member: Member, timeout_s: float = READY_TIMEOUT_S) -> None:
         assert self._launcher is not None
@@ -470,6 +489,11 @@ class LocalCluster:
         if member.running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, number)
+
+
+def _fields(member: Member) -> dict[str, str]:
+    """What a broker said of itself when it was ready."""
+    return dict(part.split("=", 1) for part in (member.ready_line or "").split()[1:])
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -14,6 +14,7 @@ from barnabas.controller.events import (
     LeaderAndIsrAnswered,
     LogDirEventsNotified,
 )
+from barnabas.controller.journal import NAMED_MAX
 from barnabas.controller.partition_state_machine import PartitionStateMachine
 from barnabas.controller.program import ControllerState, Program, ask, registration_of, until_quiet, write
 from barnabas.controller.reassignment_machine import ReassignmentMachine
@@ -78,6 +79,7 @@ class BrokerMachine:
         )
         if came or went or bounced:
             _log.info("brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
+            self._state.note("brokers changed", came=came, went=went, bounced=bounced)
         # Kafka starts those that came before it sees to those that went. Failed leaders are what clients wait for.
         gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
         if gone:
@@ -111,6 +113,7 @@ class BrokerMachine:
             return
         _log.warning("broker %d refuses connections: it counts as gone until it answers", broker)
         context.suspects[broker] = broker_epoch
+        self._state.note("broker counts as gone", broker=broker)
         yield from self._remove((broker,))
         self._state.emit(OpenChannel(registration, broker_epoch, is_suspect=True))
         self._requests.ask_suspect(registration, broker_epoch)
@@ -120,6 +123,7 @@ class BrokerMachine:
         if broker in context.suspects and error is ErrorCode.NONE:
             _log.warning("broker %d answers again", broker)
             del context.suspects[broker]
+            self._state.note("broker answers again", broker=broker)
             yield from self.brokers_changed()
         elif broker not in context.suspects and error is not ErrorCode.NONE:
             _log.error("broker %d refused UpdateMetadata: %s", broker, error.name)
@@ -240,6 +244,8 @@ class BrokerMachine:
         failed = sorted(now - before)
         if failed:
             _log.info("broker %d cannot serve %s", event.broker_id, ", ".join(map(str, failed)))
+            some = [str(each) for each in failed[:NAMED_MAX]]
+            self._state.note("replicas failed", broker=event.broker_id, count=len(failed), partitions=some)
             yield from self._on_offline([Replica(each, event.broker_id) for each in failed])
 
     # --- controlled shutdown ------------------------------------------------------------------------------------------
@@ -258,6 +264,7 @@ class BrokerMachine:
             )
         _log.info("broker %d is shutting down", broker)
         context.shutting_down.add(broker)
+        self._state.note("broker is shutting down", broker=broker)
         led: list[Replica] = []
         followed: list[Replica] = []
         for replica in context.replicas_on((broker,)):

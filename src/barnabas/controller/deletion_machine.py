@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable
 
 from barnabas.controller.context import Replica
+from barnabas.controller.journal import NAMED_MAX
 from barnabas.controller.partition_state_machine import PartitionStateMachine
 from barnabas.controller.program import ControllerState, Program, ask, write
 from barnabas.controller.replica_state_machine import ReplicaStateMachine
@@ -116,6 +117,7 @@ class DeletionMachine:
             yield from self._replicas.to_offline(failed)
         if start:
             _log.info("deleting %s", ", ".join(start))
+            self._state.note("topics are being deleted", count=len(start), topics=start[:NAMED_MAX])
             yield from self._start(start)
 
     def _start(self, topics: list[str]) -> Program[None]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from barnabas.controller.effects import AlterPartitionReply
 from barnabas.controller.events import AlterPartition, ProposedIsr
+from barnabas.controller.journal import changes
 from barnabas.controller.partition_state_machine import write_leadership
 from barnabas.controller.program import ControllerState, Program, read_leadership
 from barnabas.controller.requests import RequestBatch
@@ -50,11 +51,15 @@ class IsrMachine:
                 answers[key] = decision
             else:
                 wanted[partition] = decision
+        before = {each: context.leadership.get(each) for each in wanted}
         written = yield from write_leadership(wanted)
         stale = [partition for partition, state in written.items() if state is ZkCode.BAD_VERSION]
         context.leadership.update((yield from read_leadership(stale)))
         for partition, state in written.items():
             answers[keys[partition]] = self._take_over(partition, wanted[partition], state)
+        changed = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
+        if changed:
+            self._state.note("ISR changed", **changes(before, changed))
         self._requests.add_metadata(context.brokers, keys)
         granted = [partition for partition, key in keys.items() if isinstance(answers[key], LeaderAndIsr)]
         reply: Mapping[Key, Answer] = {key: answers[key] for key in event.partitions}

@@ -7,7 +7,7 @@ of the session does not wait: it drops what is under way.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.context import ControllerContext
@@ -39,6 +39,7 @@ from barnabas.controller.events import (
     ZkLost,
 )
 from barnabas.controller.isr_machine import IsrMachine
+from barnabas.controller.journal import Decision
 from barnabas.controller.partition_state_machine import PartitionStateMachine
 from barnabas.controller.program import ControllerMoved, ControllerState, Program, ZkStep, ask, registration_of
 from barnabas.controller.reassignment_machine import ReassignmentMachine
@@ -112,6 +113,11 @@ class ControllerMachine:
         return self._state.context
 
     @property
+    def decisions(self) -> Sequence[Decision]:
+        """The last ones, the oldest first."""
+        return tuple(self._state.journal.decisions)
+
+    @property
     def is_idle(self) -> bool:
         return self._current is None and not self._inbox
 
@@ -153,7 +159,7 @@ class ControllerMachine:
 
     def _run(self) -> None:
         while self._program is None and self._inbox:
-            event = self._current = self._inbox.popleft()
+            event = self._current = self._state.journal.cause = self._inbox.popleft()
             self._program = self._start(event)
             self._advance(None)
 
@@ -290,6 +296,7 @@ class ControllerMachine:
         if not self._state.is_active:
             return
         _log.info("broker %d is not controller any more", self._state.settings.broker_id)
+        self._state.note("resigned as controller")
         self._state.is_active = False
         self._state.context = ControllerContext()
         self._state.emit(Resigned())
@@ -297,4 +304,5 @@ class ControllerMachine:
     def _note_controller(self, controller: int) -> None:
         if controller != self._controller_id:
             self._controller_id = controller
+            self._state.note("controller changed", broker=controller)
             self._state.emit(ControllerIs(controller))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from barnabas.controller import elections
 from barnabas.controller.effects import Failure
 from barnabas.controller.elections import Outcome, Strategy
+from barnabas.controller.journal import NAMED_MAX, changes
 from barnabas.controller.program import ControllerState, Program, ask, read_leadership, write
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import PartitionState
@@ -79,6 +80,7 @@ class PartitionStateMachine:
         others: list[TopicPartition] = []
         for partition in partitions:
             (new if context.partition_state(partition) is PartitionState.NEW else others).append(partition)
+        before = {each: context.leadership.get(each) for each in partitions}
         results = yield from self._first_leaders(new)
         results |= yield from self._elect(others, strategy)
         for partition, result in results.items():
@@ -86,7 +88,17 @@ class PartitionStateMachine:
                 context.move_partition(partition, PartitionState.ONLINE)
             else:
                 _log.info("%s stays %s: %s", partition, context.partition_state(partition).value, result.message)
+        self._note(before, results, strategy)
         return results
+
+    def _note(self, before: dict[TopicPartition, LeaderAndIsr | None], results: Elected, strategy: Strategy) -> None:
+        elected = {each: result for each, result in results.items() if isinstance(result, LeaderAndIsr)}
+        if elected:
+            self._state.note("leaders elected", strategy=strategy.value, **changes(before, elected))
+        failed = {str(each): result.message for each, result in results.items() if isinstance(result, Failure)}
+        if failed:
+            some = dict(list(failed.items())[:NAMED_MAX])
+            self._state.note("no leader found", strategy=strategy.value, count=len(failed), reasons=some)
 
     # --- first leaders ------------------------------------------------------------------------------------------------
 

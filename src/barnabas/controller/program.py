@@ -7,10 +7,11 @@ machine runs one at a time, so that its decisions are as serial as Kafka's. Pure
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.effects import Effect
+from barnabas.controller.journal import Journal
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, Operation, Result
@@ -50,6 +51,12 @@ class ControllerState:
     out: list[Effect] = field(default_factory=list)
     #: Whether this broker is controller.
     is_active: bool = False
+    #: What was decided lately: nobody but who looks inside reads it.
+    journal: Journal = field(default_factory=Journal)
+
+    def note(self, what: str, **details: Any) -> None:
+        """A decision, for whoever looks inside."""
+        self.journal.note(self.now_ms(), what, self.context.epoch, details)
 
     def emit(self, effect: Effect) -> None:
         self.out.append(effect)

@@ -174,6 +174,9 @@ class ReassignmentMachine:
         if current != wanted:
             yield from self._write_assignment(partition, wanted)
             context.assign(partition, wanted)
+            self._state.note(
+                "reassignment began", topic=partition.topic, partition=partition.partition, replicas=list(wanted.target)
+            )
             # A plan that replaces another one may not need some of the replicas that were being added.
             yield from self._remove_replicas(
                 partition, [each for each in current.replicas if each not in wanted.replicas]
@@ -193,6 +196,9 @@ class ReassignmentMachine:
         # The leader and the replicas have changed since the last news.
         self._requests.add_metadata(context.brokers, (partition,))
         _log.info("%s is reassigned to %s", partition, list(done.replicas))
+        self._state.note(
+            "reassignment ended", topic=partition.topic, partition=partition.partition, replicas=list(done.replicas)
+        )
         yield from self._deletions.resume_for((partition.topic,))
 
     def _is_complete(self, partition: TopicPartition, assignment: ReplicaAssignment) -> bool:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from barnabas.controller.context import Replica
+from barnabas.controller.journal import changes
 from barnabas.controller.partition_state_machine import write_leadership
 from barnabas.controller.program import ControllerState, Program, read_leadership
 from barnabas.controller.requests import RequestBatch
@@ -99,6 +100,9 @@ class ReplicaStateMachine:
                 if _is_member(state, broker) and state.controller_epoch <= context.epoch
             }
             written = yield from write_leadership(wanted)
+            left = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
+            if left:
+                self._state.note("replicas left the ISR", broker=broker, **changes(known, left))
             again = []
             for partition, state in written.items():
                 if isinstance(state, LeaderAndIsr):

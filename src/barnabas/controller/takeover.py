@@ -70,6 +70,12 @@ class Takeover:
             self._state.emit(StartTimer(Timer.AUTO_LEADER_REBALANCE, FIRST_REBALANCE_MS))
         self._requests.flush()
         self._state.emit(Elected(context.epoch))
+        self._state.note(
+            "took over as controller",
+            brokers=sorted(context.brokers),
+            topics=len(context.topics),
+            partitions=len(context.leadership),
+        )
         _log.info(
             "controller of epoch %d has %d brokers, %d topics, %d partitions",
             context.epoch,

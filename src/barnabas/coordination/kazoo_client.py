@@ -245,6 +245,12 @@ class KazooConnection:
         """Of the current session. The caller knows that there is one."""
         return SessionKey(*self._client.client_id)
 
+    def watches(self, path: str) -> tuple[str, ...]:
+        """What of a znode is watched now: `data`, `children`. From any thread: kazoo's dictionaries are only looked into."""
+        absolute = self._absolute(path)
+        kinds = (("data", self._client._data_watchers), ("children", self._client._child_watchers))
+        return tuple(kind for kind, watchers in kinds if watchers.get(absolute))
+
     def submit(self, operation: Operation | MultiRead, done: Done) -> None:
         request, convert = self._translate(operation)
         self._client._call(request, _Pending(convert, done))

@@ -112,6 +112,10 @@ class ZooKeeperSession:
         """The id of the current session, as znodes name their owner; 0 before the first."""
         return self._session_id
 
+    def watches(self, path: str) -> tuple[str, ...]:
+        """What of a znode this session watches: `data`, `children`."""
+        return () if self._connection is None else self._connection.watches(path)
+
     @property
     def key(self) -> SessionKey:
         """What it takes to close the current session from elsewhere. A secret."""

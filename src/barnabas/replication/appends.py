@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 NEVER_MS: Final = 2**31 - 1
 # A name: Python makes the annotations of an inner function again each time.
 _Errors = dict[int, ErrorCode]
+_MaybeWait = DelayedProduce | None
 
 
 class AppendOutcome:
@@ -69,8 +70,11 @@ class Appends:
         timeout_ms: int,
         origin: Origin,
         on_done: Callable[[list[AppendOutcome]], None],
-    ) -> None:
-        """Append, and answer when what `required_acks` promises holds. The buffers are not needed after the call."""
+    ) -> DelayedProduce | None:
+        """Append, and answer when what `required_acks` promises holds. The buffers are not needed after the call.
+
+        Returns what waits for the replicas, where something does by then.
+        """
         hosted = self._hosted
         now_ms = self._clock.now_ms()
         outcomes: list[AppendOutcome] = []
@@ -126,22 +130,25 @@ class Appends:
                 outcomes[index].base_offset = -1
             on_done(outcomes)
 
-        def written() -> None:
+        def written() -> _MaybeWait:
             if not waiting:
                 on_done(outcomes)
-                return
+                return None
             keys = [partition for partition, _, _ in waiting.values()]
             operation = DelayedProduce(waiting, replicated)
-            hosted.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
+            done = hosted.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
+            return None if done else operation
 
+        wait = None
         if to_flush:
             self._flush_then(to_flush, written)
         else:
-            written()
+            wait = written()
         for partition, hw_moved in grown:
             hosted.log_end_moved(partition)
             if hw_moved:
                 hosted.high_watermark_moved(partition)
+        return wait
 
     def append_own(
         self,
@@ -228,7 +235,7 @@ class Appends:
                 # Clients look whether the log begins after what they wrote last: then they may have been forgotten.
                 outcome.log_start_offset = partition.log.log_start_offset
 
-    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Log]], then: Callable[[], None]) -> None:
+    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Log]], then: Callable[[], object]) -> None:
         """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
         left = len(to_flush)
 

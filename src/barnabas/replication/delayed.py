@@ -5,10 +5,20 @@ wait for its high watermark, and under `partition.log_end_key` by followers, who
 """
 
 from collections.abc import Callable, Container, Hashable
+from itertools import islice
+from typing import Any, Final, cast
 
 from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
 from barnabas.replication.partition import Partition
 from barnabas.runtime.purgatory import DelayedOperation
+
+#: Partitions of one operation that are shown to who looks inside.
+NAMED_MAX: Final = 20
+
+
+def _named(partition: Partition) -> dict[str, Any]:
+    return {"topic": partition.tp.topic, "partition": partition.tp.partition}
 
 
 class DelayedProduce(DelayedOperation):
@@ -27,6 +37,13 @@ class DelayedProduce(DelayedOperation):
         self._waiting = waiting
         self._on_done = on_done
         self.errors: dict[int, ErrorCode] = {}
+
+    def waits_for(self) -> dict[str, Any]:
+        partitions = [
+            {**_named(partition), "offset": offset, "high_watermark": partition.high_watermark}
+            for partition, offset, _ in islice(self._waiting.values(), NAMED_MAX)
+        ]
+        return {"condition": "high watermark", "count": len(self._waiting), "partitions": partitions}
 
     def is_satisfied(self) -> bool:
         for index, (partition, required_offset, leadership) in list(self._waiting.items()):
@@ -75,6 +92,20 @@ class DelayedFetch(DelayedOperation):
         self._bytes_ready = bytes_ready
         self._on_done = on_done
 
+    def waits_for(self) -> dict[str, Any]:
+        partitions = []
+        for key in islice(self._places, NAMED_MAX):
+            # A follower watches the log end, under ("log end", partition).
+            tp = key.tp if isinstance(key, Partition) else cast(tuple[str, TopicPartition], key)[1]
+            partitions.append({"topic": tp.topic, "partition": tp.partition})
+        is_follower = any(not isinstance(key, Partition) for key in islice(self._places, 1))
+        return {
+            "condition": "log end" if is_follower else "bytes",
+            "missing_bytes": self._missing_bytes,
+            "count": len(self._places),
+            "partitions": partitions,
+        }
+
     def is_satisfied(self) -> bool:
         return any(self.is_satisfied_by(key) for key in self._places)
 
@@ -103,6 +134,14 @@ class DelayedDeleteRecords(DelayedOperation):
         super().__init__()
         self._waiting = waiting
         self._on_done = on_done
+
+    def waits_for(self) -> dict[str, Any]:
+        partitions = [
+            {**_named(partition), "offset": offset, "low_watermark": partition.low_watermark()}
+            for partition, offset in islice(self._waiting.values(), NAMED_MAX)
+            if partition.log is not None
+        ]
+        return {"condition": "log start", "count": len(self._waiting), "partitions": partitions}
 
     def is_satisfied(self) -> bool:
         return all(

@@ -106,8 +106,8 @@ class ReplicaManager:
         *,
         timeout_ms: int,
         on_done: Callable[[list[tuple[ErrorCode, int]]], None],
-    ) -> None:
-        """Move log starts on all replicas; answers (error, low watermark) for each entry."""
+    ) -> DelayedDeleteRecords | None:
+        """Move log starts on all replicas; answers (error, low watermark) for each entry. Returns what waits for them."""
         answers: list[tuple[ErrorCode, int]] = []
         waiting: dict[int, tuple[Partition, int]] = {}
         for index, (tp, offset) in enumerate(entries):
@@ -126,9 +126,10 @@ class ReplicaManager:
                 answers[index] = (error, -1 if error else partition.low_watermark())
             on_done(answers)
 
-        self.hosted.delete_records_purgatory.try_complete_else_watch(
-            DelayedDeleteRecords(waiting, done), [p for p, _ in waiting.values()], timeout_ms=timeout_ms
-        )
+        operation = DelayedDeleteRecords(waiting, done)
+        keys = [partition for partition, _ in waiting.values()]
+        purgatory = self.hosted.delete_records_purgatory
+        return None if purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms) else operation
 
     # -- what time and settings change ------------------------------------------------------------------------------------
 

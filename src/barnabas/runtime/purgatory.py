@@ -5,7 +5,8 @@ checked, or because its time ran out.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 from barnabas.runtime.timers import Timer, Timers
 
@@ -28,6 +29,16 @@ class DelayedOperation(ABC):
         """The same, when one of its keys was checked: an operation with thousands of them looks at this one alone."""
         return self.is_satisfied()
 
+    def waits_for(self) -> dict[str, Any]:
+        """In plain values, for whoever looks inside."""
+        return {}
+
+    @property
+    def expires_s(self) -> float | None:
+        """When its time is up, by the clock of the timers; None where nobody can tell."""
+        when = getattr(self._timer, "when", None)
+        return when() if when is not None else None
+
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
         """Called once, with what ended the wait."""
@@ -45,6 +56,13 @@ class Purgatory:
     def __len__(self) -> int:
         """How many operations wait."""
         return self._size
+
+    def __iter__(self) -> Iterator[DelayedOperation]:
+        """Each that waits, once."""
+        for key, watchers in self._watchers.items():
+            for operation in watchers:
+                if operation._keys[0] == key:
+                    yield operation
 
     @property
     def watched_keys(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.runtime.purgatory import DelayedOperation
 from barnabas.security.principal import Principal
 from barnabas.server.ranges import Part
 
@@ -94,6 +95,7 @@ class Call:
         "request_bytes",
         "started_s",
         "throttle_ms",
+        "waits_in",
     )
 
     def __init__(
@@ -131,6 +133,8 @@ class Call:
         self.overlaps: frozenset[int] = frozenset()
         #: Set by a handler that waits: called when the client goes away before the answer.
         self.on_abandoned: Callable[[], None] | None = None
+        #: Where it waits in purgatory: for who looks inside.
+        self.waits_in: DelayedOperation | None = None
         #: What goes to the peer; None until answered; empty for acks=0.
         self.parts: Sequence[Part] | None = None
 
@@ -185,7 +189,7 @@ class Call:
         assert self.parts is None, f"{self.api.name} answered twice"
         self.parts = parts
         # What waits for an answer holds its call, and would be garbage that only a search of the heap finds.
-        self.on_abandoned = None
+        self.on_abandoned = self.waits_in = None
         self.channel.answered(self)
 
     def reply_nothing(self) -> None:

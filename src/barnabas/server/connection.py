@@ -14,7 +14,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from struct import Struct
 from typing import Protocol, cast
@@ -391,6 +391,11 @@ class Connection(asyncio.BufferedProtocol):
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         certificate = tls.getpeercert() if tls is not None else None
         return certificate["subject"] if certificate else None
+
+    @property
+    def in_flight(self) -> Sequence[Call]:
+        """Requests that have no answer yet, or whose answer waits for its turn: for who looks inside."""
+        return self._in_flight
 
     def finish(self) -> None:
         """Close when what is being answered has gone out; start nothing more."""

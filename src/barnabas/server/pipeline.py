@@ -129,6 +129,8 @@ class Pipeline:
         self._request_quota = request_quota
         #: Records changes; None: no audit log.
         self.audit: AuditLog | None = None
+        #: Is told of each answer that is on its way, while somebody looks inside.
+        self.trace: Callable[[Call, float], None] | None = None
         #: `barnabas.request.max.elements`
         self.elements_max = elements_max
         self._on_thread = on_thread
@@ -377,6 +379,8 @@ class Pipeline:
         metrics.remote.observe_ms((answered_s - local_done_s) * 1000 if answered_s > local_done_s else 0.0)
         metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
         metrics.total.observe_ms((now_s - received_s) * 1000)
+        if self.trace is not None:
+            self.trace(call, now_s)
 
     def metrics_of(self, api: ApiHandler) -> RequestMetrics:
         metrics = self._metrics.get(api.api_key)

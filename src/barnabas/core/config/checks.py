@@ -47,6 +47,10 @@ def check(config: "BrokerConfig") -> None:
     _check_security(config)
     _check_connections(config)
     _check_groups(config)
+    require(
+        not config.barnabas_inside_enable or config.barnabas_metrics_port >= 0,
+        "barnabas.inside.enable=true needs barnabas.metrics.port: that is where the inside is shown (0 picks a free port).",
+    )
 
 
 def _check_identity(config: "BrokerConfig") -> None:

@@ -196,6 +196,7 @@ class BrokerSettings:
     barnabas_audit_log_max_bytes: int
     barnabas_metrics_host: str
     barnabas_metrics_port: int
+    barnabas_inside_enable: bool
 
     # Limits that exist only dynamically.
     leader_replication_throttled_rate: int

@@ -44,5 +44,8 @@ SETTINGS: Final = (
             "Address on which metrics are offered over HTTP, where barnabas.metrics.port is set."),
     Setting("barnabas.metrics.port", INT, -1, LOW, between(-1, 65535), READ_ONLY,
             "Port on which metrics are offered over HTTP in Prometheus' text format; -1 for none, 0 for a free one."),
+    Setting("barnabas.inside.enable", BOOLEAN, False, LOW, None, READ_ONLY,
+            "Whether the metrics port also shows the inside of this broker as JSON, at /inside: replicas, waiting requests, "
+            "the controller's decisions, producers, znodes; no records and no secrets. The console reads it."),
 )
 # fmt: on
