@@ -5,6 +5,7 @@ or one in the temporary folder. One JSON object a line on the socket, and one ba
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
@@ -61,9 +62,14 @@ class Running:
     zookeeper: str
     brokers: int
     secure: bool
-    schema_registry: str | None
-    console: str | None
     started_s: float
+    schema_registry: str | None = None
+    console: str | None = None
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "Running":
+        """Of any release: one that says more than we know, or less, is a cluster all the same."""
+        return cls(**{each.name: document[each.name] for each in dataclasses.fields(cls) if each.name in document})
 
     @property
     def socket_path(self) -> Path:
@@ -113,7 +119,7 @@ def running_clusters() -> list[Running]:
     found: list[Running] = []
     for file in sorted(runtime_folder().glob("*.json")):
         with contextlib.suppress(FileNotFoundError):
-            each = Running(**json.loads(file.read_text()))
+            each = Running.of(json.loads(file.read_text()))
             if _answers(each):
                 found.append(each)
             else:
