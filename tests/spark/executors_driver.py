@@ -44,11 +44,11 @@ class Bench:
         barnabas.spark.register(self.spark)
 
     def topic(self, name: str, *, partitions: int, records: int = 0) -> str:
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(records):
             producer.produce(name, value=str(number), partition=number % partitions)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         return name
 
     def read(self, name: str, **options: str) -> DataFrame:
@@ -62,7 +62,7 @@ class Bench:
         consumer.assign([TopicPartition(name, part, 0) for part in range(partitions)])
         found, ended = [], 0
         while ended < partitions:
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None, "nothing came"
             if message.error() is not None:
                 ended += 1
@@ -106,14 +106,14 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
     lenient = bench.read(name, failOnDataLoss="false").rdd
     assert planned.getNumPartitions() == lenient.getNumPartitions() == 2
     [deleted] = bench.admin.delete_records([TopicPartition(name, 0, 15)]).values()
-    deleted.result(30)
+    deleted.result(60)
     raises("Cannot fetch offset 0 of changes-0", planned.collect)
     assert len(lenient.collect()) == 5 + 20
 
     name = bench.topic("anew", partitions=2, records=40)
     planned, lenient = bench.read(name).rdd, bench.read(name, failOnDataLoss="false").rdd
     assert planned.getNumPartitions() == lenient.getNumPartitions() == 2
-    bench.admin.delete_topics([name])[name].result(30)
+    bench.admin.delete_topics([name])[name].result(60)
     for _ in range(600):
         try:
             bench.topic(name, partitions=2, records=60)

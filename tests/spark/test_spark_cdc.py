@@ -186,7 +186,7 @@ def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
         produce(version)
     assert apply_all() == dict.fromkeys(names, 2)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(60)
     wait_until(lambda: len(kafka.cluster.partitions(topic)) == 6)
     produce(3)
     assert apply_all() == dict.fromkeys(names, 3)

@@ -54,7 +54,7 @@ def send(shop: Kafka, topic: str, *records: tuple[str | None, object]) -> None:
     for key, value in records:
         data = value if value is None or isinstance(value, str) else json.dumps(value)
         producer.produce(topic, data, key=key, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def received(shop: Kafka, topic: str, count: int) -> list[tuple[str | None, Any]
     consumer = Consumer(settings | {"enable.partition.eof": True})
     found: list[tuple[str | None, Any]] = []
     try:
-        partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        partitions = list(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
         ended = 0
         while ended < len(partitions):
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None, "nothing came"
             if message.error() is not None:
                 ended += 1
@@ -194,7 +194,7 @@ def test_timers_remind_of_orders_that_nobody_paid(run: Run, spark: SparkSession,
     consumer = Consumer({"bootstrap.servers": shop.bootstrap, "group.id": "y", "isolation.level": "read_committed"})
     try:
         consumer.assign([TopicPartition(output, 0, 0)])
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None
         assert (message.key(), message.value()) == (b"2", b"order 2 is not paid")
     finally:
@@ -228,7 +228,7 @@ def test_dead_letters_and_good_records_are_together_all_there_is(run: Run, shop:
     try:
         consumer.assign([TopicPartition(dead, 0, 0)])
         while len(letters) < 2:
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None
             headers = dict(message.headers() or ())
             letters[message.value()] = (headers or {})["__connect.errors.exception.message"]

@@ -36,7 +36,7 @@ def started(project: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -56,7 +56,7 @@ def numbers_in(kafka: Kafka, topic: str) -> list[int]:
     """The orders of the topic that are committed."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, part, 0) for part in range(3)])
-    ends = [consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=10)[1] for part in range(3)]
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=60)[1] for part in range(3)]
     found: list[int] = []
     while any(end > 0 and place.offset < end for place, end in zip(_places(consumer, topic), ends, strict=True)):
         found += [json.loads(each.value())["number"] for each in consumer.consume(500, 0.2) if not each.error()]
@@ -83,7 +83,7 @@ def test_project_goes_on_after_a_kill_and_ends_when_it_is_told(kafka: Kafka, tmp
         read_until(process.stdout, received)
         assert "is running already" in invoke("run", project)[1]
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
     code, output = invoke("status", project)
     assert code == 0 and "KILLED" in output
 

@@ -98,7 +98,7 @@ def values(kafka: Kafka, topic: str) -> list[bytes | None]:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None, "nothing came"
             if message.error() is not None:
                 return found
@@ -119,7 +119,7 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
         "{no order",
     ):
         producer.produce(topics["orders"], order)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     told = run(tmp_path, spark, CODE.format(bootstrap=kafka.bootstrap, folder=tmp_path, **topics))
     assert len(values(kafka, topics["clean"])) == 2
     assert values(kafka, topics["dead"]) == [b"{no order"]

@@ -82,7 +82,7 @@ def read(kafka: Kafka, topic: str) -> list[Message]:
         partitions = consumer.list_topics(topic).topics[topic].partitions
         consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
         while len(at_end) < len(partitions):
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             assert message is not None
             if message.error() is not None:
                 at_end.add(message.partition())

@@ -40,7 +40,7 @@ def _produce(kafka: Kafka, topic: str, *words: str) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for word in words:
         producer.produce(topic, word)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def test_an_update_is_written_once_even_if_its_batch_runs_twice(

@@ -50,7 +50,7 @@ def produce(
             headers=[("n", str(index).encode()), ("n", None)] if index % 3 == 0 else None,
             on_delivery=delivered,
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def test_rows_are_those_of_the_official_source(load: Reader, kafka: Kafka):
@@ -168,12 +168,12 @@ def test_filters_become_offsets_where_spark_pushes_them(load: Reader, kafka: Kaf
 def test_read_committed_hides_aborted_and_open_transactions(load: Reader, kafka: Kafka):
     topic = kafka.topic("txn", config={"message.timestamp.type": "LogAppendTime"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": kafka.name("id")})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     for attempt, commit in enumerate((True, False, True, None)):
         producer.begin_transaction()
         for index in range(3):
             producer.produce(topic, value=f"{attempt}-{index}")
-        producer.flush(30)
+        producer.flush(60)
         if commit is not None:
             (producer.commit_transaction if commit else producer.abort_transaction)(30)
     committed = load(subscribe=topic, **{"kafka.isolation.level": "read_committed"})
@@ -182,7 +182,7 @@ def test_read_committed_hides_aborted_and_open_transactions(load: Reader, kafka:
     assert {row.timestampType for row in rows} == {1}
     assert [row.offset for row in rows] == [0, 1, 2, 8, 9, 10]
     assert load(subscribe=topic).count() == 12
-    producer.abort_transaction(30)
+    producer.abort_transaction(60)
 
 
 def test_records_that_are_gone_end_the_query_or_are_skipped(load: Reader, kafka: Kafka):
@@ -190,7 +190,7 @@ def test_records_that_are_gone_end_the_query_or_are_skipped(load: Reader, kafka:
     produce(kafka, topic, 20)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     (future,) = admin.delete_records([KafkaTopicPartition(topic, 0, 15)]).values()
-    future.result(30)
+    future.result(60)
     start = json.dumps({topic: {"0": 5}})
     with pytest.raises(Exception, match=f"Cannot fetch offset 5 of {topic}-0.*failOnDataLoss"):
         load(subscribe=topic, startingOffsets=start).collect()

@@ -58,13 +58,13 @@ def produce(kafka: Kafka, topic: str, count: int, *, partition: int = 0) -> None
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for index in range(count):
         producer.produce(topic, value=f"{index}", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def committed(kafka: Kafka, group: str, topic: str, partitions: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
     try:
-        found = consumer.committed([KafkaTopicPartition(topic, index) for index in range(partitions)], timeout=30)
+        found = consumer.committed([KafkaTopicPartition(topic, index) for index in range(partitions)], timeout=60)
         return [entry.offset for entry in found]
     finally:
         consumer.close()
@@ -113,7 +113,7 @@ def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_par
     assert committed(kafka, group, topic, 2) == [30, 10]
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     produce(kafka, topic, 5, partition=0)
     produce(kafka, topic, 7, partition=2)
     stream.run(**options)
@@ -132,7 +132,7 @@ def test_lost_records_end_a_query_with_their_place_or_are_skipped(stream: Stream
     produce(kafka, topic, 10)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     (future,) = admin.delete_records([KafkaTopicPartition(topic, 0, 15)]).values()
-    future.result(30)
+    future.result(60)
     with pytest.raises(StreamingQueryException, match=f"Cannot fetch offset 10 of {topic}-0.*failOnDataLoss"):
         stream.run(**options)
     stream.run(**options, failOnDataLoss="false")
@@ -151,7 +151,7 @@ def test_a_topic_made_anew_is_noticed(stream: Stream, kafka: Kafka):
     }
     stream.run(**options)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(60)
     create_once_gone(kafka, topic)
     produce(kafka, topic, 4)
     with pytest.raises(StreamingQueryException, match=f"Partition {topic}-0's offset was changed from 10 to 4"):

@@ -36,7 +36,7 @@ def admin(bootstrap: str) -> AdminClient:
 def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     client = admin(bootstrap)
-    client.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(30)
+    client.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(60)
 
 
 def produce(bootstrap: str, topic: str, records: list[dict[str, Any]], **config: Any) -> list[Message]:
@@ -49,7 +49,7 @@ def produce(bootstrap: str, topic: str, records: list[dict[str, Any]], **config:
 
     for record in records:
         producer.produce(topic, on_delivery=note, **record)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return delivered
 
 
@@ -57,10 +57,10 @@ def consume(bootstrap: str, topic: str, count: int, *, offset: int = OFFSET_BEGI
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"{topic}-reader", "enable.auto.commit": False, **config}
     )
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, offset) for number in partitions])
     messages: list[Message] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(messages) < count and time.monotonic() < deadline:
         for message in consumer.consume(count, 0.5):
             assert message.error() is None, message.error()
@@ -107,7 +107,7 @@ def test_record_that_is_too_large_is_refused(bootstrap: str, topic: str) -> None
     producer = Producer({"bootstrap.servers": bootstrap})
     errors: list[Any] = []
     producer.produce(topic, b"x" * 5000, on_delivery=lambda error, message: errors.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
@@ -135,14 +135,14 @@ def test_topic_is_created_when_somebody_writes_to_it(bootstrap: str, topic: str)
 
 def test_long_poll_answers_as_soon_as_a_record_comes(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "fetch.wait.max.ms": 10_000})
+    # Far longer than the poll below waits: the answer cannot be that of a fetch which timed out.
+    patient = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, **patient})
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert consumer.poll(0.5) is None  # the fetch is waiting at the broker by now
-    began = time.monotonic()
     produce(bootstrap, topic, [{"value": "now"}], **{"linger.ms": 0})
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     assert message is not None and message.value() == b"now"
-    assert time.monotonic() - began < 5  # far below fetch.wait.max.ms: it did not wait for the time-out
     consumer.close()
 
 
@@ -152,14 +152,14 @@ def test_seek_by_time_and_special_offsets(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": str(n), "timestamp": base + n * 1000} for n in range(100)])
     tp = TopicPartition(topic, 0)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
-    [found] = consumer.offsets_for_times([TopicPartition(topic, 0, base + 41_500)], timeout=10)
+    [found] = consumer.offsets_for_times([TopicPartition(topic, 0, base + 41_500)], timeout=60)
     assert found.offset == 42
-    [past_the_end] = consumer.offsets_for_times([TopicPartition(topic, 0, base + 10_000_000)], timeout=10)
+    [past_the_end] = consumer.offsets_for_times([TopicPartition(topic, 0, base + 10_000_000)], timeout=60)
     assert past_the_end.offset in (-1, 100)
-    assert consumer.get_watermark_offsets(tp, timeout=10) == (0, 100)
+    assert consumer.get_watermark_offsets(tp, timeout=60) == (0, 100)
     consumer.close()
     client = admin(bootstrap)
-    latest = client.list_offsets({tp: OffsetSpec.max_timestamp()})[tp].result(10)
+    latest = client.list_offsets({tp: OffsetSpec.max_timestamp()})[tp].result(60)
     assert (latest.offset, latest.timestamp) == (99, base + 99_000)
 
 
@@ -168,7 +168,7 @@ def test_offset_out_of_range_is_reported(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": "only"}])
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "error"})
     consumer.assign([TopicPartition(topic, 0, 500)])
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     assert message is not None
     error = message.error()
     assert error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
@@ -180,7 +180,7 @@ def test_delete_records_moves_the_log_start(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": str(n)} for n in range(10)])
     tp = TopicPartition(topic, 0, 6)
     client = admin(bootstrap)
-    result = client.delete_records([tp])[tp].result(30)
+    result = client.delete_records([tp])[tp].result(60)
     assert result.low_watermark == 6
     assert [m.value() for m in consume(bootstrap, topic, 4)] == [b"6", b"7", b"8", b"9"]
 
@@ -194,18 +194,18 @@ def test_topics_are_created_described_grown_and_deleted(bootstrap: str, topic: s
     with pytest.raises(KafkaException) as invalid:
         create(bootstrap, "not a name")
     assert invalid.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
-    client.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
-    _wait(lambda: len(client.list_topics(topic, timeout=10).topics[topic].partitions) == 5)
-    client.delete_topics([topic])[topic].result(30)
-    _wait(lambda: topic not in client.list_topics(timeout=10).topics)
+    client.create_partitions([NewPartitions(topic, 5)])[topic].result(60)
+    _wait(lambda: len(client.list_topics(topic, timeout=60).topics[topic].partitions) == 5)
+    client.delete_topics([topic])[topic].result(60)
+    _wait(lambda: topic not in client.list_topics(timeout=60).topics)
 
 
 def test_validate_only_creates_nothing(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
-    client.create_topics([NewTopic(topic, 1)], validate_only=True)[topic].result(30)
-    assert topic not in client.list_topics(timeout=10).topics
+    client.create_topics([NewTopic(topic, 1)], validate_only=True)[topic].result(60)
+    assert topic not in client.list_topics(timeout=60).topics
     with pytest.raises(KafkaException) as refused:
-        client.create_topics([NewTopic(topic, 1, replication_factor=9)], validate_only=True)[topic].result(30)
+        client.create_topics([NewTopic(topic, 1, replication_factor=9)], validate_only=True)[topic].result(60)
     assert refused.value.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
 
 
@@ -215,7 +215,7 @@ def test_topic_settings_are_described_and_altered(bootstrap: str, topic: str) ->
     resource = ConfigResource(ResourceType.TOPIC, topic)
 
     def settings() -> dict[str, ConfigEntry]:
-        described: dict[str, ConfigEntry] = client.describe_configs([resource])[resource].result(30)
+        described: dict[str, ConfigEntry] = client.describe_configs([resource])[resource].result(60)
         return described
 
     assert settings()["retention.ms"].value == "5000"
@@ -226,7 +226,7 @@ def test_topic_settings_are_described_and_altered(bootstrap: str, topic: str) ->
         ConfigEntry("segment.bytes", "2000000", incremental_operation=AlterConfigOpType.SET),
     ]
     wish = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-    client.incremental_alter_configs([wish])[wish].result(30)
+    client.incremental_alter_configs([wish])[wish].result(60)
     _wait(lambda: settings()["segment.bytes"].value == "2000000")
     assert settings()["retention.ms"].value == "604800000"
     assert set((settings()["cleanup.policy"].value or "").split(",")) == {"delete", "compact"}
@@ -236,15 +236,15 @@ def test_topic_settings_are_described_and_altered(bootstrap: str, topic: str) ->
         incremental_configs=[ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)],
     )
     with pytest.raises(KafkaException) as refused:
-        client.incremental_alter_configs([bad])[bad].result(30)
+        client.incremental_alter_configs([bad])[bad].result(60)
     assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
 
 
 def test_broker_settings_are_described_with_secrets_hidden(bootstrap: str) -> None:
     client = admin(bootstrap)
-    broker = next(iter(client.list_topics(timeout=10).brokers))
+    broker = next(iter(client.list_topics(timeout=60).brokers))
     resource = ConfigResource(ResourceType.BROKER, str(broker))
-    settings = client.describe_configs([resource])[resource].result(30)
+    settings = client.describe_configs([resource])[resource].result(60)
     assert settings["broker.id"].value == str(broker)
     assert settings["broker.id"].is_read_only
     assert settings["ssl.keystore.password"].is_sensitive and settings["ssl.keystore.password"].value is None
@@ -255,7 +255,7 @@ def test_null_key_on_a_compacted_topic_is_refused(bootstrap: str, topic: str) ->
     producer = Producer({"bootstrap.servers": bootstrap})
     errors: list[Any] = []
     producer.produce(topic, b"no key", on_delivery=lambda error, message: errors.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert errors[0].code() == KafkaError.INVALID_RECORD
 
 
@@ -284,7 +284,7 @@ def test_consumer_group_resumes_where_it_committed(bootstrap: str, topic: str) -
         )  # fmt: skip
         consumer.subscribe([topic])
         batch: list[Message] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(batch) < 100 and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None:
@@ -295,11 +295,11 @@ def test_consumer_group_resumes_where_it_committed(bootstrap: str, topic: str) -
         consumer.close()
     assert sorted(seen, key=int) == [str(n).encode() for n in range(300)]
     client = admin(bootstrap)
-    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(30)
+    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(60)
     assert sum(tp.offset for tp in offsets.topic_partitions) == 300
 
 
-def _wait(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def _wait(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"

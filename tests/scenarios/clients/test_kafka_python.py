@@ -38,7 +38,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, codec: 
     producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec, acks="all")
     for key, value, headers in sent:
         producer.send(topic, key=key, value=value, headers=headers)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     reader = consumer(bootstrap, topic)
     got = [next(reader) for _ in sent]
@@ -52,7 +52,7 @@ def test_admin_creates_grows_describes_and_deletes(bootstrap: str, topic: str) -
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topics([NewTopic(topic, 1, 3, topic_configs={"retention.ms": "12345"})])
     admin.create_partitions({topic: NewPartitions(3)})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(admin.describe_topics([topic])[0]["partitions"]) != 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -70,7 +70,7 @@ def test_seek_by_time(bootstrap: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     for n in range(20):
         producer.send(topic, b"%d" % n, timestamp_ms=1_700_000_000_000 + n * 10)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     tp = TopicPartition(topic, 0)
     reader = KafkaConsumer(bootstrap_servers=bootstrap)
@@ -85,7 +85,7 @@ def test_too_large_record_is_refused(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic, max_message_bytes="1000")
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     with pytest.raises(MessageSizeTooLargeError):
-        producer.send(topic, b"x" * 5000).get(30)
+        producer.send(topic, b"x" * 5000).get(60)
     producer.close()
 
 
@@ -94,7 +94,7 @@ def test_group_commits_and_resumes(bootstrap: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     for n in range(10):
         producer.send(topic, b"%d" % n)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     first = consumer(bootstrap, topic, group_id=topic, max_poll_records=1)
     assert [next(first).value for _ in range(4)] == [b"0", b"1", b"2", b"3"]

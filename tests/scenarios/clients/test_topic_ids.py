@@ -13,7 +13,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 
 def test_topic_is_found_by_id_also_beside_an_empty_name(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
     host, _, port = bootstrap.split(",")[0].rpartition(":")
 
     async def run() -> None:

@@ -28,13 +28,13 @@ class Admin:
     def create(self, topic: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=settings)
-        self.client.create_topics([new], request_timeout=20)[topic].result()
+        self.client.create_topics([new], request_timeout=60)[topic].result()
         self.wait(lambda: all(p.leader > 0 for p in self.partitions(topic).values()), "leaders")
 
     def create_on(self, topic: str, assignment: list[list[int]], **config: str) -> None:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=settings)
-        self.client.create_topics([new], request_timeout=20)[topic].result()
+        self.client.create_topics([new], request_timeout=60)[topic].result()
         self.wait(lambda: all(p.leader > 0 for p in self.partitions(topic).values()), "leaders")
 
     def partitions(self, topic: str) -> dict:
@@ -45,7 +45,7 @@ class Admin:
     def leader(self, topic: str, partition: int = 0) -> int:
         return self.partitions(topic)[partition].leader if partition in self.partitions(topic) else -1
 
-    def wait(self, condition, what: str, timeout_s: float = 30) -> None:
+    def wait(self, condition, what: str, timeout_s: float = 60.0) -> None:
         def holds() -> bool:
             with contextlib.suppress(KafkaException, KeyError):
                 return bool(condition())
@@ -59,7 +59,7 @@ class Admin:
             f"that all replicas of {topic} are in sync",
         )
 
-    def write(self, topic: str, values: list[bytes], partition: int = 0, timeout_s: float = 30) -> list[int]:
+    def write(self, topic: str, values: list[bytes], partition: int = 0, timeout_s: float = 60.0) -> list[int]:
         """The offsets; raises what went wrong."""
         offsets: list[int] = []
         errors: list[object] = []

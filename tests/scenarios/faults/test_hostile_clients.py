@@ -5,7 +5,6 @@ import contextlib
 import random
 import resource
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -99,10 +98,10 @@ def test_decompression_bomb_on_a_compacted_topic_is_refused(victim: Victim, code
     compacted = f"{victim.topic}-c"
     victim.admin.create(compacted, replicas=1, cleanup_policy="compact")
     for beginning, why in ((b"", b"record of 0 bytes"), (encode_varint(600_000_000), b"larger than the limit")):
-        bomb = compress(codec, beginning + bytes(300_000_000))
+        bomb = compress(codec, beginning + bytes(120_000_000))
         assert len(bomb) < 1_000_000
-        began = time.monotonic()
+        began_s = victim.computed_s()
         answer = send(victim, compacted, bytes(batch(codec, bomb, 1)))
         assert why in answer
-        assert time.monotonic() - began < 3
+        assert victim.computed_s() - began_s < 3
     victim.check()

@@ -113,7 +113,7 @@ def test_refusal_of_many_records_names_the_first_hundred(victim: Victim):
     victim.check()
 
 
-#: What nobody else may wait for, on a test machine that is busy with other tests.
+#: The broker's loop may not compute for longer before it looks at somebody else's request.
 BYSTANDER_S_MAX = 0.5
 
 
@@ -195,7 +195,7 @@ def test_topic_of_too_many_partitions_is_refused(victim: Victim, count: int):
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD], ids=lambda codec: codec.label)
 def test_bomb_that_is_stored_costs_little_each_time_a_timestamp_is_looked_for(victim: Victim, codec: Codec):
-    value = bytes(200_000_000)
+    value = bytes(120_000_000)
     record = b"\0\0\0\1" + encode_varint(len(value)) + value + b"\0"
     bomb = batch(codec, compress(codec, encode_varint(len(record)) + record), 1)
     struct.pack_into(">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000)  # the second is a lie: no record is as late

@@ -27,15 +27,15 @@ def test_steady_traffic_has_the_heap_searched_next_to_never(new_cluster: Callabl
     )  # fmt: skip
     try:
         producer.produce("steady", b"first")
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         consumer.assign([TopicPartition("steady", 0, 0)])
-        assert consumer.poll(30) is not None
+        assert consumer.poll(60) is not None
         consumer.commit(asynchronous=False)
         before = collections(cluster)
         for number in range(RECORDS):
             producer.produce("steady", b"%d" % number)
-            assert producer.flush(30) == 0
-            found = consumer.poll(30)
+            assert producer.flush(60) == 0
+            found = consumer.poll(60)
             assert found is not None and found.value() == b"%d" % number
         assert collections(cluster) - before <= 1
     finally:

@@ -51,7 +51,7 @@ def test_strangers_take_no_descriptor_that_files_need(victim: Victim, listener: 
     port = int(victim.cluster.listener_address(1, listener).rpartition(":")[2])
     friend = victim.connect()  # whoever is connected is served
     for _ in range(DESCRIPTORS * 2):
-        peer = socket.create_connection(("127.0.0.1", port), timeout=10)
+        peer = socket.create_connection(("127.0.0.1", port), timeout=60)
         victim.peers.append(peer)
         if listener == "TLS":
             with contextlib.suppress(ConnectionError):

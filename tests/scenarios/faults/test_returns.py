@@ -57,7 +57,7 @@ def test_a_topic_deleted_while_a_broker_is_down_is_gone_when_it_returns(quick_cl
     admin.create(topic, partitions=3)
     admin.write(topic, [b"value"])
     quick_cluster.terminate(2)
-    admin.client.delete_topics([topic], operation_timeout=1, request_timeout=20)[topic].result()
+    admin.client.delete_topics([topic], operation_timeout=1, request_timeout=60)[topic].result()
     admin.wait(lambda: topic not in admin.client.list_topics(timeout=5).topics, "that the topic is gone")
     assert (quick_cluster.log_dir(2) / f"{topic}-0").exists()
     quick_cluster.start_broker(2)

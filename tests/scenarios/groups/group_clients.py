@@ -47,7 +47,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60, what: str =
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
     wait_until(
         lambda: all(_leaders(address, topic) == partitions for address in bootstrap.split(",")),
         what=f"every broker to know {topic}",
@@ -74,7 +74,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[int], partitions: int) 
     for value in values:
         producer.produce(topic, value=str(value), partition=value % partitions, on_delivery=done)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert not failed, failed
 
 
@@ -240,7 +240,7 @@ class Member:
     def stop(self) -> None:
         """Leave in order."""
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

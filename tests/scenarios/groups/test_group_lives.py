@@ -117,7 +117,7 @@ def test_new_partitions_are_given_out(fast: str, topic: str, protocol: str) -> N
         group.join(2)
         group.wait_balanced()
         admin = AdminClient({"bootstrap.servers": fast})
-        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(10)
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(60)
         group.partitions = 4
         group.wait_balanced()
 
@@ -142,13 +142,13 @@ def test_running_group_moves_from_the_classic_to_the_consumer_protocol_and_back(
         [new] = group.join(**PROTOCOLS["consumer"])
         group.wait_balanced()
         admin = AdminClient({"bootstrap.servers": fast})
-        described = admin.describe_consumer_groups([group.group])[group.group].result(10)
+        described = admin.describe_consumer_groups([group.group])[group.group].result(60)
         assert described.type.name == "CONSUMER"
         produce(fast, topic, range(300, 600), 6)
         group.wait_for(600)
         group.leave(new)
         group.wait_balanced()
-        assert admin.describe_consumer_groups([group.group])[group.group].result(10).type.name == "CLASSIC"
+        assert admin.describe_consumer_groups([group.group])[group.group].result(60).type.name == "CLASSIC"
         produce(fast, topic, range(600, 900), 6)
         group.wait_for(900)
         assert sorted(group.values) == list(range(900)), group.explain()
@@ -170,7 +170,7 @@ def test_no_commit_is_lost_when_the_coordinator_is_killed(
         for member in list(group.members):
             group.leave(member)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        coordinator = admin.describe_consumer_groups(["g"])["g"].result(10).coordinator
+        coordinator = admin.describe_consumer_groups(["g"])["g"].result(60).coordinator
         cluster.kill(coordinator.id)
         group.join(2)
         group.wait_balanced(60)
@@ -190,7 +190,7 @@ def test_group_lives_on_when_its_coordinator_stops_cleanly(
         produce(cluster.bootstrap, topic, range(300), 6)
         group.wait_for(300)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        coordinator = admin.describe_consumer_groups(["g"])["g"].result(10).coordinator
+        coordinator = admin.describe_consumer_groups(["g"])["g"].result(60).coordinator
         cluster.terminate(coordinator.id)
         produce(cluster.bootstrap, topic, range(300, 600), 6)
         group.wait_for(600, 60)
@@ -198,7 +198,7 @@ def test_group_lives_on_when_its_coordinator_stops_cleanly(
             group.leave(member)
         assert sorted(group.values) == list(range(600)), group.explain()
         reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
-        committed = reader.committed([TopicPartition(topic, number) for number in range(6)], timeout=30)
+        committed = reader.committed([TopicPartition(topic, number) for number in range(6)], timeout=60)
         reader.close()
         assert sum(each.offset for each in committed) == 600
 
@@ -217,27 +217,27 @@ def test_administrator_sees_moves_and_deletes_a_group(fast: str, topic: str, pro
         group.wait_balanced()
 
         def is_stable() -> bool:
-            described = admin.describe_consumer_groups([name])[name].result(10)
+            described = admin.describe_consumer_groups([name])[name].result(60)
             return bool(described.state.name == "STABLE" and len(described.members) == 2)
 
         wait_until(is_stable, what="the group is stable")
-        members = admin.describe_consumer_groups([name])[name].result(10).members
+        members = admin.describe_consumer_groups([name])[name].result(60).members
         places = [(tp.topic, tp.partition) for each in members for tp in each.assignment.topic_partitions]
         assert sorted(places) == [(topic, number) for number in range(4)]
-        listed = {each.group_id: each for each in admin.list_consumer_groups().result(10).valid}
+        listed = {each.group_id: each for each in admin.list_consumer_groups().result(60).valid}
         assert listed[name].type.name == ("CONSUMER" if protocol == "consumer" else "CLASSIC")
         with pytest.raises(KafkaException) as caught:
-            admin.delete_consumer_groups([name])[name].result(10)
+            admin.delete_consumer_groups([name])[name].result(60)
         assert caught.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
     rewound = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, 0, 3)])
-    admin.alter_consumer_group_offsets([rewound])[name].result(10)
+    admin.alter_consumer_group_offsets([rewound])[name].result(60)
     [found] = [
         each
         for each in admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name]
-        .result(10)
+        .result(60)
         .topic_partitions
         if each.partition == 0
     ]
     assert found.offset == 3
-    admin.delete_consumer_groups([name])[name].result(10)
-    assert name not in {each.group_id for each in admin.list_consumer_groups().result(10).valid}
+    admin.delete_consumer_groups([name])[name].result(60)
+    assert name not in {each.group_id for each in admin.list_consumer_groups().result(60).valid}

@@ -136,7 +136,7 @@ def test_kafka_python_and_librdkafka_share_a_group(fast: str, topic: str) -> Non
             other.stop()
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -169,7 +169,7 @@ def test_group_of_50_members_owns_every_partition_once_and_reads_every_record_on
                     while len(values) < 20 * MANY:
                         await asyncio.sleep(0.05)
                 admin = AdminClient({"bootstrap.servers": fast})
-                described = await asyncio.to_thread(lambda: admin.describe_consumer_groups([group])[group].result(10))
+                described = await asyncio.to_thread(lambda: admin.describe_consumer_groups([group])[group].result(60))
                 assert (described.state.name, len(described.members)) == ("STABLE", MANY)
             finally:
                 for task in pumps:
@@ -208,7 +208,7 @@ def test_200_groups_read_all_each_for_itself_and_their_successors_go_on_where_th
             assert {len(consumer.assignment()) for consumer in consumers} == {2}
             assert [sorted(values) for values in read_by_each] == [list(expected)] * GROUPS
             admin = AdminClient({"bootstrap.servers": fast})
-            listed = await asyncio.to_thread(lambda: admin.list_consumer_groups().result(10))
+            listed = await asyncio.to_thread(lambda: admin.list_consumer_groups().result(60))
             ours = {each.group_id: each.state.name for each in listed.valid if each.group_id in set(groups)}
             assert ours == dict.fromkeys(groups, "STABLE")
         finally:

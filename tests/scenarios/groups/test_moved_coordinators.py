@@ -189,7 +189,7 @@ async def ask_all_others(cluster: Cluster, topic: str, kind: int) -> None:
 
 def test_who_does_not_coordinate_says_so_in_every_version(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, replication_factor=3)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, replication_factor=3)])[topic].result(60)
     hosts = tuple((host, int(port)) for host, _, port in (each.rpartition(":") for each in bootstrap.split(",")))
 
     async def scenario() -> None:

@@ -30,6 +30,6 @@ def test_offsets_are_compressed_as_configured_and_read_back(
     assert cluster.terminate(1) == 0
     cluster.start_broker(1)
     again = Consumer(settings)
-    [committed] = again.committed([TopicPartition(topic, 0)], timeout=30)
+    [committed] = again.committed([TopicPartition(topic, 0)], timeout=60)
     again.close()
     assert committed.offset == 19

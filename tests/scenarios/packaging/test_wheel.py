@@ -144,5 +144,5 @@ def _check_cluster(environment: Environment) -> None:
         assert environment.run("barnabas", "console-consumer", *cluster, *limits) == "coffee\nbread\n"
     finally:
         up.send_signal(signal.SIGINT)
-        up.communicate(timeout=30)
+        up.communicate(timeout=60)
     assert up.returncode == 0

@@ -62,7 +62,7 @@ def serial(authority: Authority, address: str) -> str:
     host, port = address.split(":")
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with (
-        socket.create_connection((host, int(port)), timeout=20) as raw,
+        socket.create_connection((host, int(port)), timeout=60) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as secure,
     ):
         certificate = secure.getpeercert()
@@ -82,7 +82,7 @@ def alter(cluster: LocalCluster, broker: int, settings: dict[str, str]) -> None:
             for name, value in settings.items()
         ],
     )
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_store(

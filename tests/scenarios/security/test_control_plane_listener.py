@@ -31,8 +31,8 @@ def test_controller_reaches_every_broker_through_the_control_plane_listener(topi
     with LocalCluster(brokers=2, config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": bootstrap_of(cluster, "PLAINTEXT")})
         # Each replica is made by a request of the controller.
-        admin.create_topics([NewTopic(topic, 2, 2)])[topic].result(30)
-        controller = admin.list_topics(timeout=30).controller_id
+        admin.create_topics([NewTopic(topic, 2, 2)])[topic].result(60)
+        controller = admin.list_topics(timeout=60).controller_id
         for broker_id, address in zip(cluster.broker_ids, bootstrap_of(cluster, "CONTROL").split(","), strict=True):
             port = int(address.rpartition(":")[2])
             # The controller's own to each broker; and to the controller those of the others, who watch it.

@@ -68,7 +68,7 @@ def cluster(provider: Provider) -> Iterator[LocalCluster]:
             for kind in (AdminResource.TOPIC, AdminResource.GROUP)
         ]  # fmt: skip
         for future in admin.create_acls(everything).values():
-            future.result(30)
+            future.result(60)
         yield running
 
 
@@ -90,12 +90,12 @@ def test_confluent_kafka_with_a_callback(cluster: LocalCluster, provider: Provid
     outcome: list[KafkaError | None] = []
     producer = Producer(oauth(cluster, provider.keys[0].token, acks="all"))
     producer.produce(topic, b"hello", on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert outcome == [None]
     consumer = Consumer(oauth(cluster, provider.keys[1].token, group_id=topic, auto_offset_reset="earliest"))
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None and message.error() is None and message.value() == b"hello"
     finally:
         consumer.close()
@@ -112,7 +112,7 @@ def test_confluent_kafka_with_a_token_that_does_not_do(
     admin = AdminClient(bad | {"error_cb": lambda error: errors.append(error.code())})
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=1)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while KafkaError._AUTHENTICATION not in errors:
         assert time.monotonic() < deadline_s
         admin.poll(0.1)
@@ -158,7 +158,7 @@ def test_aiokafka_and_kafka_python_with_their_providers(cluster: LocalCluster, p
     asyncio.run(aio())
     producer = kafka.KafkaProducer(sasl_oauth_token_provider=PythonTokens(good), **common)
     try:
-        assert producer.send(topic, b"again").get(30).offset == 1
+        assert producer.send(topic, b"again").get(60).offset == 1
     finally:
         producer.close()
     assert kafka_python_comes_in({"token": forged, **common}) == [False]
@@ -258,7 +258,7 @@ def test_unsecured_tokens_where_they_are_asked_for() -> None:
                 "sasl.oauthbearer.config": "principal=alice",
             }
         )
-        assert len(admin.list_topics(timeout=20).brokers) == 1
+        assert len(admin.list_topics(timeout=60).brokers) == 1
 
 
 # -- delegation tokens ------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def opens(address: str, settings: dict[str, str]) -> bool:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s, "it never became true"
 

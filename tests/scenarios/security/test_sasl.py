@@ -49,7 +49,7 @@ def sasl_cluster() -> Iterator[LocalCluster]:
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         ]
         for future in admin.alter_user_scram_credentials(users).values():
-            future.result(30)
+            future.result(60)
         eventually(lambda: all(can_connect(cluster, address) for address in client_bootstrap(cluster).split(",")))
         yield cluster
 
@@ -65,7 +65,7 @@ def can_connect(cluster: LocalCluster, address: str) -> bool:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s, "it never became true"
 
@@ -102,18 +102,18 @@ def allow(cluster: LocalCluster, kind: ResourceType, name: str, *operations: Acl
         for operation in operations
     ]
     for future in admin.create_acls(bindings).values():
-        future.result(30)
+        future.result(60)
 
 
 def open_topic(cluster: LocalCluster, topic: str) -> None:
     """A topic and a group of one name that alice may use, known to every broker."""
     admin = AdminClient(settings(cluster, "PLAIN", ADMIN))
-    admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(60)
     allow(cluster, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
     allow(cluster, ResourceType.GROUP, topic, AclOperation.READ)
     for broker in client_bootstrap(cluster).split(","):
         alice = AdminClient({**settings(cluster, "PLAIN", ALICE), "bootstrap.servers": broker})
-        eventually(lambda alice=alice: topic in alice.list_topics(timeout=30).topics)  # type: ignore[misc]
+        eventually(lambda alice=alice: topic in alice.list_topics(timeout=60).topics)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -122,12 +122,12 @@ def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluste
     outcome: list[KafkaError | None] = []
     producer = Producer(settings(sasl_cluster, mechanism, ALICE))
     producer.produce(topic, b"hello", on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert outcome == [None]
     consumer = Consumer(settings(sasl_cluster, mechanism, ALICE, group_id=topic, auto_offset_reset="earliest"))
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None and message.error() is None and message.value() == b"hello"
     finally:
         consumer.close()
@@ -166,7 +166,7 @@ def test_kafka_python_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, 
         enable_idempotence=False,
     )
     try:
-        assert producer.send(topic, b"hello").get(30).offset == 0
+        assert producer.send(topic, b"hello").get(60).offset == 0
     finally:
         producer.close()
 
@@ -201,7 +201,7 @@ def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -
             sasl_plain_username="alice",
             sasl_plain_password="wrong",
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with pytest.raises(AioKafkaError):
                 await producer.start()
             await producer.stop()
@@ -216,7 +216,7 @@ def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: Loc
 
     def send() -> KafkaError | None:
         producer.produce(topic, b"v", on_delivery=lambda error, _: outcome.append(error))
-        producer.flush(30)
+        producer.flush(60)
         return outcome.pop()
 
     assert send() is None
@@ -231,7 +231,7 @@ def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: Loc
         AclPermissionType.ANY,
     )
     [removed] = admin.delete_acls([everything]).values()
-    assert len(removed.result(30)) == 2
+    assert len(removed.result(60)) == 2
 
     def is_refused() -> bool:
         error = send()
@@ -244,8 +244,8 @@ def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -
     admin = AdminClient({"bootstrap.servers": bootstrap_of(sasl_cluster, "PLAINTEXT")})
     gone = ("gone", "pw")
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)
-    admin.alter_user_scram_credentials([UserScramCredentialUpsertion("gone", info, b"pw")])["gone"].result(30)
-    described = admin.describe_user_scram_credentials(["gone"])["gone"].result(30)
+    admin.alter_user_scram_credentials([UserScramCredentialUpsertion("gone", info, b"pw")])["gone"].result(60)
+    described = admin.describe_user_scram_credentials(["gone"])["gone"].result(60)
     assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_512, 8192)
     ]
@@ -261,10 +261,10 @@ def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -
 
     eventually(comes_in)
     deletion = UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_512)
-    admin.alter_user_scram_credentials([deletion])["gone"].result(30)
+    admin.alter_user_scram_credentials([deletion])["gone"].result(60)
     eventually(lambda: not comes_in())
     with pytest.raises(KafkaException, match="does not exist"):
-        admin.alter_user_scram_credentials([deletion])["gone"].result(30)
+        admin.alter_user_scram_credentials([deletion])["gone"].result(60)
 
 
 def test_nothing_is_served_before_authentication(sasl_cluster: LocalCluster) -> None:

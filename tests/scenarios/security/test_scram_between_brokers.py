@@ -71,14 +71,14 @@ def test_replication_goes_on_while_sessions_end_and_are_renewed(coordinator: str
     with LocalCluster(brokers=2, zookeeper=coordinator, config=config) as cluster:
         bootstrap = bootstrap_of(cluster, "PLAINTEXT")
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, 2, 2, config={"min.insync.replicas": "2"})])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 2, 2, config={"min.insync.replicas": "2"})])[topic].result(60)
         outcome: list[KafkaError | None] = []
         producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
         until_s = time.monotonic() + 6
         while time.monotonic() < until_s:
             for _ in range(20):
                 producer.produce(topic, b"v", on_delivery=lambda error, _: outcome.append(error))
-            producer.flush(30)
+            producer.flush(60)
         assert outcome and set(outcome) == {None}
         for broker_id in cluster.broker_ids:
             text = cluster.log(broker_id)

@@ -86,7 +86,7 @@ def test_large_records_travel_both_ways_for_the_owner_of_a_certificate(
     """Acknowledged by both brokers, which replicate over TLS, and read from files that no socket can send itself."""
     settings = mutual(tls_cluster, authority, alice)
     admin = AdminClient(settings)
-    admin.create_topics([NewTopic(topic, 1, 2, config={"min.insync.replicas": "2"})])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 2, config={"min.insync.replicas": "2"})])[topic].result(60)
     outcome: list[KafkaError | None] = []
     producer = Producer({**settings, "acks": "all", "message.max.bytes": 2_000_000})
     for number in range(12):
@@ -97,7 +97,7 @@ def test_large_records_travel_both_ways_for_the_owner_of_a_certificate(
     try:
         consumer.subscribe([topic])
         for number in range(12):
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None and message.error() is None
             assert message.value() == b"%d" % number + RECORD
     finally:
@@ -118,7 +118,7 @@ def test_sasl_over_tls_with_aiokafka_and_kafka_python(
     }
     producer = kafka.KafkaProducer(**secure)
     try:
-        assert producer.send(topic, RECORD).get(30).offset == 0
+        assert producer.send(topic, RECORD).get(60).offset == 0
     finally:
         producer.close()
 
@@ -137,7 +137,7 @@ def test_principal_of_a_certificate_decides(tls_cluster: LocalCluster, authority
     bob = authority.issue("bob", subject="/O=Test/CN=Bob")
     admin = AdminClient(mutual(tls_cluster, authority, bob))
     with pytest.raises(KafkaException) as refused:
-        admin.create_topics([NewTopic("bobs", 1, 1)])["bobs"].result(30)
+        admin.create_topics([NewTopic("bobs", 1, 1)])["bobs"].result(60)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 

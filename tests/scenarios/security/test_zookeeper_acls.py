@@ -47,12 +47,12 @@ def client(cluster: LocalCluster, *credentials: str) -> Iterator[KazooClient]:
 
 def test_brokers_work_and_strangers_neither_change_anything_nor_read_secrets(cluster: LocalCluster, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 2)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2, 2)])[topic].result(60)
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     for future in admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion("alice", credential, b"alice-secret")]
     ).values():
-        future.result(30)
+        future.result(60)
     paths = (f"/brokers/topics/{topic}", "/brokers/ids/1", "/controller", "/kafka-acl", f"/config/topics/{topic}")
     with client(cluster) as stranger, client(cluster, "kafka:wrong") as liar:
         for who in (stranger, liar):

@@ -42,7 +42,7 @@ def secured(folder: Path) -> Iterator[LocalCluster]:
 def create_topic(cluster: LocalCluster, topic: str) -> None:
     settings = cluster.librdkafka_settings("admin") if cluster.secure else {"bootstrap.servers": cluster.bootstrap}
     admin = AdminClient(settings)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
 
 
 def handshake(cluster: LocalCluster, context: ssl.SSLContext | None) -> bytes:
@@ -51,7 +51,7 @@ def handshake(cluster: LocalCluster, context: ssl.SSLContext | None) -> bytes:
     hello = struct.pack(">iqiq", 0, 0, 10_000, 0) + struct.pack(">i", 16) + bytes(16) + b"\0"
     try:
         with (
-            socket.create_connection((host, int(port)), timeout=10) as plain,
+            socket.create_connection((host, int(port)), timeout=60) as plain,
             nullcontext(plain) if context is None else context.wrap_socket(plain, server_hostname="localhost") as line,
         ):
             line.sendall(struct.pack(">i", len(hello)) + hello)
@@ -95,7 +95,7 @@ def test_words_that_tell_of_others_are_not_answered(secured: LocalCluster, folde
 
     def word(text: bytes) -> bytes:
         with (
-            socket.create_connection((host, int(port)), timeout=10) as plain,
+            socket.create_connection((host, int(port)), timeout=60) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as line,
         ):
             line.sendall(text)

@@ -68,7 +68,7 @@ def test_clock_that_jumps_ages_segments_out(kafka_cluster: Callable[..., Cluster
     produce(cluster.bootstrap, "old", 5)
     cluster.advance_clock(1, 3_600_000)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
-    wait_until(lambda: consumer.get_watermark_offsets(TopicPartition("old", 0), timeout=10) == (5, 5))
+    wait_until(lambda: consumer.get_watermark_offsets(TopicPartition("old", 0), timeout=60) == (5, 5))
     consumer.close()
 
 

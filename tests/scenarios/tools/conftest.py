@@ -36,7 +36,7 @@ class Outcome:
 Tool = Callable[..., Outcome]
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """For what no event tells of: the cluster gets there by itself."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

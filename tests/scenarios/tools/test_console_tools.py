@@ -164,7 +164,7 @@ def test_members_are_described_while_they_are_there(
         assert "NON_EMPTY_GROUP" in tool("consumer-groups", "--delete", "--group", group, status=1).out
     finally:
         consumer.send_signal(signal.SIGINT)
-        _, errors = consumer.communicate(timeout=20)
+        _, errors = consumer.communicate(timeout=60)
     assert consumer.returncode == 130
     assert errors.decode() == "Processed a total of 0 messages\n"
     assert tool("consumer-groups", "--describe", "--group", group, "--json").json[0]["state"] == "Empty"
@@ -217,7 +217,7 @@ def test_reader_that_goes_away_ends_the_consumer_in_silence(
     assert consumer.stdout is not None
     assert consumer.stdout.readline() == b"0\n"
     consumer.stdout.close()
-    _, errors = consumer.communicate(timeout=30)
+    _, errors = consumer.communicate(timeout=60)
     assert consumer.returncode == 141
     assert b"Traceback" not in errors
 
@@ -236,7 +236,7 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     os.write(terminal, b"one\n")
     assert producer.stdout.read(2) == b">>"  # it has taken the line and waits for the next
     producer.send_signal(signal.SIGINT)
-    _, errors = producer.communicate(timeout=20)
+    _, errors = producer.communicate(timeout=60)
     os.close(terminal)
     assert producer.returncode == 130
     assert errors == b""
@@ -256,7 +256,7 @@ def test_consumer_that_is_told_to_end_leaves_its_group(
     state = ("consumer-groups", "--describe", "--group", group, "--json")
     until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
     consumer.terminate()
-    _, errors = consumer.communicate(timeout=20)
+    _, errors = consumer.communicate(timeout=60)
     assert consumer.returncode == 128 + signal.SIGTERM
     assert errors.decode() == "Processed a total of 0 messages\n"
     assert tool(*state).json[0]["state"] == "Empty"

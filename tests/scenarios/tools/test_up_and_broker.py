@@ -47,7 +47,7 @@ class Up:
     def end(self, number: signal.Signals) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.communicate(timeout=40)
+        self.process.communicate(timeout=60)
         return self.process.returncode
 
 
@@ -168,12 +168,13 @@ def test_lone_broker_stops_soon_though_its_zookeeper_is_gone(tmp_path: Path) -> 
         file.write_text(
             f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path}/data\n"
             f"zookeeper.connect={ready.removeprefix('ready zookeeper=')}\n"
+            "controller.socket.timeout.ms=600000\n"  # so long it would wait for a controller's answer
         )
         with started("broker", str(file)) as (broker, _):
             zookeeper.kill()
-            zookeeper.wait(10)
+            zookeeper.wait(60)
             broker.terminate()
-            assert broker.wait(15) == 0  # a controller's answer is waited for twice as long
+            assert broker.wait(60) == 0
 
 
 @contextmanager
@@ -186,4 +187,4 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(60)

@@ -76,7 +76,7 @@ def test_testing_cluster_gives_settings_for_clients(secure: Cluster, topic: str)
     outcome: list[KafkaError | None] = []
     producer = Producer(secure.librdkafka_settings() | {"acks": "all"})
     producer.produce(topic, b"x", on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert outcome == [None]
     assert set(secure.client_settings()) >= {"bootstrap.servers", "security.protocol", "sasl.jaas.config"}
     wrong = secure.librdkafka_settings("admin") | {"sasl.password": "guess", "log_level": "0"}
@@ -129,10 +129,10 @@ def test_up_prints_what_to_paste_and_keeps_it_over_a_restart(tmp_path: Path) -> 
     for _ in range(2):
         process, settings = start()
         try:
-            assert len(AdminClient(dict(settings)).list_topics(timeout=20).brokers) == 1
+            assert len(AdminClient(dict(settings)).list_topics(timeout=60).brokers) == 1
         finally:
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
             assert process.stdout is not None
             process.stdout.close()
         seen.append(settings["sasl.password"])

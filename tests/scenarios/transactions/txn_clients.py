@@ -30,7 +30,7 @@ from barnabas.transactions.state import Identity
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(60)
 
 
 def transactional_producer(bootstrap: str, transactional_id: str, **config: Any) -> Producer:
@@ -61,7 +61,7 @@ def read_all(
     """Every record up to the end that this isolation level sees now; more, where somebody goes on writing."""
     reader = consumer(bootstrap, f"{topic}-reader-{time.monotonic_ns()}", isolation=isolation)
     try:
-        partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = reader.list_topics(topic, timeout=60).topics[topic].partitions
         ends = {number: _end_of(reader, Assigned(topic, number), timeout_s) for number in partitions}
         reader.assign([Assigned(topic, number, OFFSET_BEGINNING) for number in partitions])
         found: list[Message] = []

@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.computed import computed_s
 from zk_process import connected, running, until
 
 COMMAND = [sys.executable, "-m", "barnabas", "zookeeper"]
 
 
 def fails(*arguments: str) -> str:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -24,8 +25,8 @@ def fails(*arguments: str) -> str:
 
 def test_starts_fast_and_small(data: Path) -> None:
     with running(data) as server:
-        # 130 ms on an idle machine; tests share theirs.
-        assert server.ready_s < 2.0
+        # 130 ms on an idle machine. What it computes does not depend on what else a machine does.
+        assert computed_s(server.pid) < 1.0
         assert server.rss_bytes() < 40 << 20
 
 
@@ -77,7 +78,7 @@ def test_temporary_directory_goes_with_the_process(number: signal.Signals, tmp_p
     with connected(line.strip().partition("=")[2]) as client:
         client.create("/a")
     process.send_signal(number)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
     assert list(tmp_path.iterdir()) == []
     assert tempfile.gettempdir() != str(tmp_path)
@@ -92,7 +93,7 @@ def test_dies_with_its_parent_when_asked_to(data: Path) -> None:
     )
     command = [sys.executable, "-c", code, *COMMAND, "--port", "0", "--data", str(data)]
     environment = {**os.environ, "BARNABAS_PARENT_DEATH_SIGNAL": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     pid = int(done.stdout.split()[0])
     assert "ready zookeeper=" in done.stdout
     until(lambda: not _is_alive(pid))

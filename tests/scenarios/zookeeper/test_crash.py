@@ -41,7 +41,7 @@ class Load:
         # Stopping first: requests that kazoo keeps for a reconnect fail then.
         self._stop.set()
         self.client.stop()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self.client.close()
 
@@ -58,7 +58,7 @@ class Load:
                     return
             for key, written, result in batch:
                 try:
-                    result.get(timeout=20)
+                    result.get(timeout=60)
                     self.acknowledged[key] = written
                 except KazooException:
                     return
@@ -132,7 +132,7 @@ def test_sessions_and_ephemerals_survive_a_crash_until_they_expire(data: Path) -
         assert survivor.exists("/orphan"), "its session has its whole time-out again"
         gone = threading.Event()
         if survivor.exists("/orphan", watch=lambda _event: gone.set()):
-            assert gone.wait(10)
+            assert gone.wait(60)
         assert survivor.exists("/orphan") is None
         assert survivor.exists("/here")
 

@@ -18,7 +18,6 @@ class ZooKeeperProcess:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
-        self.ready_s = 0.0
 
     @property
     def address(self) -> str:
@@ -31,11 +30,9 @@ class ZooKeeperProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "barnabas", "zookeeper", "--port", str(self.port), "--data", str(self._data)]
-        began = time.perf_counter()
         self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        self.ready_s = time.perf_counter() - began
         assert line.startswith("ready zookeeper=127.0.0.1:"), f"not ready: {line!r}"
         self.port = int(line.rpartition(":")[2])
 
@@ -52,7 +49,7 @@ class ZooKeeperProcess:
     def _finish(self) -> int:
         process, self._process = self._process, None
         assert process is not None and process.stdout is not None
-        code = process.wait(20)
+        code = process.wait(60)
         process.stdout.close()
         return code
 
@@ -88,7 +85,7 @@ def connected(address: str, *, timeout_s: float = 10.0, **options: object) -> It
 
 
 def four_letter_word(port: int, word: bytes) -> str:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         sock.sendall(word)
         chunks = []
         while chunk := sock.recv(65536):
@@ -96,7 +93,7 @@ def four_letter_word(port: int, word: bytes) -> str:
         return b"".join(chunks).decode()
 
 
-def until(condition, timeout_s: float = 15.0) -> None:
+def until(condition, timeout_s: float = 60.0) -> None:
     """Wait for what must come true; fail if it does not."""
     deadline = time.monotonic() + timeout_s
     while not condition():

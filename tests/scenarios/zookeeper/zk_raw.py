@@ -17,7 +17,7 @@ class Reply(NamedTuple):
 
 
 class RawClient:
-    def __init__(self, port: int, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, port: int, *, timeout_s: float = 60.0) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self.xid = 0
         self.session_id = 0

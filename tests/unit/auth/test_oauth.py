@@ -326,7 +326,7 @@ def verified(source: Any, key: SigningKey) -> bool:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

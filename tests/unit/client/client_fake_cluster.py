@@ -84,7 +84,7 @@ class FakeCluster:
         settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "api_timeout_ms": 5_000} | config
 
         async def main() -> None:
-            async with asyncio.timeout(20), self.broker:
+            async with asyncio.timeout(60), self.broker:
                 bootstrap = ((self.broker.host, self.broker.port),)
                 async with Cluster(ClientConfig(bootstrap=bootstrap, **settings)) as cluster:
                     await scenario(cluster)

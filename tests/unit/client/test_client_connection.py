@@ -22,7 +22,7 @@ API_VERSIONS, FETCH, METADATA, HEARTBEAT = 18, 1, 3, 12
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(within())

@@ -129,7 +129,6 @@ class LiveCluster:
         self.clock = ManualClock()
         self.zookeeper = EmbeddedZooKeeper(data_dir, clock=self.clock, config=ZooKeeperConfig(force_sync=False))
         self.brokers: dict[int, LiveBroker] = {}
-        self._changed = asyncio.Event()
         self._ids = 0
 
     async def start(
@@ -161,7 +160,6 @@ class LiveCluster:
                 connect=self._connect,
                 metadata=broker.metadata,
                 choose=lambda _: 0,
-                on_controller=lambda _: self._changed.set(),
             )
             self.brokers[broker_id] = broker
             await registrar.register()
@@ -199,10 +197,7 @@ class LiveCluster:
             if active:
                 assert len(active) == 1
                 return active[0]
-            self._changed.clear()
-            await self._changed.wait()
-            # Effects of the same event follow.
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
 
     async def _connect(self, broker_id: int, endpoint: Endpoint) -> _Link:
         target = self.brokers.get(broker_id)

@@ -136,7 +136,7 @@ class Line:
 
 def run(story: Coroutine[None, None, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await story
 
     asyncio.run(bounded())

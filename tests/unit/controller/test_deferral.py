@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from barnabas.controller import deferral as module
 from barnabas.controller.deferral import Deferral
 
 
@@ -58,7 +57,7 @@ def test_broker_that_does_not_answer_is_waited_for_once() -> None:
     async def run() -> None:
         brokers, first = Brokers(), asyncio.Event()
         brokers.deferral.await_quiet(first.set)
-        async with asyncio.timeout(module.PATIENCE_S * 20):
+        async with asyncio.timeout(60):
             await first.wait()
         brokers.put_off("next")
         assert brokers.done == ["next"]

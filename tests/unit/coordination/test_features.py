@@ -77,7 +77,7 @@ def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
             await put(zk, 1, is_ours=True)
             features = ClusterFeatures(Expiring(zk, ensemble))  # type: ignore[arg-type]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert (await seen(features))[1] == 2
 
     run(story())

@@ -24,7 +24,7 @@ class Loading:
         self.offsets.append(offset)
 
     async def until_replayed(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.offsets) < count:
                 await asyncio.sleep(0.001)
         for _ in range(5):

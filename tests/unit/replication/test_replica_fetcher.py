@@ -83,13 +83,13 @@ class ScriptedLeader:
         self.answers.put_nowait(FetchAnswer(0, session_id, list(fetched), sum(len(f.records or b"") for f in fetched)))
 
     async def plan(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.plans.get()
 
 
 @asynccontextmanager
 async def managed(leaders, settings=SETTINGS, throttle=None):
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         manager = FetcherManager(settings, tasks, SystemClock(), lambda broker: leaders[broker], throttle=throttle)
         yield manager
         manager.stop()
@@ -218,7 +218,7 @@ class HangingLeader(ScriptedLeader):
 def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
     async def run():
         leader = HangingLeader()
-        async with asyncio.timeout(5), managed({2: leader}) as manager:
+        async with asyncio.timeout(60), managed({2: leader}) as manager:
             add(manager, A, FakeReplica(1))
             await leader.asked.wait()
 
@@ -255,7 +255,7 @@ def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
 
     async def run():
         leader = ScriptedLeader()
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             manager = FetcherManager(SETTINGS, tasks, EachLookIsLater(), lambda broker: leader)
             add(manager, A, FakeReplica(1))
             await leader.plan()

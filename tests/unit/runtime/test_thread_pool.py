@@ -16,16 +16,16 @@ def test_threads_come_with_the_work_and_not_more_than_the_size_allows() -> None:
 
     def work(number: int) -> int:
         started.release()
-        assert go.wait(10)
+        assert go.wait(60)
         return number
 
     futures = [pool.submit(work, number) for number in range(4)]
     for _ in range(2):
-        assert started.acquire(timeout=10)
+        assert started.acquire(timeout=60)
     assert pool.thread_count == 2
     assert not started.acquire(blocking=False)
     go.set()
-    assert [future.result(10) for future in futures] == [0, 1, 2, 3]
+    assert [future.result(60) for future in futures] == [0, 1, 2, 3]
     pool.shutdown()
     assert pool.thread_count == 0
 
@@ -36,7 +36,7 @@ def test_larger_pool_takes_up_at_once_what_waits() -> None:
     futures = [pool.submit(both.wait, 10) for _ in range(2)]
     # With one thread they would wait for each other for ever.
     pool.resize(2)
-    assert sorted(future.result(10) for future in futures) == [0, 1]
+    assert sorted(future.result(60) for future in futures) == [0, 1]
     pool.shutdown()
 
 
@@ -49,8 +49,8 @@ def test_smaller_pool_loses_its_threads_but_no_work(times: int) -> None:
         pool.resize(1)
     later = [pool.submit(int, number) for number in range(20)]
     go.set()
-    assert all(future.result(10) for future in held)
-    assert [future.result(10) for future in later] == list(range(20))
+    assert all(future.result(60) for future in held)
+    assert [future.result(60) for future in later] == list(range(20))
     pool.shutdown()
     assert pool.thread_count == 0
 
@@ -58,8 +58,8 @@ def test_smaller_pool_loses_its_threads_but_no_work(times: int) -> None:
 def test_error_reaches_whoever_asked_and_the_thread_goes_on() -> None:
     pool = ThreadPool(1, name="test")
     with pytest.raises(ValueError, match="nonsense"):
-        pool.submit(int, "nonsense").result(10)
-    assert pool.submit(int, "7").result(10) == 7
+        pool.submit(int, "nonsense").result(60)
+    assert pool.submit(int, "7").result(60) == 7
     pool.shutdown()
 
 
@@ -69,14 +69,14 @@ def test_pool_that_was_shut_down_takes_nothing_and_cancels_if_told() -> None:
 
     def hold() -> bool:
         running.set()
-        return go.wait(10)
+        return go.wait(60)
 
     first, second = pool.submit(hold), pool.submit(int, 2)
-    assert running.wait(10)
+    assert running.wait(60)
     pool.shutdown(wait=False, cancel_futures=True)
     with pytest.raises(RuntimeError):
         pool.submit(int, 3)
     go.set()
-    assert first.result(10)
+    assert first.result(60)
     with pytest.raises(CancelledError):
-        second.result(10)
+        second.result(60)

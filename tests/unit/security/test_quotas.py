@@ -221,10 +221,10 @@ def test_very_many_client_ids_neither_grow_without_end_nor_cost_a_search_each() 
     for number in range(25_000):
         quotas.record(Quota.PRODUCE, "eve", f"id-{number}", 1, now_ms=1_000)
     assert len(quotas._rates) <= METERS_MAX
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     for number in range(2_000):
         quotas.record(Quota.PRODUCE, "eve", f"new-{number}", 1, now_ms=1_000)
-    assert time.perf_counter() - began_s < 1.0, "5 ms each would be ten seconds"
+    assert time.process_time() - began_s < 3.0, "5 ms each would be ten seconds"
 
 
 def test_client_id_of_any_length_is_not_kept() -> None:

@@ -59,7 +59,7 @@ class Broker:
 def run(story: Callable[[Broker], Awaitable[None]]) -> None:
     async def main() -> None:
         broker = Broker()
-        async with asyncio.timeout(20), broker.harness:
+        async with asyncio.timeout(60), broker.harness:
             await story(broker)
 
     uvloop.run(main())

@@ -28,7 +28,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 def bounded(story: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await story()
 
     uvloop.run(run())

@@ -75,7 +75,7 @@ def harness(authority: Authority, files: Files) -> Harness:
 
 def run_case(story: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await story()
 
     uvloop.run(bounded())

@@ -138,7 +138,7 @@ class RawClient:
         self.writer.write(frame.encode_request(request, version, correlation_id, "test"))
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 
@@ -153,7 +153,7 @@ class RawClient:
 
     async def is_closed(self) -> bool:
         """Whether the server has hung up."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:
@@ -167,7 +167,7 @@ class RawClient:
             return
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for a condition that the loop will make true."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -98,7 +98,7 @@ class Query:
         }
         admin = AdminClient({"bootstrap.servers": bootstrap})
         [made] = admin.create_topics([NewTopic(self.topic, 2, 1)]).values()
-        made.result(30)
+        made.result(60)
 
     def start(self, **options: str) -> Run:
         return Run(self, **options)
@@ -123,7 +123,7 @@ class Query:
 
     def seen(self) -> list[str]:
         """What a read_committed consumer sees, once all that was ended has its markers."""
-        wait_until(lambda: not self.being_ended(), timeout_s=30)
+        wait_until(lambda: not self.being_ended(), timeout_s=60)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -138,7 +138,7 @@ class Query:
         try:
             consumer.assign([TopicPartition(self.topic, index, 0) for index in range(2)])
             while len(at_end) < 2:
-                message = consumer.poll(10)
+                message = consumer.poll(60)
                 assert message is not None
                 if message.error() is not None:
                     at_end.add(message.partition())

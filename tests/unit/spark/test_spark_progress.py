@@ -17,7 +17,7 @@ from barnabas.testing import Kafka
 def committed(kafka: Kafka, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
     try:
-        return consumer.committed([KafkaTopicPartition(topic, 0)], timeout=30)[0].offset
+        return consumer.committed([KafkaTopicPartition(topic, 0)], timeout=60)[0].offset
     finally:
         consumer.close()
 

@@ -129,7 +129,7 @@ def test_keys_go_where_librdkafka_sends_them_with_the_java_partitioner(kafka: Ka
         producer.produce(
             topic, key=key, on_delivery=lambda _, message: chosen.update({message.key(): message.partition()})
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     rows = [{"key": key, "value": ""} for key in keys]
     ready = Encoder(settings_of(topic=topic), lambda _: 7, chance=random.Random(1)).encode(arrow(rows), now_ms=0)
     ours = {record.key: batch.partition.partition for batch in ready for record in records_of(batch)}

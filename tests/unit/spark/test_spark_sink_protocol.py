@@ -332,7 +332,7 @@ def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken
             states = query.link().transactions.describe_all(list(decided.participants))
             return all(isinstance(state, BrokerRefused) for state in states.values())
 
-        wait_until(all_forgotten, timeout_s=30)
+        wait_until(all_forgotten, timeout_s=60)
         for _ in range(2):
             with pytest.raises(
                 TransactionsLost, match=r"3 of its 3 transactions are forgotten.*onLostTransactions=skip"
@@ -469,7 +469,7 @@ def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
         reader.assign([TopicPartition("decisions", 0, 0)])
         mine: dict[str, dict[str, object]] = {}
         while "ended" not in mine:
-            message = reader.poll(10)
+            message = reader.poll(60)
             assert message is not None and message.error() is None
             key = json.loads(message.key())
             if key["query"] == query.name:
@@ -489,7 +489,7 @@ def test_a_batch_that_is_too_large_for_the_topic_says_which_setting(query: Query
     query.options["topic"] = name = f"{query.topic}-small"
     admin = AdminClient({"bootstrap.servers": query.bootstrap})
     [made] = admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "300"})]).values()
-    made.result(30)
+    made.result(60)
     rows = ["x" * 100] * 5
     with pytest.raises(ConfigError, match=r"MESSAGE_TOO_LARGE.*Set kafka\.batch\.size \(now 524288\)"):
         query.start().write(0, 0, rows)

@@ -86,7 +86,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
     yield offsets
     left = [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
     for thread in left:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -199,7 +199,7 @@ def test_a_task_that_stops_early_leaves_no_thread_behind(monkeypatch: pytest.Mon
     assert next(rows).num_rows == 10
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "fetch t-3"]
     rows.close()  # type: ignore[attr-defined]
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert script.closed
     assert len(script.asked) < 100

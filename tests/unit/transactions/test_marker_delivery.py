@@ -105,12 +105,12 @@ class World:
     async def all_sent(self) -> None:
         """Every request that is under way has been answered."""
         while pending := [task for task in self.tasks if not task.done()]:
-            await asyncio.wait(pending, timeout=10)
+            await asyncio.wait(pending, timeout=60)
         assert self.bugs == []
 
     async def settled(self) -> None:
         """Every marker is written, with as many retries as it takes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.sender):
                 await self.all_sent()
                 self.timers.advance_ms(markers_module.RETRY_BACKOFF_MS)

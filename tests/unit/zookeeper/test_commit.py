@@ -20,7 +20,7 @@ class SlowWriter(LogWriter):
         self.fail = False
 
     def append(self, first_zxid: int, records: bytes) -> None:
-        assert self.may_flush.acquire(timeout=10)
+        assert self.may_flush.acquire(timeout=60)
         if self.fail:
             raise OSError(5, "Input/output error")
         self.flushes.append(records)
@@ -57,7 +57,7 @@ class Bench:
     async def one_flush(self) -> None:
         self.released.clear()
         self.writer.may_flush.release()
-        await asyncio.wait_for(self.released.wait(), 10)
+        await asyncio.wait_for(self.released.wait(), 60)
 
 
 async def turn() -> None:
@@ -139,7 +139,7 @@ def test_stop_flushes_what_is_left(tmp_path: Path) -> None:
         bench.commit.append(1, b"r1")
         bench.commit.send(sink, [b"a1"])
         bench.writer.may_flush.release()
-        await asyncio.wait_for(bench.commit.stop(), 10)
+        await asyncio.wait_for(bench.commit.stop(), 60)
         assert sink.got == [b"a1"]
 
     asyncio.run(story())
