@@ -4,12 +4,12 @@
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark_python import spark_environment
 
 _HERE = Path(__file__).resolve().parent
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(spark_environment(tmp_path_factory.mktemp("python")))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("barnabas-tests")
@@ -32,8 +32,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # Queries here are short: the JVM that compiles least is done first.
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.python.daemon.module", "barnabas.spark.daemon")
         .config("spark.python.authenticate.socketTimeout", "60s")  # two cores may be busy with other tests
         .config("spark.sql.session.timeZone", "UTC")

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from tests.soak.spark_chain_driver import home_of_its_own
+from tests.spark_python import spark_environment
 
 import barnabas.spark
 
@@ -23,7 +24,7 @@ class Bench:
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.bootstrap, self.folder = bootstrap, folder
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.update(spark_environment(folder))
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ["SPARK_HOME"] = str(home_of_its_own(folder / "home"))
         self.spark = (

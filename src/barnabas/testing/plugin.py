@@ -103,7 +103,7 @@ def kafka_shared_clusters() -> "Iterator[SharedClusters]":
 @pytest.fixture(scope="session")
 def kafka_shared_cluster(kafka_shared_clusters: "SharedClusters", pytestconfig: pytest.Config) -> "Cluster":
     """The cluster behind `kafka` in tests without a marker: for fixtures that live as long as it."""
-    return kafka_shared_clusters.get(**_defaults(pytestconfig))
+    return kafka_shared_clusters.hold(**_defaults(pytestconfig))
 
 
 @pytest.fixture

@@ -29,11 +29,17 @@ def check_options(options: Mapping[str, object], *, of: str) -> None:
             )
 
 
+def _shape(options: Mapping[str, object]) -> str:
+    return json.dumps(options, sort_keys=True, default=str)
+
+
 class SharedClusters:
     """One cluster for each shape that was asked for. Owner: one process; those of pytest-xdist have their own."""
 
     def __init__(self) -> None:
         self._clusters: OrderedDict[str, Cluster] = OrderedDict()
+        #: Shapes that never make room for others.
+        self._held: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -43,15 +49,21 @@ class SharedClusters:
 
     def get(self, **options: Any) -> Cluster:
         """The cluster with these options; started if it is the first time."""
-        shape = json.dumps(options, sort_keys=True, default=str)
+        shape = _shape(options)
         cluster = self._clusters.get(shape)
         if cluster is None:
             cluster = Cluster(**options).__enter__()
             self._clusters[shape] = cluster
         self._clusters.move_to_end(shape)
-        while len(self._clusters) > KEPT_MAX:
-            self._clusters.popitem(last=False)[1].stop()
+        idle = [each for each in self._clusters if each not in self._held and each != shape]
+        for each in idle[: max(0, len(self._clusters) - KEPT_MAX)]:
+            self._clusters.pop(each).stop()
         return cluster
+
+    def hold(self, **options: Any) -> Cluster:
+        """The same, and it runs to the end: somebody keeps it who does not ask again."""
+        self._held.add(_shape(options))
+        return self.get(**options)
 
     def discard(self, cluster: Cluster) -> None:
         """It is beyond repair: the next one who asks gets another."""

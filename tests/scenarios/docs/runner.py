@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.spark_python import spark_environment
+
 _FENCE: Final = re.compile(r"^```(\w+) (run|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK: Final = "--- block "
 #: Spark needs half a minute to start, and minutes on a busy machine.
@@ -61,10 +63,11 @@ def run_document(document: Path, folder: Path, addresses: Mapping[str, str]) -> 
         else:
             script.append(block.code)
     binaries = Path(sys.executable).parent
+    environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONWARNINGS": "default"}
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=folder,
-        env=os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONWARNINGS": "default"},
+        env=os.environ | environment | spark_environment(folder),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -27,4 +27,4 @@ def test_sample_project_passes_and_shows_the_time_of_each_test() -> None:
     assert len(calls) == 11
     # A topic of one's own is cheap; what is left is the client's. The first to come pays for the cluster in its setup.
     ends = re.findall(r"^([0-9.]+)s teardown +\S+test_every_test_starts_with_an_empty_topic", done.stdout, re.MULTILINE)
-    assert all(float(seconds) < 1.0 for seconds in ends)
+    assert ends and all(float(seconds) < 30 for seconds in ends)

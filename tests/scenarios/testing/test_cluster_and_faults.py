@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from testing_clients import consume, produce, values
 
 from barnabas.testing import Cluster, Kafka, wait_until
+from barnabas.testing.shared import KEPT_MAX, SharedClusters
 
 
 def test_each_test_has_topics_of_its_own(kafka: Kafka) -> None:
@@ -139,3 +140,11 @@ def test_cluster_works_as_an_async_context_manager() -> None:
             assert await asyncio.to_thread(cluster.leader_of, "t") == 1
 
     asyncio.run(main())
+
+
+def test_cluster_that_somebody_keeps_makes_no_room_for_other_shapes() -> None:
+    with SharedClusters() as clusters:
+        held = clusters.hold(brokers=1)
+        others = [clusters.get(brokers=1, config={"num.partitions": count}) for count in range(1, KEPT_MAX + 1)]
+        assert held.member(1).running and clusters.get(brokers=1) is held
+        assert [each.member(1).running for each in others] == [False, True, True]
