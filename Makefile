@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak bench simulate fuzz demo lock clean
+.PHONY: help setup check test interop soak bench simulate fuzz demo docs dist lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,9 +48,24 @@ bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results 
 demo: $(READY) ## Three brokers, a stream, a leader that dies; make demo KEEP=1 stays up
 	$(BIN)/python examples/demo/run.py $(if $(KEEP),--keep)
 
+docs: $(VENV)/.ready-docs ## The documentation as a site, in site/; links and anchors are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python scripts/check_site.py site
+
+$(VENV)/.ready-docs: $(READY)
+	@scripts/setup $(VENV) docs
+	@touch $@
+
+dist: $(VENV)/.ready-release ## Source archive and wheel in dist/, checked: twine, an empty environment on every Python that is here
+	scripts/dist $(BIN)
+
+$(VENV)/.ready-release: $(READY)
+	@scripts/setup $(VENV) release
+	@touch $@
+
 lock: $(READY) ## Refresh requirements.lock
 	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet uv
 	PATH="$$PATH:$(BIN)" uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build site

@@ -1,3 +1,3 @@
 """barnabas: Apache Kafka's broker cluster in Python."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

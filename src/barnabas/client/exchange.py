@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from barnabas import __version__
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import ErrorCode, Malformed
@@ -26,7 +27,6 @@ R = TypeVar("R", bound=ApiMessage)
 P = TypeVar("P", bound="Pending")
 
 SOFTWARE_NAME: Final = "barnabas"
-SOFTWARE_VERSION: Final = "0.1.0"
 
 _SHORT: Final = struct.Struct(">h")
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
@@ -170,7 +170,7 @@ class Link(Protocol):
 
 async def negotiate(link: Link, timeout_ms: int) -> BrokerVersions:
     """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
-    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
     version = ApiVersionsRequest.MAX_VERSION
     response = await link.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
