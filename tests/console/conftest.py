@@ -31,6 +31,8 @@ class Console:
         if self._failure is not None:
             raise self._failure
         self.http = httpx.Client(base_url=self.server.url, timeout=DEADLINE_S, trust_env=False)
+        if not settings.needs_sign_in:
+            self.http.headers["x-csrf-token"] = self.get("/api/session")["csrfToken"]
 
     def _run(self, settings: Settings) -> None:
         async def main() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,19 @@ def command(
     command_config: CommandConfig = None,
     read_write: Annotated[
         bool, typer.Option("--read-write", help="Allow changes; without it the console only reads.")
+    ] = False,
+    sign_in: Annotated[
+        bool,
+        typer.Option(
+            "--sign-in", help="Ask for credentials of the cluster on loopback too; on other hosts it always does."
+        ),
+    ] = False,
+    ssl_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="Serve HTTPS with this certificate (and chain).")
+    ] = None,
+    ssl_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy in front speaks HTTPS and sets X-Forwarded-For.")
     ] = False,
     schema_registry: Annotated[
         str | None, typer.Option(metavar="URL", help="A schema registry, to decode records by and to show schemas of.")
@@ -40,6 +54,10 @@ def command(
         host=host,
         port=port,
         read_write=read_write,
+        sign_in=sign_in,
+        certificate=str(ssl_certificate) if ssl_certificate else None,
+        key=str(ssl_key) if ssl_key else None,
+        behind_proxy=behind_proxy,
         schema_registry=schema_registry,
     )
     if code := server.run(settings, _announce):

@@ -379,11 +379,11 @@ class LocalCluster:
         self._wait_member_ready(member)
 
     def _start_console(self) -> None:
-        """On loopback, whatever the brokers' host is. Where users have rights, it only reads."""
+        """On loopback, whatever the brokers' host is. Where there are users they sign in, and their rights decide."""
         assert self._launcher is not None
-        arguments = ["--bootstrap-server", self.bootstrap, "--port", str(self.console_port)]
-        if not self.secure:
-            arguments.append("--read-write")
+        arguments = ["--bootstrap-server", self.bootstrap, "--port", str(self.console_port), "--read-write"]
+        if self.secure:
+            arguments.append("--sign-in")
         if self.schema_registry:
             arguments += ["--schema-registry", self.schema_registry_url]
         if (file := self.command_config()) is not None:

@@ -24,10 +24,10 @@ Opener = Callable[..., Awaitable[Connection]]
 
 
 class _AsyncioIo:
-    def __init__(self, config: ClientConfig, opener: Opener) -> None:
+    def __init__(self, config: ClientConfig, opener: Opener, security: ClientSecurity | None) -> None:
         self._config = config
         self._opener = opener
-        self._security = ClientSecurity.of(config.security_protocol, config.security)
+        self._security = security or ClientSecurity.of(config.security_protocol, config.security)
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -69,9 +69,16 @@ class Cluster(ClusterCore):
     """`async with Cluster(client_config("localhost:9092")) as cluster`, then `client.admin`, `Producer`, `Consumer`."""
 
     def __init__(
-        self, config: ClientConfig, *, chance: random.Random | None = None, opener: Opener = open_connection
+        self,
+        config: ClientConfig,
+        *,
+        chance: random.Random | None = None,
+        opener: Opener = open_connection,
+        security: ClientSecurity | None = None,
     ) -> None:
-        super().__init__(config, _AsyncioIo(config, opener), chance=chance or random.Random(), fails_early=True)
+        """`security` stands in for what `config` says of it: a token that somebody gave us has no setting."""
+        io = _AsyncioIo(config, opener, security)
+        super().__init__(config, io, chance=chance or random.Random(), fails_early=True)
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,23 +12,22 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from barnabas.console import about, events, openapi, topics
-from barnabas.console.cluster import ConsoleCluster
+from barnabas.console import about, events, openapi, session, topics
 from barnabas.console.errors import Refusal, not_found
+from barnabas.console.gate import Gate
 from barnabas.console.guard import Guard
 from barnabas.console.services import Services, Tasks
 from barnabas.console.settings import Settings
 from barnabas.console.web import PATH_PREFIX, Call, Endpoint, error_document, json_response, routes
 
 #: Each has a list ENDPOINTS.
-MODULES: Final = (about, events, topics)
+MODULES: Final = (about, session, events, topics)
 STATIC: Final = Path(__file__).parent / "static"
 
 
 def create_app(settings: Settings) -> Starlette:
     tasks = Tasks()
-    cluster = ConsoleCluster(settings.client, tasks)
-    services = Services(settings=settings, tasks=tasks, guard=Guard(settings, cluster))
+    services = Services(settings=settings, tasks=tasks, guard=Guard(settings, tasks))
     endpoints: list[Endpoint] = [endpoint for module in MODULES for endpoint in module.ENDPOINTS]
     endpoints.append(_description(endpoints))
     services.live = {each.path: each for each in endpoints if each.live_s is not None}
@@ -40,7 +39,7 @@ def create_app(settings: Settings) -> Starlette:
             try:
                 yield
             finally:
-                await cluster.close()
+                await services.guard.close()
                 await services.close()
                 tasks.group = None
 
@@ -56,6 +55,7 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.services = services
     app.add_middleware(_RawPaths)
+    app.add_middleware(Gate, settings=settings)  # outermost: it sees a request first, and every answer last
     return app
 
 

@@ -16,6 +16,7 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.client.image import ClusterImage, TopicInfo
+from barnabas.client.security import ClientSecurity
 from barnabas.console.collector import Collector
 from barnabas.console.errors import not_found
 from barnabas.console.offsets import Offsets
@@ -39,14 +40,15 @@ class _Kept:
 
 
 class ConsoleCluster:
-    def __init__(self, config: ClientConfig, tasks: Tasks) -> None:
+    def __init__(self, config: ClientConfig, tasks: Tasks, *, security: ClientSecurity | None = None) -> None:
         self.client = Cluster(
             dataclasses.replace(
                 config,
                 client_id="barnabas-console",
                 request_timeout_ms=min(config.request_timeout_ms, _TIMEOUT_MS),
                 api_timeout_ms=min(config.api_timeout_ms, _TIMEOUT_MS),
-            )
+            ),
+            security=security,
         )
         self.tasks = tasks
         self.collector = Collector(tasks)

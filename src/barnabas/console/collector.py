@@ -13,7 +13,7 @@ from barnabas.console.services import Tasks
 from barnabas.console.web import encode, error_document, refusal_for
 
 #: A comment now and then: proxies close what is silent, and a watcher that is gone is noticed.
-_SILENCE_S: Final = 15.0
+SILENCE_S: Final = 15.0
 WATCHED_MAX: Final = 500
 
 Ask = Callable[[], Awaitable[Any]]
@@ -30,12 +30,12 @@ class Watcher:
         self._news[key] = data
         self._woken.set()
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """As an event stream writes them: the event is the key, the data is JSON."""
+    async def events(self, is_present: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """As an event stream writes them: the event is the key, the data is JSON. Until the user's session is over."""
         yield b": hello\n\n"
-        while True:
+        while is_present():
             try:
-                async with asyncio.timeout(_SILENCE_S):
+                async with asyncio.timeout(SILENCE_S):
                     await self._woken.wait()
             except TimeoutError:
                 yield b": still here\n\n"

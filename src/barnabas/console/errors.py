@@ -29,11 +29,13 @@ _STATUS: Final = {
 class Refusal(BarnabasError):
     """An answer that is an error. `code` is in capitals, as Kafka's are."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, *, retry_s: float | None = None) -> None:
+        """`retry_s`: when it is worth trying again."""
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.retry_s = retry_s
 
 
 def bad_request(message: str) -> Refusal:

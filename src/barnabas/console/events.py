@@ -30,7 +30,7 @@ async def events(call: Call) -> StreamingResponse:
         try:
             for key, (ask, every_s) in asks.items():
                 collector.watch(watcher, key, ask, every_s)
-            async for event in watcher.events():
+            async for event in watcher.events(call.user.is_present):
                 yield event
         finally:
             collector.leave(watcher, asks)

@@ -12,6 +12,7 @@ import uvicorn
 
 from barnabas.console.app import create_app
 from barnabas.console.settings import Settings
+from barnabas.console.sign_in import check_settings
 from barnabas.core.errors import BarnabasError, ConfigError
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,11 @@ class _Server(uvicorn.Server):
 
 class ConsoleServer:
     def __init__(self, settings: Settings) -> None:
+        check_settings(settings)
         self._socket = _listen(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        scheme = "http" if settings.certificate is None else "https"
+        self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
         self.app = create_app(settings)
         self._server = _Server(
             uvicorn.Config(
@@ -45,6 +48,8 @@ class ConsoleServer:
                 log_config=None,
                 log_level=logging.WARNING,
                 server_header=False,
+                ssl_certfile=settings.certificate,
+                ssl_keyfile=settings.key,
                 limit_concurrency=_CONNECTIONS_MAX,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_SHUTDOWN_S,

@@ -1,5 +1,6 @@
 """What a console is started with."""
 
+import ipaddress
 from dataclasses import dataclass
 
 from barnabas.client.config import ClientConfig
@@ -12,5 +13,30 @@ class Settings:
     port: int = 8080
     #: Changes are refused without it.
     read_write: bool = False
+    #: Everybody signs in with credentials of the cluster. Always so where others than this machine can connect.
+    sign_in: bool = False
+    #: PEM files for HTTPS.
+    certificate: str | None = None
+    key: str | None = None
+    #: A proxy in front of the console speaks HTTPS, and says in `X-Forwarded-For` who asks.
+    behind_proxy: bool = False
     #: `http://host:port[,…]` of a schema registry; None: records of registered schemas are shown as bytes.
     schema_registry: str | None = None
+
+    @property
+    def needs_sign_in(self) -> bool:
+        return self.sign_in or not is_loopback(self.host)
+
+    @property
+    def is_https(self) -> bool:
+        """As the browser sees it."""
+        return self.certificate is not None or self.behind_proxy
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
+        return True  # browsers and resolvers give these to nobody else
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False

@@ -1,7 +1,9 @@
 """HTTP as the console speaks it: endpoints that describe themselves, JSON in, JSON out, one shape of error."""
 
+import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Of one who has yet to sign in.
+_OPEN_BODY_BYTES_MAX: Final = 64 * 1024
+#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
+_BODY_S: Final = 60
 #: Of a JSON schema, as OpenAPI writes it.
 Schema = Mapping[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
@@ -35,7 +41,10 @@ class User:
     """Who asks. `name` stands in the log lines of changes."""
 
     name: str
-    cluster: "ConsoleCluster"
+    #: None for one who has yet to sign in.
+    own_cluster: "ConsoleCluster | None"
+    #: Notes that he is still there. False: his session is over, and so is what he watches.
+    is_present: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)
@@ -51,7 +60,8 @@ class Call:
 
     @property
     def cluster(self) -> "ConsoleCluster":
-        return self.user.cluster
+        assert self.user.own_cluster is not None, "an open endpoint asks nothing of the cluster"
+        return self.user.own_cluster
 
     def text(self, name: str, default: str = "") -> str:
         return self.query.get(name, default)
@@ -122,6 +132,13 @@ def json_response(document: object, status: int = 200) -> Response:
     return Response(encode(document), status, media_type="application/json")
 
 
+def refused(refusal: Refusal) -> Response:
+    response = json_response(error_document(refusal), refusal.status)
+    if refusal.retry_s is not None:
+        response.headers["Retry-After"] = str(math.ceil(refusal.retry_s))
+    return response
+
+
 def error_document(refusal: Refusal) -> dict[str, Any]:
     return {"error": {"code": refusal.code, "message": refusal.message}}
 
@@ -160,7 +177,7 @@ def _answering(by_method: Mapping[str, Endpoint], services: "Services") -> Calla
             return await _respond(endpoint, request, services)
         except Exception as error:
             refusal = refusal_for(error, f"{request.method} {request.url.path}")
-            return json_response(error_document(refusal), refusal.status)
+            return refused(refusal)
 
     return answer
 
@@ -172,7 +189,9 @@ async def _respond(endpoint: Endpoint, request: Request, services: "Services") -
         user=user,
         path={name: unquote(value) for name, value in request.path_params.items()},
         query=dict(request.query_params),
-        body=await _body(request) if endpoint.method != "GET" else {},
+        body=await _body(request, _OPEN_BODY_BYTES_MAX if endpoint.is_open else BODY_BYTES_MAX)
+        if endpoint.method != "GET"
+        else {},
         request=request,
     )
     if endpoint.changes:
@@ -182,12 +201,25 @@ async def _respond(endpoint: Endpoint, request: Request, services: "Services") -
     return answer if isinstance(answer, Response) else json_response(answer)
 
 
-async def _body(request: Request) -> Mapping[str, Any]:
+async def _whole(request: Request, bytes_max: int) -> bytes:
+    too_large = Refusal(413, "TOO_LARGE", f"a request may have up to {bytes_max} bytes")
+    said = request.headers.get("content-length", "0")
+    if said.isdigit() and int(said) > bytes_max:
+        raise too_large
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > BODY_BYTES_MAX:
-            raise Refusal(413, "TOO_LARGE", f"a request may have up to {BODY_BYTES_MAX} bytes")
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > bytes_max:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(408, "TOO_SLOW", f"the body did not arrive within {_BODY_S} s") from None
+    return bytes(data)
+
+
+async def _body(request: Request, bytes_max: int) -> Mapping[str, Any]:
+    data = await _whole(request, bytes_max)
     if not data:
         return {}
     # A form of another site can send text, but not this type without asking first.

@@ -2,7 +2,9 @@
 import { html, render, useEffect, useState } from "./lib/dom.js";
 import { useLocation, match, go } from "./lib/router.js";
 import { useAbout } from "./lib/about.js";
-import { Badge } from "./lib/parts.js";
+import { signOut, useSession } from "./lib/session.js";
+import { SignIn } from "./lib/sign_in.js";
+import { Badge, Loading, Problem } from "./lib/parts.js";
 import { PAGES } from "./pages.js";
 
 const THEMES = ["auto", "light", "dark"];
@@ -38,10 +40,9 @@ function Navigation({ path, isOpen, close }) {
   </nav>`;
 }
 
-function App() {
+function App({ session, theme, setTheme }) {
   const { path } = useLocation();
   const about = useAbout();
-  const [theme, setTheme] = useTheme();
   const [isOpen, setOpen] = useState(false);
   useEffect(() => {
     if (path === "/") go(PAGES[0].path, { replace: true });
@@ -63,6 +64,7 @@ function App() {
       <a class="brand" href="/"><img src="/static/icon.svg" alt="" width="24" height="24" />barnabas</a>
       <span class="where" title="The cluster">${about.bootstrap ?? ""}</span>
       ${about.version && html`<${Badge} kind=${about.readWrite ? "warn" : "plain"} title=${about.readWrite ? "Changes are allowed" : "Changes are refused; start with --read-write"}>${about.readWrite ? "read-write" : "read-only"}<//>`}
+      ${session.signIn && html`<span class="user" title="Signed in as">${session.user}</span><button type="button" onClick=${signOut}>Sign out</button>`}
       <label class="theme"><span class="sr">Colours</span>
         <select value=${theme} onChange=${(event) => setTheme(event.currentTarget.value)}>
           ${THEMES.map((each) => html`<option key=${each} value=${each} selected=${each === theme}>${each}</option>`)}
@@ -74,4 +76,13 @@ function App() {
     </div>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+/** Those who have to sign in see nothing else first. Another user begins anew. */
+function Entry() {
+  const [theme, setTheme] = useTheme();
+  const { session, error } = useSession();
+  if (!session) return html`<main>${error ? html`<${Problem} error=${error} />` : html`<${Loading} />`}</main>`;
+  if (session.signIn && !session.user) return html`<main class="alone"><${SignIn} /></main>`;
+  return html`<${App} key=${session.user} session=${session} theme=${theme} setTheme=${setTheme} />`;
+}
+
+render(html`<${Entry} />`, document.getElementById("app"));

@@ -4,6 +4,11 @@ import { get } from "./api.js";
 
 let asked = null;
 
+// Another user may be allowed other things.
+addEventListener("console-session", () => {
+  asked = null;
+});
+
 export function about() {
   asked ??= get("/api/about");
   return asked;

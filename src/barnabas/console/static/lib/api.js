@@ -26,6 +26,7 @@ async function answer(response) {
   } catch {
     throw new ApiError(response.status, "NO_JSON", `the console answered ${response.status} without JSON`);
   }
+  if (response.status === 401 && document.error?.code === "SIGN_IN") dispatchEvent(new Event("console-signed-out"));
   if (!response.ok) throw new ApiError(response.status, document.error?.code ?? "ERROR", document.error?.message ?? "it failed");
   return document;
 }

@@ -1,0 +1,54 @@
+"""The console in a real browser, on clusters of ours and on Apache Kafka."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent)]
+
+pytest.importorskip("playwright", reason="needs playwright")
+
+from browser import WIDE, Tab, axe_source, chromium  # noqa: E402
+from playwright.sync_api import Browser  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def axe() -> Callable[[], str]:
+    return functools.cache(axe_source)
+
+
+@pytest.fixture
+def open_tab(browser: Browser, axe: Callable[[], str]) -> Callable[..., Any]:
+    """`with open_tab(url) as tab`: a browser without a history, whose page is checked at the end."""
+
+    @contextmanager
+    def opened(url: str, *, viewport: dict[str, int] = WIDE, scheme: str = "light", **more: Any) -> Iterator[Tab]:
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce", **more)
+        try:
+            tab = Tab(context, url, axe)
+            yield tab
+            tab.check()
+        finally:
+            context.close()
+
+    return opened
