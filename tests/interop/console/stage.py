@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+
+from barnabas.cli.local_cluster import LocalCluster
 
 DEADLINE_S: Final = 60.0
 ORDERS, FORMATS, EMPTY, HOSTILE = "orders", "formats", "empty", "hostile"
@@ -44,6 +47,17 @@ AVRO_ORDER: Final = json.dumps(
     }
 )
 PROTO_ORDER: Final = 'syntax = "proto3";\nmessage Order { int64 id = 1; string customer = 2; }\n'
+
+
+@contextmanager
+def started(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """From a thread of its own: the browser's driver keeps an event loop in ours, where `asyncio.run` is refused."""
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            thread.submit(cluster.start).result()
+            yield cluster
+        finally:
+            thread.submit(cluster.stop).result()
 
 
 def make_topics(bootstrap: str, *, replicas: int) -> None:
