@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from barnabas.cli._command import UsageError
-from barnabas.storage.dump.decoders import (
-    OffsetsDecoder,
-    PlainDecoder,
-    RecordDecoder,
-    TransactionLogDecoder,
-    decoder_of_class,
-)
+from barnabas.protocol.internal_records import OffsetsDecoder, TransactionLogDecoder
+from barnabas.storage.dump.decoders import PlainDecoder, RecordDecoder, decoder_of_class
 from barnabas.storage.dump.dumper import SUFFIXES, DumpOptions, dump_files
 from barnabas.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
 from barnabas.storage.dump.report import Report

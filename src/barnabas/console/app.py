@@ -12,22 +12,31 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from barnabas.console import about, events, openapi, session, topics
+from barnabas.console import about, events, messages, openapi, session, topics
 from barnabas.console.errors import Refusal, not_found
 from barnabas.console.gate import Gate
 from barnabas.console.guard import Guard
+from barnabas.console.registered import Registered
 from barnabas.console.services import Services, Tasks
 from barnabas.console.settings import Settings
 from barnabas.console.web import PATH_PREFIX, Call, Endpoint, error_document, json_response, routes
+from barnabas.registry.client import RegistryClient
 
 #: Each has a list ENDPOINTS.
-MODULES: Final = (about, session, events, topics)
+MODULES: Final = (about, session, events, topics, messages)
 STATIC: Final = Path(__file__).parent / "static"
 
 
 def create_app(settings: Settings) -> Starlette:
     tasks = Tasks()
-    services = Services(settings=settings, tasks=tasks, guard=Guard(settings, tasks))
+    services = Services(
+        settings=settings,
+        tasks=tasks,
+        guard=Guard(settings, tasks),
+        registered=Registered(RegistryClient(settings.schema_registry)) if settings.schema_registry else None,
+    )
+    if services.registered is not None:
+        services.closing.append(services.registered.close)
     endpoints: list[Endpoint] = [endpoint for module in MODULES for endpoint in module.ENDPOINTS]
     endpoints.append(_description(endpoints))
     services.live = {each.path: each for each in endpoints if each.live_s is not None}

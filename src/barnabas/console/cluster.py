@@ -20,6 +20,7 @@ from barnabas.client.security import ClientSecurity
 from barnabas.console.collector import Collector
 from barnabas.console.errors import not_found
 from barnabas.console.offsets import Offsets
+from barnabas.console.reading import Tails
 from barnabas.console.services import Tasks
 from barnabas.core.errors import ErrorCode
 
@@ -53,11 +54,13 @@ class ConsoleCluster:
         self.tasks = tasks
         self.collector = Collector(tasks)
         self.offsets = Offsets(self)
+        self.tails = Tails(self)
         self._kept: OrderedDict[object, _Kept] = OrderedDict()
         self._asking: dict[object, asyncio.Future[Any]] = {}
 
     async def close(self) -> None:
         self.collector.stop()
+        self.tails.stop()
         await self.client.close()
 
     async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced: bool = False) -> T:

@@ -9,6 +9,7 @@ from barnabas.console.settings import Settings
 
 if TYPE_CHECKING:
     from barnabas.console.guard import Guard
+    from barnabas.console.registered import Registered
     from barnabas.console.web import Endpoint
 
 
@@ -28,6 +29,8 @@ class Services:
     settings: Settings
     tasks: Tasks
     guard: "Guard"
+    #: The schema registry, if one was named.
+    registered: "Registered | None" = None
     #: By path, for those who watch.
     live: "dict[str, Endpoint]" = field(default_factory=dict)
     #: Called once, when the application ends.

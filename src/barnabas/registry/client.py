@@ -51,6 +51,9 @@ class RegistryClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._http.close()
 
     def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:

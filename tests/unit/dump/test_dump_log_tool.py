@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from barnabas.cli.main import app
 from barnabas.protocol.codec import encode_versioned
 from barnabas.protocol.compression import Codec
+from barnabas.protocol.internal_records import OffsetsDecoder, TransactionLogDecoder
+from barnabas.protocol.json_form import message_to_json
 from barnabas.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
     ConsumerGroupMemberMetadataValue,
@@ -28,9 +30,8 @@ from barnabas.protocol.messages.consumer_group_records import (
 from barnabas.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata, OffsetCommitKey
 from barnabas.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from barnabas.protocol.records import BatchBuilder, Record, end_txn_marker
-from barnabas.storage.dump.decoders import OffsetsDecoder, TransactionLogDecoder, UnknownDecoder, decoder_of_class
+from barnabas.storage.dump.decoders import UnknownDecoder, decoder_of_class
 from barnabas.storage.dump.dumper import DumpOptions, dump_files
-from barnabas.storage.dump.json_form import message_to_json
 from barnabas.storage.dump.report import Report
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-3.9.1"

@@ -11,7 +11,8 @@ import fastavro
 from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
-from barnabas.spark.pipelines.codecs import avro_types, wire
+from barnabas.registry import wire
+from barnabas.spark.pipelines.codecs import avro_types
 from barnabas.spark.pipelines.codecs.avro_defaults import put_in_defaults
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry, UnknownSchema

@@ -8,11 +8,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from barnabas.registry.wire import HEAD_BYTES, frame
 from barnabas.spark.pipelines._errors import ERROR_DDL
 from barnabas.spark.pipelines._schema import parse_type
 from barnabas.spark.pipelines.codecs.base import CodecError
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry
-from barnabas.spark.pipelines.codecs.wire import HEAD_BYTES, frame
 
 _CORRUPT: Final = "_corrupt_record"
 _SHOWN: Final = 200

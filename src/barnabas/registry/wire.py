@@ -1,4 +1,7 @@
-"""Confluent's wire format: a zero byte, the schema's id in four bytes, and for Protobuf which message of the file it is."""
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, and for Protobuf which message of the file it is.
+
+Pure.
+"""
 
 import struct
 from collections.abc import Sequence
