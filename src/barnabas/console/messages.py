@@ -175,9 +175,14 @@ async def find(call: Call) -> StreamingResponse:
         "seconds": call.number("seconds", 60, low=1, high=_SEARCH_S_MAX),
     }
     positions = None if start == "newest" else await _positions(call, source, start)
-    return _streamed(
-        _search_events(source, positions, wanted, _shower(call, source.topic), limits), f"search {source.topic}"
-    )
+    events = _search_events(source, positions, wanted, _shower(call, source.topic), limits)
+
+    async def guarded() -> AsyncIterator[bytes]:
+        with call.services.guard.searching(call.user):
+            async for each in events:
+                yield each
+
+    return _streamed(guarded(), f"search {source.topic}")
 
 
 async def _search_events(

@@ -1,8 +1,10 @@
 // One topic.
 import { html } from "../lib/dom.js";
+import { useQuery } from "../lib/router.js";
+import { Messages } from "./messages.js";
 import { url, useLive } from "../lib/api.js";
 import { count, rate, size } from "../lib/format.js";
-import { Badge, Figures, Heading, Loading, Problem, Table } from "../lib/parts.js";
+import { Badge, Figures, Heading, Loading, Problem, Table, Tabs } from "../lib/parts.js";
 
 const columns = [
   { id: "partition", label: "Partition", number: true, render: (row) => row.partition },
@@ -19,13 +21,21 @@ const columns = [
   { id: "size", label: "Size", number: true, render: (row) => size(row.size) },
 ];
 
+const TABS = [
+  ["messages", "Messages"],
+  ["partitions", "Partitions"],
+];
+
 function View({ topic }) {
   const { data, error } = useLive(url("/api/topics", [topic]));
+  const [{ tab }, set] = useQuery({ tab: "messages" });
   return html`<${Heading} title=${topic} crumbs=${[["Topics", "/topics"]]} />
     <${Problem} error=${error} />
     ${data
       ? html`<${Figures} items=${[["Partitions", count(data.partitions)], ["Replicas", count(data.replicas)], ["Records", count(data.messages)], ["Rate", rate(data.rate)], ["On disk", size(data.size)]]} />
-          <${Table} label="Partitions" columns=${columns} rows=${data.partitionList} keyOf=${(row) => row.partition} />`
+          <${Tabs} label="Topic" tabs=${TABS} current=${tab} onChange=${(next) => set({ tab: next })} />
+          ${tab === "messages" && html`<${Messages} topic=${topic} partitions=${data.partitions} />`}
+          ${tab === "partitions" && html`<${Table} label="Partitions" columns=${columns} rows=${data.partitionList} keyOf=${(row) => row.partition} />`}`
       : !error && html`<${Loading} />`}`;
 }
 
