@@ -1,8 +1,13 @@
 """Log lines that a client cannot forge: a message is one line, whatever names and addresses it contains."""
 
+import datetime
+import json
 import logging
+import os
 from typing import Final, TextIO
 
+#: `text` or `json`. In the environment, because every process has one, and it says how to log before anything else is read.
+FORMAT_VARIABLE: Final = "BARNABAS_LOG_FORMAT"
 LOG_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 #: Line ends, escape sequences of terminals, and what else moves the cursor.
 _VISIBLE: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t"} | {
@@ -26,8 +31,28 @@ class OneLine(logging.Formatter):
         return "\n".join("    " + line.translate(_VISIBLE) for line in lines)
 
 
+class JsonLines(logging.Formatter):
+    """One JSON object a message, a traceback in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        # ASCII alone: what moves a cursor is spelled out.
+        return json.dumps(line)
+
+
 def log_to(stream: TextIO, *, level: int, format: str = LOG_FORMAT) -> None:
-    """Set up the process's log."""
+    """Set up the process's log, in text by `format`, or as JSON where the environment says so."""
+    wanted = os.environ.get(FORMAT_VARIABLE, "text")
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(OneLine(format))
+    handler.setFormatter(JsonLines() if wanted == "json" else OneLine(format))
     logging.basicConfig(level=level, handlers=[handler])
+    if wanted not in ("text", "json"):
+        logging.getLogger(__name__).warning("%s=%s is neither text nor json: text it is", FORMAT_VARIABLE, wanted)

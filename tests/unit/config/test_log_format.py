@@ -1,9 +1,12 @@
 """A line of the log is what the broker says, not what a peer makes it say."""
 
 import io
+import json
 import logging
 
-from barnabas.core.log_format import OneLine
+import pytest
+
+from barnabas.core.log_format import FORMAT_VARIABLE, JsonLines, OneLine, log_to
 
 
 def logged(message: str, *arguments: object, exc_info: BaseException | None = None) -> list[str]:
@@ -34,3 +37,40 @@ def test_no_line_of_a_traceback_looks_like_one_of_the_log() -> None:
 
 def test_words_of_other_languages_are_printed() -> None:
     assert logged("Überraschung für %s", "日本") == ["[now] WARNING Überraschung für 日本"]
+
+
+def test_json_has_one_object_a_line_with_the_traceback_in_it() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    log = logging.Logger("barnabas.test")
+    log.addHandler(handler)
+    try:
+        raise ValueError("x\ny")
+    except ValueError:
+        log.exception("client %s failed", "a\nb\x9b\u2028")
+    [line] = stream.getvalue().splitlines()
+    said = json.loads(line)
+    assert line.isascii()
+    assert (said["level"], said["logger"], said["message"]) == (
+        "ERROR",
+        "barnabas.test",
+        "client a\nb\x9b\u2028 failed",
+    )
+    assert said["exception"].endswith("ValueError: x\ny")
+    assert said["time"].endswith("Z")
+
+
+@pytest.mark.parametrize(("wanted", "first"), [(None, "["), ("text", "["), ("json", "{"), ("yaml", "[")])
+def test_environment_says_how_to_log(wanted: str | None, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.WARNING)
+    monkeypatch.delenv(FORMAT_VARIABLE, raising=False)
+    if wanted is not None:
+        monkeypatch.setenv(FORMAT_VARIABLE, wanted)
+    stream = io.StringIO()
+    log_to(stream, level=logging.INFO)
+    assert ("neither text nor json" in stream.getvalue()) == (wanted == "yaml")
+    logging.getLogger("barnabas.test").info("here")
+    assert stream.getvalue().splitlines()[-1].startswith(first)
