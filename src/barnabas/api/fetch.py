@@ -66,9 +66,10 @@ class FetchApi:
                 for topic in request.forgotten_topics_data
                 for partition in topic.partitions
             ],
-            is_follower=is_follower,
+            replica=(replica_id, replica_epoch) if may_follow else None,
             uses_topic_ids=by_id,
             now_s=context.clock.monotonic_s(),
+            now_ms=context.clock.now_ms(),
         )
         wanted = self._resolve_all(call, fetched.partitions, is_follower=is_follower, may_follow=may_follow)
         params = FetchParams(
@@ -83,7 +84,10 @@ class FetchApi:
             may_read_from_follower=call.api_version >= 11,
         )
         waiting = context.replicas.fetch(
-            params, wanted, lambda reads: self._answer(call, fetched, params, wanted, reads)
+            params,
+            wanted,
+            lambda reads: self._answer(call, fetched, params, wanted, reads),
+            session=fetched.session if may_follow and fetched.incremental else None,
         )
         if waiting is not None:
             call.on_abandoned = waiting.cancel
@@ -143,6 +147,8 @@ class FetchApi:
                     has_more=bool(read.size_bytes) or read.preferred_read_replica >= 0,
                     is_diverging=read.diverging_epoch is not None,
                 )
+                if not read.size_bytes and session.replica is not None and not isinstance(tp, ErrorCode):
+                    self._rest(want, tp, read, params)
                 if fetched.incremental and not must_tell:
                     continue
             if topic is None or key.topic != topic_name:
@@ -165,6 +171,12 @@ class FetchApi:
         if session is not None and served:
             session.to_the_back(served)
         call.reply(response)
+
+    def _rest(self, want: CachedPartition, tp: TopicPartition, read: PartitionRead, params: FetchParams) -> None:
+        """A follower that has everything, and is being told everything, need not be looked at until something happens."""
+        partition = self._context.replicas.get(tp)
+        if partition is not None and not read.error and read.diverging_epoch is None:
+            partition.rest(want, params.replica_id)
 
     def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
         """Over its quota, a consumer gets nothing now, and asks again when the time is up. Releases what was read."""

@@ -110,6 +110,7 @@ class ReplicationParts:
             report=report_failed_dir,
             fail=fail,
         )
+        logs.on_log_start = self.replicas.log_start_moved
         metadata.subscribe(self._metadata_changed)
 
     def start(self) -> None:

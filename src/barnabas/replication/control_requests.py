@@ -196,6 +196,7 @@ class ControlRequests:
                 self._fetchers.remove([order.tp])
                 partition.machine.go_offline()
                 self._replicas.add(partition)
+                self._replicas.wake_all(partition)
             return code
         self._replicas.add(partition)
         return ErrorCode.NONE

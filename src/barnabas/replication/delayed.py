@@ -4,12 +4,13 @@ Each waits in a purgatory under the partitions that can satisfy it. A partition 
 wait for its high watermark, and under `partition.log_end_key` by followers, who wait for its log end.
 """
 
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.replication.fetch_session_cache import FetchSession
 from barnabas.replication.partition import Partition
 from barnabas.runtime.purgatory import DelayedOperation
 
@@ -65,11 +66,11 @@ class DelayedProduce(DelayedOperation):
 class DelayedFetch(DelayedOperation):
     """A long poll: done when `min.bytes` have come, when a partition has news of another kind, or when time is up.
 
-    A follower's session may hold thousands of partitions, of which one has a new record: only what was touched while the
-    request waited is looked at again.
+    Only what was touched while the request waited is looked at again. A follower's session is a key too: it is checked when
+    partitions that rested in it have woken.
     """
 
-    __slots__ = ("_bytes_ready", "_missing_bytes", "_on_done", "_places", "_ready")
+    __slots__ = ("_bytes_ready", "_join_woken", "_missing_bytes", "_on_done", "_places", "_ready", "_session")
 
     def __init__(
         self,
@@ -78,39 +79,57 @@ class DelayedFetch(DelayedOperation):
         ready: dict[int, int],
         min_bytes: int,
         bytes_ready: Callable[[int], int | None],
+        session: FetchSession | None,
+        join_woken: Callable[["DelayedFetch"], Sequence[int]],
         on_done: Callable[[Container[int]], None],
     ) -> None:
         """`places`: for each key, which partition of the request it is. `ready`: those that have some bytes already.
 
         `bytes_ready` says how much could be read of a partition, or None when the fetch must be answered at once, whatever
-        it gets. `on_done` gets the partitions that may have changed.
+        it gets. `session`: a follower's, in which partitions may rest; `join_woken` adds those that have woken to the
+        request, and returns which ones they are there. `on_done` gets the partitions that may have changed.
         """
         super().__init__()
         self._places = places
         self._ready = ready
         self._missing_bytes = min_bytes - sum(ready.values())
         self._bytes_ready = bytes_ready
+        self._session = session
+        self._join_woken = join_woken
         self._on_done = on_done
 
     def waits_for(self) -> dict[str, Any]:
-        partitions = []
-        for key in islice(self._places, NAMED_MAX):
-            # A follower watches the log end, under ("log end", partition).
-            tp = key.tp if isinstance(key, Partition) else cast(tuple[str, TopicPartition], key)[1]
-            partitions.append({"topic": tp.topic, "partition": tp.partition})
-        is_follower = any(not isinstance(key, Partition) for key in islice(self._places, 1))
+        is_follower = self._session is not None
+        count = len(self._places)
+        if self._session is not None:
+            count = len(self._session.partitions)
+            named = [want.tp for want in islice(self._session.partitions.values(), NAMED_MAX) if want.tp is not None]
+        else:
+            named = []
+            for key in islice(self._places, NAMED_MAX):
+                # A follower watches the log end, under ("log end", partition).
+                is_follower = not isinstance(key, Partition)
+                named.append(key.tp if isinstance(key, Partition) else cast(tuple[str, TopicPartition], key)[1])
         return {
             "condition": "log end" if is_follower else "bytes",
             "missing_bytes": self._missing_bytes,
-            "count": len(self._places),
-            "partitions": partitions,
+            "count": count,
+            "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in named],
         }
 
     def is_satisfied(self) -> bool:
-        return any(self.is_satisfied_by(key) for key in self._places)
+        return self._is_satisfied_by_woken() or any(map(self._is_satisfied_by, self._places.values()))
 
     def is_satisfied_by(self, key: Hashable) -> bool:
-        place = self._places[key]
+        place = self._places.get(key)
+        return self._is_satisfied_by_woken() if place is None else self._is_satisfied_by(place)
+
+    def _is_satisfied_by_woken(self) -> bool:
+        # All of them, also after one that is enough: they are part of the request now.
+        satisfied = [self._is_satisfied_by(place) for place in self._join_woken(self)]
+        return any(satisfied)
+
+    def _is_satisfied_by(self, place: int) -> bool:
         found = self._bytes_ready(place)
         before = self._ready.get(place, 0)
         self._ready[place] = found or 0

@@ -1,5 +1,9 @@
 """Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a request costs only what changed.
 
+A follower's session may hold thousands of partitions, of which few change between two requests. One that is in sync, and has
+been told all there is to tell, *rests*: requests pass it over until something happens to it, here (`Partition.stir`) or
+in what the follower asks for. To be passed over is to be caught up: `state.LastFetch` says when.
+
 Owner: the event loop. Serves Fetch v7 and later; before that every request is whole and has no session. Bounded by
 `max.incremental.fetch.session.cache.slots`, with Kafka's rules of eviction.
 """
@@ -10,6 +14,7 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
+from barnabas.replication.state import FollowerPosition, LastFetch
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -24,7 +29,7 @@ class FetchKey(NamedTuple):
     partition: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedPartition:
     """What a client wants of one partition, and what the last answer said about it."""
 
@@ -39,6 +44,10 @@ class CachedPartition:
     told_log_start: int = -1
     #: The partition that the key meant last time.
     tp: TopicPartition | None = None
+    session: "FetchSession | None" = None
+    #: While it rests: all that rest in the same partition, and the follower's position there.
+    resting_with: "list[CachedPartition] | None" = None
+    position: FollowerPosition | None = None
 
     def update(self, other: "CachedPartition") -> None:
         self.fetch_offset = other.fetch_offset
@@ -72,7 +81,19 @@ class CachedPartition:
 class FetchSession:
     """One client's partitions, in the order in which they are served."""
 
-    __slots__ = ("created_s", "epoch", "id", "last_used_s", "partitions", "privileged", "uses_topic_ids")
+    __slots__ = (
+        "awake",
+        "created_s",
+        "epoch",
+        "id",
+        "last_fetch",
+        "last_used_s",
+        "partitions",
+        "privileged",
+        "replica",
+        "uses_topic_ids",
+        "woken",
+    )
 
     def __init__(self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_s: float) -> None:
         self.id = session_id
@@ -84,16 +105,28 @@ class FetchSession:
         self.created_s = now_s
         self.last_used_s = now_s
         self.partitions: dict[FetchKey, CachedPartition] = {}
+        #: Those that do not rest: a request looks at them.
+        self.awake: dict[FetchKey, CachedPartition] = {}
+        #: Those that have woken since a request looked last.
+        self.woken: list[CachedPartition] = []
+        self.last_fetch = LastFetch()
+        #: Who sent the last request: (broker, its epoch).
+        self.replica: tuple[int, int] | None = None
 
     def apply(self, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
         for partition in wanted:
             known = self.partitions.get(partition.key)
             if known is None:
-                self.partitions[partition.key] = partition
+                partition.session = self
+                self.partitions[partition.key] = self.awake[partition.key] = partition
             else:
+                self.wake(known)
                 known.update(partition)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            gone = self.partitions.pop(key, None)
+            if gone is not None:
+                self.wake(gone)
+                del self.awake[key]
 
     def to_the_back(self, keys: Iterable[FetchKey]) -> None:
         """Partitions that got data come last next time: a response limit must not starve the others."""
@@ -101,6 +134,41 @@ class FetchSession:
             partition = self.partitions.pop(key, None)
             if partition is not None:
                 self.partitions[key] = partition
+                if self.awake.pop(key, None) is not None:
+                    self.awake[key] = partition
+
+    def look(self, replica: tuple[int, int] | None, now_ms: int) -> list[CachedPartition]:
+        """What a request must look at. `replica`: the follower that sent it, and its broker epoch; None: not a follower."""
+        if replica is None or replica != self.replica:
+            # Another sender, or another life of the same: what rests says nothing about it.
+            self.wake_all()
+            self.replica = replica
+        self.last_fetch.ms = now_ms
+        self.woken.clear()
+        return list(self.awake.values())
+
+    def rest(self, partition: CachedPartition, position: FollowerPosition, resting: "list[CachedPartition]") -> None:
+        """`resting`: all that rest in the same partition of this broker."""
+        if self.awake.get(partition.key) is partition:
+            del self.awake[partition.key]
+            partition.position, partition.resting_with = position, resting
+            position.resting = self.last_fetch
+            resting.append(partition)
+
+    def wake(self, partition: CachedPartition) -> None:
+        if partition.resting_with is None or partition.position is None:
+            return
+        partition.resting_with.remove(partition)
+        if partition.position.resting is self.last_fetch:
+            partition.position.rested()
+        partition.resting_with = partition.position = None
+        self.awake[partition.key] = partition
+        self.woken.append(partition)
+
+    def wake_all(self) -> None:
+        if len(self.awake) < len(self.partitions):
+            for partition in self.partitions.values():
+                self.wake(partition)
 
 
 class FetchContext(NamedTuple):
@@ -108,6 +176,7 @@ class FetchContext(NamedTuple):
 
     #: The session that the response names; None: there is none, the request stands alone.
     session: FetchSession | None
+    #: What it must look at: what rests is left out.
     partitions: Iterable[CachedPartition]
     #: Only partitions with news are answered.
     incremental: bool
@@ -131,15 +200,22 @@ class FetchSessionCache:
         *,
         wanted: list[CachedPartition],
         forgotten: list[FetchKey],
-        is_follower: bool,
+        replica: tuple[int, int] | None,
         uses_topic_ids: bool,
         now_s: float,
+        now_ms: int,
     ) -> FetchContext:
+        """`replica`: the broker that follows, and its epoch; None: whoever asks is not a follower, or may not be one."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             session = None
             if epoch == INITIAL_EPOCH and wanted:
-                session = self._create(wanted, privileged=is_follower, uses_topic_ids=uses_topic_ids, now_s=now_s)
+                session = self._create(
+                    wanted, privileged=replica is not None, uses_topic_ids=uses_topic_ids, now_s=now_s
+                )
+            if session is not None:
+                session.replica = replica
+                session.look(replica, now_ms)
             return FetchContext(session, wanted, incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
@@ -153,10 +229,10 @@ class FetchSessionCache:
         session.apply(wanted, forgotten)
         session.last_used_s = now_s
         if not session.partitions:
-            del self._sessions[session_id]
+            self._drop(session_id)
             return FetchContext(None, (), incremental=True)
         session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
-        return FetchContext(session, session.partitions.values(), incremental=True)
+        return FetchContext(session, session.look(replica, now_ms), incremental=True)
 
     def _create(
         self, wanted: list[CachedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
@@ -189,6 +265,11 @@ class FetchSessionCache:
         return self._evict(min(lesser, key=lambda s: (s.privileged, len(s.partitions), s.id)))
 
     def _evict(self, session: FetchSession) -> bool:
-        del self._sessions[session.id]
+        self._drop(session.id)
         self.evictions += 1
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.wake_all()

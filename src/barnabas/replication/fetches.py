@@ -4,13 +4,14 @@ Owner: the event loop. Fetch comes straight through here: no coroutine, no queue
 """
 
 from collections.abc import Callable, Container, Hashable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import NO_EPOCH, TopicPartition
 from barnabas.replication.delayed import DelayedFetch
-from barnabas.replication.fetch_session_cache import CachedPartition
+from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.replication.hosted import HostedPartitions
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import ProposeIsr
@@ -51,16 +52,22 @@ class Fetches:
     def fetch(
         self,
         params: FetchParams,
-        wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]],
+        wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]],
         on_done: Callable[[list[PartitionRead]], None],
+        *,
+        session: FetchSession | None = None,
     ) -> WaitingFetch | None:
-        """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it."""
+        """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it.
+
+        `session`: a follower's, in which partitions may rest. Those that wake in the meantime are added to `wanted`.
+        """
         before = self._hosted.movements
         reads, readable_bytes, has_news = self._read_all(params, wanted)
-        if has_news or params.max_wait_ms <= 0 or not wanted or readable_bytes >= params.min_bytes:
+        has_nothing = not wanted and session is None
+        if has_news or params.max_wait_ms <= 0 or has_nothing or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None
-        positions: list[tuple[Partition, int]] = []
+        positions: list[tuple[Partition | None, int]] = []
         places: dict[Hashable, int] = {}
         ready: dict[int, int] = {}
         is_follower = params.is_from_follower
@@ -77,23 +84,44 @@ class Fetches:
 
         def bytes_ready(place: int) -> _MaybeBytes:
             partition, leader_epoch = positions[place]
-            if partition.machine.leader_epoch != leader_epoch:
+            if partition is None or partition.machine.leader_epoch != leader_epoch:
                 return None
             return self._bytes_ready(partition, params, wanted[place][0])
+
+        def join_woken(operation: DelayedFetch) -> Sequence[int]:
+            if session is None:
+                return ()
+            first = len(wanted)
+            for want in session.woken:
+                assert want.tp is not None  # it has rested, so it was found
+                partition = self._hosted.get(want.tp)
+                if partition is not None:
+                    places.setdefault(partition.log_end_key, len(wanted))
+                    purgatory.watch_also(operation, partition.log_end_key)
+                positions.append((partition, want.current_leader_epoch))
+                wanted.append((want, want.tp))
+                reads.append(PartitionRead())
+            session.woken.clear()
+            return range(first, len(wanted))
 
         operation = DelayedFetch(
             places,
             ready=ready,
             min_bytes=params.min_bytes,
             bytes_ready=bytes_ready,
+            session=session,
+            join_woken=join_woken,
             on_done=lambda touched: on_done(self._read_again(params, wanted, positions, reads, touched)),
         )
+        purgatory = self._hosted.fetch_purgatory
+        # Looked at when it begins to wait: what has woken by then is there.
+        keys = places if session is None else chain((session,), places)
         if self._hosted.movements == before:
-            self._hosted.fetch_purgatory.watch(operation, places, timeout_ms=params.max_wait_ms)
+            purgatory.watch(operation, keys, timeout_ms=params.max_wait_ms)
         else:
             # What this request said about its sender has moved others, who may have written in turn.
-            self._hosted.fetch_purgatory.try_complete_else_watch(operation, places, timeout_ms=params.max_wait_ms)
-        return None if operation.completed else WaitingFetch(self._hosted.fetch_purgatory, operation)
+            purgatory.try_complete_else_watch(operation, keys, timeout_ms=params.max_wait_ms)
+        return None if operation.completed else WaitingFetch(purgatory, operation)
 
     def _read_all(
         self, params: FetchParams, wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
@@ -127,7 +155,7 @@ class Fetches:
         self,
         params: FetchParams,
         wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]],
-        positions: Sequence[tuple[Partition, int]],
+        positions: Sequence[tuple[Partition | None, int]],
         reads: list[PartitionRead],
         touched: Container[int],
     ) -> list[PartitionRead]:
@@ -135,7 +163,12 @@ class Fetches:
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = 0
         for place, (partition, leader_epoch) in enumerate(positions):
-            if place not in touched and partition.log is not None and partition.machine.leader_epoch == leader_epoch:
+            if (
+                place not in touched
+                and partition is not None
+                and partition.log is not None
+                and partition.machine.leader_epoch == leader_epoch
+            ):
                 partition.refresh(reads[place])
                 continue
             want, tp = wanted[place]

@@ -12,7 +12,8 @@ from barnabas.runtime.timers import Timers
 
 
 class HostedPartitions:
-    """Code that moves a log end or a high watermark calls `log_end_moved` or `high_watermark_moved`, to wake who waits."""
+    """Code that moves a log end, a high watermark or a log start calls `log_end_moved`, `high_watermark_moved` or
+    `log_start_moved`, to wake who waits."""
 
     def __init__(
         self, broker_id: BrokerId, *, timers: Timers, registry: Registry, is_known: Callable[[TopicPartition], bool]
@@ -71,11 +72,25 @@ class HostedPartitions:
     def log_end_moved(self, partition: Partition) -> None:
         self.movements += 1
         self.fetch_purgatory.check(partition.log_end_key)
+        if partition.resting:
+            self.stir(partition)
 
     def high_watermark_moved(self, partition: Partition) -> None:
         self.movements += 1
         self.produce_purgatory.check(partition)
         self.fetch_purgatory.check(partition)
+        if partition.resting:
+            self.stir(partition)
+
+    def log_start_moved(self, tp: TopicPartition) -> None:
+        partition = self.partitions.get(tp)
+        if partition is not None and partition.resting:
+            self.stir(partition)
+
+    def stir(self, partition: Partition) -> None:
+        """Followers' sessions that pass the partition over look at it again."""
+        for session in partition.stir():
+            self.fetch_purgatory.check(session)
 
     def wake_all(self, partition: Partition) -> None:
         """The partition changed its role or is gone: waiting requests must look again."""

@@ -356,15 +356,16 @@ class PartitionMachine:
                 # KIP-903: a request of the broker's former life, overtaken by its restart.
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker epoch {broker_epoch} of {broker_id} is over")
             follower.broker_epoch = broker_epoch
+        if follower.resting is not None:
+            follower.rested()  # in a session that the follower has given up
         if fetch_offset >= log_end:
-            if now_ms > follower.last_caught_up_ms:
-                follower.last_caught_up_ms = now_ms
-        elif fetch_offset >= follower.last_fetch_leader_log_end and follower.last_fetch_ms > follower.last_caught_up_ms:
+            follower.caught_up(now_ms)
+        elif fetch_offset >= follower.last_fetch_leader_log_end:
             # It has now what the leader had at its previous fetch: it was caught up then.
-            follower.last_caught_up_ms = follower.last_fetch_ms
+            follower.caught_up(follower.last_fetch_ms)
         if log_end > follower.last_fetch_leader_log_end:
             follower.last_fetch_leader_log_end = log_end
-        follower.last_fetch_ms = now_ms
+        follower.fetched(now_ms)
         moved = fetch_offset != follower.log_end
         follower.log_end = fetch_offset
         log_start_moved = follower_log_start != follower.log_start

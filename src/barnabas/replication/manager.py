@@ -66,6 +66,7 @@ class ReplicaManager:
         self.counters = hosted.counters
         self.forget_topic = hosted.forget_topic
         self.log_end_moved = hosted.log_end_moved
+        self.log_start_moved = hosted.log_start_moved
         self.high_watermark_moved = hosted.high_watermark_moved
         self.wake_all = hosted.wake_all
         self._add_gauges(registry)
@@ -145,6 +146,8 @@ class ReplicaManager:
                     self.hosted.high_watermark_moved(partition)
 
     def isr_settled(self, partition: Partition, settled: IsrSettled) -> None:
+        # Who left the ISR must be looked at when it fetches.
+        self.hosted.stir(partition)
         if settled.hw_moved:
             self.hosted.high_watermark_moved(partition)
 

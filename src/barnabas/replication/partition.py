@@ -19,7 +19,7 @@ from barnabas.core.words import (
     MAX_TIMESTAMP,
     READ_COMMITTED,
 )
-from barnabas.replication.fetch_session_cache import CachedPartition
+from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
 from barnabas.storage.epoch_cache import EpochEnd
@@ -107,7 +107,17 @@ class Appended(NamedTuple):
 
 
 class Partition:
-    __slots__ = ("_clock", "_on_high_watermark", "future_log", "log", "log_end_key", "machine", "topic_id", "tp")
+    __slots__ = (
+        "_clock",
+        "_on_high_watermark",
+        "future_log",
+        "log",
+        "log_end_key",
+        "machine",
+        "resting",
+        "topic_id",
+        "tp",
+    )
 
     def __init__(
         self,
@@ -129,6 +139,8 @@ class Partition:
         self.future_log: Log | None = None
         #: Followers' long polls watch this, consumers' watch the partition itself.
         self.log_end_key = ("log end", tp)
+        #: Followers' sessions that pass this partition over until it is stirred.
+        self.resting: list[CachedPartition] = []
 
     def __repr__(self) -> str:
         return f"Partition({self.tp}, {self.machine.role.value}, epoch {self.machine.leader_epoch})"
@@ -336,6 +348,35 @@ class Partition:
         result = PartitionRead()
         self.refresh(result)
         return result
+
+    def rest(self, want: CachedPartition, replica_id: int) -> None:
+        """Let a follower's session pass this partition over, if there is nothing to tell the follower until something happens
+        here. Outside the ISR it is looked at each time: each of its fetches may bring it back."""
+        log, machine = self.log, self.machine
+        position = machine.follower(BrokerId(replica_id))
+        if (
+            want.session is not None
+            and log is not None
+            and not log.is_closed
+            and position is not None
+            and machine.role is Role.LEADER
+            and replica_id in machine.isr
+            and want.current_leader_epoch == machine.leader_epoch
+            and want.fetch_offset == position.log_end == log.log_end_offset
+            and want.follower_log_start == position.log_start
+            and want.told_high_watermark == log.high_watermark
+            and want.told_log_start == log.log_start_offset
+        ):
+            want.session.rest(want, position, self.resting)
+
+    def stir(self) -> list[FetchSession]:
+        """Something has happened here. Returns the sessions that must look at it again."""
+        stirred: list[FetchSession] = []
+        for want in list(self.resting):
+            if want.session is not None:
+                want.session.wake(want)
+                stirred.append(want.session)
+        return stirred
 
     def refresh(self, read: PartitionRead) -> None:
         """Of a read that found no records: how far the log goes now."""

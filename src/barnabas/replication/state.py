@@ -165,18 +165,32 @@ class IsrSettled(NamedTuple):
     retry: ProposeIsr | None = None
 
 
+class LastFetch:
+    """When a follower last sent a request of one fetch session. Its positions in the partitions that rest there share it."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+
 class FollowerPosition:
-    """What the leader knows of one follower, all of it from that follower's fetches."""
+    """What the leader knows of one follower, all of it from that follower's fetches.
+
+    While the partition rests in the follower's session (`fetch_session_cache.FetchSession.rest`), each request of the session
+    says that the follower has all that the leader has, and none of them is noted here: `resting` has their time.
+    """
 
     __slots__ = (
+        "_last_caught_up_ms",
+        "_last_fetch_ms",
         "broker_epoch",
         "broker_id",
         "in_maximal_isr",
-        "last_caught_up_ms",
         "last_fetch_leader_log_end",
-        "last_fetch_ms",
         "log_end",
         "log_start",
+        "resting",
     )
 
     def __init__(self, broker_id: BrokerId) -> None:
@@ -186,27 +200,53 @@ class FollowerPosition:
         self.log_start: int = UNKNOWN_OFFSET
         #: The leader's log end when the last fetch came.
         self.last_fetch_leader_log_end: int = UNKNOWN_OFFSET
-        self.last_fetch_ms = 0
-        #: The last time at which it had all that the leader had.
-        self.last_caught_up_ms = 0
+        self._last_fetch_ms = 0
+        self._last_caught_up_ms = 0
+        self.resting: LastFetch | None = None
         #: The greatest that it ever sent; -1: none yet.
         self.broker_epoch: int = NO_BROKER_EPOCH
         #: It counts for the high watermark: in the committed ISR, or proposed for it.
         self.in_maximal_isr = False
+
+    @property
+    def last_caught_up_ms(self) -> int:
+        """The last time at which it had all that the leader had."""
+        if self.resting is not None and self.resting.ms > self._last_caught_up_ms:
+            return self.resting.ms
+        return self._last_caught_up_ms
+
+    @property
+    def last_fetch_ms(self) -> int:
+        return self._last_fetch_ms if self.resting is None else self.resting.ms
+
+    def fetched(self, at_ms: int) -> None:
+        self._last_fetch_ms = at_ms
+
+    def caught_up(self, at_ms: int) -> None:
+        if at_ms > self._last_caught_up_ms:
+            self._last_caught_up_ms = at_ms
+
+    def rested(self) -> None:
+        """The rest is over. Its last request said that it had all that the leader had until now."""
+        if self.resting is not None:
+            self.caught_up(self.resting.ms)
+            self.fetched(self.resting.ms)
+            self.resting = None
 
     def is_caught_up(self, leader_log_end: int, now_ms: int, lag_max_ms: int) -> bool:
         return self.log_end == leader_log_end or now_ms - self.last_caught_up_ms <= lag_max_ms
 
     def reset(self, *, now_ms: int, leader_log_end: int, is_new_leader: bool, in_sync: bool) -> None:
         """A new leader epoch begins. A follower outside the ISR must not hold the high watermark back: its time is 0."""
-        self.last_caught_up_ms = now_ms if in_sync else 0
+        self.resting = None
+        self._last_caught_up_ms = now_ms if in_sync else 0
         if is_new_leader:
             self.log_end = self.log_start = self.last_fetch_leader_log_end = UNKNOWN_OFFSET
-            self.last_fetch_ms = 0
+            self._last_fetch_ms = 0
             self.broker_epoch = NO_BROKER_EPOCH
         else:
             self.last_fetch_leader_log_end = leader_log_end
-            self.last_fetch_ms = now_ms if in_sync else 0
+            self._last_fetch_ms = now_ms if in_sync else 0
 
     def __repr__(self) -> str:
         return (

@@ -92,6 +92,12 @@ class Purgatory:
         operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._expire(operation))
         self._size += 1
 
+    def watch_also(self, operation: DelayedOperation, key: Hashable) -> None:
+        """One more key for an operation that waits; one that does not wait yet has it among those that `watch` gets."""
+        if operation._timer is not None:
+            operation._keys = (*operation._keys, key)
+            self._watchers.setdefault(key, {})[operation] = None
+
     def check(self, key: Hashable) -> int:
         """Something happened to `key`: complete whatever that satisfies. Returns how many completed."""
         watchers = self._watchers.get(key)

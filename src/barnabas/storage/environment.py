@@ -100,6 +100,10 @@ def _ignore_cut(partition: TopicPartition, directory: str, offset: int) -> None:
     """Without a cleaner there is nothing to cut back."""
 
 
+def _ignore_log_start(partition: TopicPartition) -> None:
+    """Without replicas nobody need know."""
+
+
 @dataclass(slots=True, kw_only=True)
 class LogEnvironment:
     """Owner: whoever owns the logs. One for all logs of a broker."""
@@ -130,5 +134,7 @@ class LogEnvironment:
     save_bounds: Callable[[str, Done], None] = _saved
     #: Called on the event loop when a log was cut, before it grows again: (partition, its directory, the new log end).
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
+    #: Called on the event loop when a log's start has moved.
+    on_log_start: Callable[[TopicPartition], None] = _ignore_log_start
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
     max_transaction_timeout_ms: int = 15 * 60 * 1000

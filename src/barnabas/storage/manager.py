@@ -73,6 +73,8 @@ class LogManager:
         self._on_dir_failed = on_dir_failed
         #: Told that a partition has no log here any more: deleted, stray, or in a directory that failed. For the cleaner.
         self.on_removed: Callable[[TopicPartition], None] = _nobody
+        #: Called when the start of a partition's log has moved. For the leader, who tells its followers.
+        self.on_log_start: Callable[[TopicPartition], None] = _nobody
         self._logs: dict[TopicPartition, Log] = {}
         self._future: dict[TopicPartition, Log] = {}
         #: Logs a directory, future ones too.
@@ -84,6 +86,7 @@ class LogManager:
         env.pool.repair = IndexRepairs(env).begin
         env.on_recovery_point = self._on_recovery_point
         env.save_bounds = self._save_bounds
+        env.on_log_start = lambda partition: self.on_log_start(partition)
         self.checkpoints = Checkpointer(env, self.logs_in, self.handle_fault)
         self._tasks: list[Periodic] = []
 

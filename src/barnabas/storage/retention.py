@@ -102,6 +102,7 @@ class LogRetention:
         except OSError as error:
             state.fault(error)
         state.producers.on_log_start_offset(offset, state.snapshots.latest)
+        state.env.on_log_start(state.partition)
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:

@@ -40,9 +40,10 @@ def begin(
         epoch,
         wanted=wanted or [],
         forgotten=forgotten or [],
-        is_follower=is_follower,
+        replica=(1, 1) if is_follower else None,
         uses_topic_ids=uses_topic_ids,
         now_s=now_s,
+        now_ms=int(now_s * 1000),
     )
 
 

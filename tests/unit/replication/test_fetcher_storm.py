@@ -156,9 +156,10 @@ class Leader:
                     for tp, e in plan.to_send.items()
                 ],
                 forgotten=[FetchKey(tp.topic, tp.partition) for tp, _ in plan.forgotten],
-                is_follower=True,
+                replica=(2, 1),
                 uses_topic_ids=False,
                 now_s=now_s,
+                now_ms=int(now_s * 1000),
             )
         except Refused as refusal:
             return FetchAnswer(refusal.code, 0, [], 0)

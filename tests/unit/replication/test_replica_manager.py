@@ -75,7 +75,11 @@ class World:
         tp = TopicPartition("t", number)
         partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
         env = LogEnvironment(
-            disk=self._disk, clock=self.clock, threads=self._threads, on_fault=lambda fault: self._fail(partition)
+            disk=self._disk,
+            clock=self.clock,
+            threads=self._threads,
+            on_fault=lambda fault: self._fail(partition),
+            on_log_start=self.manager.log_start_moved,
         )
         partition.attach(open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp))
         replicas = self._replicas

@@ -1,0 +1,184 @@
+"""What a message costs when there are many partitions: `python -m bench scaling [-- PARTITIONS…]`.
+
+Three brokers, RF 3, acks=all, 100 messages a second over N partitions, one after the other. For each N: the brokers' CPU a
+message (what they use without a message is taken off), the time from produce to acknowledgement, and their CPU when nobody
+writes. The same for Apache Kafka, with `--kafka`.
+"""
+
+import argparse
+import itertools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas.cli.local_cluster import LocalCluster, wait_until
+from bench.broker import Target
+from bench.cluster import wait_for_cluster
+from bench.kafka import ApacheKafka, cpu_seconds
+from bench.report import Curve, Panel, write_panels
+
+RESULTS = Path(__file__).parent / "results"
+TOPIC = "spread"
+PER_SECOND = 100
+CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
+
+
+@dataclass(frozen=True)
+class Point:
+    system: str
+    partitions: int
+    #: Milliseconds of CPU of the three brokers a message, beyond what they use when nobody writes.
+    cpu_ms: float
+    ack_p50_ms: float
+    ack_p99_ms: float
+    #: The three brokers together when nobody writes, in % of a core.
+    idle_percent: float
+
+
+def create(target: Target, partitions: int) -> None:
+    admin = AdminClient(target.settings)
+    for made in admin.create_topics([NewTopic(TOPIC, partitions, 3)], request_timeout=120).values():
+        made.result()
+
+    def is_in_sync() -> bool:
+        found = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
+        return len(found) == partitions and all(len(each.isrs) == 3 for each in found.values())
+
+    wait_until(is_in_sync, timeout_s=120, what="every replica of every partition in sync")
+
+
+def write(target: Target, partitions: int, seconds: float) -> list[float]:
+    """At a steady pace, one partition after the other; the time to each acknowledgement."""
+    took: list[float] = []
+    failed: list[KafkaError] = []
+    producer = Producer({**target.settings, "acks": "all", "linger.ms": 0})
+
+    def on_delivery(sent_s: float) -> Callable[[KafkaError | None, Message], None]:
+        def told(error: KafkaError | None, _: Message) -> None:
+            took.append(time.monotonic() - sent_s)
+            if error is not None:
+                failed.append(error)
+
+        return told
+
+    began_s = time.monotonic()
+    for number, partition in zip(range(int(PER_SECOND * seconds)), itertools.cycle(range(partitions)), strict=False):
+        while (left_s := began_s + number / PER_SECOND - time.monotonic()) > 0:
+            producer.poll(left_s)
+        producer.produce(TOPIC, b"x" * 100, partition=partition, on_delivery=on_delivery(time.monotonic()))
+    producer.flush(60)
+    if failed:
+        raise RuntimeError(f"{len(failed)} messages were not acknowledged, the first: {failed[0]}")
+    return took
+
+
+def measure(target: Target, partitions: int, seconds: float) -> Point:
+    wait_for_cluster(target, 3)
+    create(target, partitions)
+    write(target, partitions, 3)  # warm: connections, the producer's metadata
+    idle = cpu_per_second(target, seconds)
+    cpu_s, began_s = cpu_seconds(target.pids), time.monotonic()
+    took = sorted(write(target, partitions, seconds))
+    used_s = cpu_seconds(target.pids) - cpu_s - idle * (time.monotonic() - began_s)
+    return Point(
+        target.name,
+        partitions,
+        used_s / len(took) * 1000,
+        took[len(took) // 2] * 1000,
+        took[int(len(took) * 0.99)] * 1000,
+        idle * 100,
+    )
+
+
+def cpu_per_second(target: Target, seconds: float) -> float:
+    before = cpu_seconds(target.pids)
+    time.sleep(seconds)
+    return (cpu_seconds(target.pids) - before) / seconds
+
+
+def ours() -> AbstractContextManager[LocalCluster]:
+    return LocalCluster(brokers=3, config=CONFIG)
+
+
+def kafka() -> AbstractContextManager[ApacheKafka]:
+    return ApacheKafka(brokers=3, config=CONFIG, heap="512m")
+
+
+def write_curves(points: list[Point], rounds: int) -> None:
+    """`bench/results/scaling.{txt,json,svg}`"""
+    title = f"A message's cost by partitions (3 brokers, RF 3, acks=all, {PER_SECOND}/s; median of {rounds})"
+    lines = [
+        title,
+        "",
+        f"{'system':14} {'partitions':>10} {'CPU ms/msg':>11} {'ack p50 ms':>11} {'ack p99 ms':>11} {'idle CPU %':>11}",
+    ]
+    lines += [
+        f"{each.system:14} {each.partitions:>10,} {each.cpu_ms:>11.2f} {each.ack_p50_ms:>11.2f} {each.ack_p99_ms:>11.2f} "
+        f"{each.idle_percent:>11.2f}"
+        for each in points
+    ]
+    text = "\n".join(lines)
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "scaling.txt").write_text(text + "\n")
+    machine = {"cores": psutil.cpu_count(), "python": platform.python_version(), "system": platform.system()}
+    data = {"title": title, "machine": machine, "rounds": rounds, "points": [asdict(each) for each in points]}
+    (RESULTS / "scaling.json").write_text(json.dumps(data, indent=1) + "\n")
+    systems = list(dict.fromkeys(each.system for each in points))
+
+    def curves(field: str) -> list[Curve]:
+        return [
+            Curve(system, [(each.partitions, getattr(each, field)) for each in points if each.system == system])
+            for system in systems
+        ]
+
+    write_panels(
+        "scaling",
+        title,
+        [
+            Panel("CPU of the brokers, ms a message", curves("cpu_ms")),
+            Panel("produce to acknowledgement, p50 ms", curves("ack_p50_ms")),
+            Panel("CPU when nobody writes, % of a core", curves("idle_percent")),
+        ],
+    )
+
+
+def median(points: list[Point]) -> Point:
+    def of(field: str) -> float:
+        return statistics.median(getattr(each, field) for each in points)
+
+    first = points[0]
+    return Point(first.system, first.partitions, of("cpu_ms"), of("ack_p50_ms"), of("ack_p99_ms"), of("idle_percent"))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench scaling --", description=__doc__)
+    parser.add_argument("partitions", type=int, nargs="*", default=[10, 100, 1000, 4000])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10, help="for each measurement")
+    parser.add_argument("--kafka", action="store_true", help="also Apache Kafka, in turns")
+    options = parser.parse_args(arguments)
+    systems: list[tuple[str, Callable[[], AbstractContextManager[LocalCluster | ApacheKafka]]]] = [("barnabas", ours)]
+    if options.kafka:
+        systems.append(("Apache Kafka", kafka))
+    found: dict[tuple[str, int], list[Point]] = {}
+    for partitions, _, (name, start) in itertools.product(options.partitions, range(options.rounds), systems):
+        with start() as cluster:
+            target = Target(name, cluster.bootstrap, [cluster.pid(broker) for broker in (1, 2, 3)])
+            point = measure(target, partitions, options.seconds)
+        print(point, flush=True)
+        found.setdefault((name, partitions), []).append(point)
+    write_curves([median(points) for points in found.values()], options.rounds)
+
+
+if __name__ == "__main__":
+    main()
