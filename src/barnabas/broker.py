@@ -64,6 +64,7 @@ from barnabas.server.metrics_http import MetricsServer, add_gc_gauges, watch_loo
 from barnabas.server.pipeline import Pipeline
 from barnabas.server.platform import Platform
 from barnabas.server.quota_parts import QuotaParts
+from barnabas.server.schema_checks import SchemaChecks
 from barnabas.server.settings import (
     allows_consumer_protocol,
     buffer_bytes,
@@ -187,6 +188,9 @@ class Broker:
             quotas=self.quotas,
             security=self.security,
         )
+        self.schemas = SchemaChecks(lambda: self.config, self._clock, on_thread=self._on_thread, spawn=self._spawn)
+        self.dynamic.subscribe_topics(self.schemas.topic_settings_changed)
+        self.dynamic.subscribe(self.schemas.settings_changed)
         await self.security.start(self.session)
         await self._open_logs()
         self._assemble()
@@ -278,6 +282,7 @@ class Broker:
                 security=self.security,
                 groups=self.groups,
                 transactions=self.transactions,
+                schemas=self.schemas,
             )
         )
         self.health.watch(logs=self.logs, replicas=self.replicas)

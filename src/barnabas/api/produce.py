@@ -5,7 +5,7 @@ v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
@@ -39,6 +39,7 @@ from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.server.schema_checks import SchemaChecks
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.transactions.state import Identity
@@ -55,9 +56,10 @@ BY_ID_FROM_VERSION = 13
 
 
 class ProduceApi:
-    def __init__(self, context: BrokerContext, verifier: Verifier) -> None:
+    def __init__(self, context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> None:
         self._context = context
         self._verifier = verifier
+        self._schemas = schemas
 
     def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         try:
@@ -106,14 +108,14 @@ class ProduceApi:
                 self._fill(call, response, answer, outcome, entry.tp)
             self._answer(call, request, response)
 
-        if request.transactional_id is not None:
-            unverified = self._unverified(entries, Asked.of_produce(call.api_version))
-            if unverified:
-                if request.acks == 0:
+        if self._schemas.topics or request.transactional_id is not None:
+            unclear = self._unclear(entries)
+            if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(entries)))):
+                if request.acks == 0 and request.transactional_id is not None:
                     raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
-                # The frame is gone when this returns: the records wait for the coordinator's word in a copy.
-                entries = [entry._replace(records=bytearray(entry.records)) for entry in entries]
-                return self._append_verified(call, request, response, entries, answers, unverified)
+                # The frame is gone when this returns: the records wait in copies for what others say of them.
+                copies = [bytearray(entry.records) for entry in entries]
+                return self._append_later(call, request, response, entries, copies, answers, unclear)
         self._append(call, request, entries, done)
         return None
 
@@ -135,12 +137,53 @@ class ProduceApi:
             call.waits_in = wait
         call.overlaps = OVERLAPS
 
+    async def _append_later(
+        self,
+        call: Call,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        entries: list[AppendEntry],
+        copies: list[bytearray],
+        answers: list[PartitionProduceResponse],
+        unclear: Sequence[int],
+    ) -> ApiMessage | None:
+        """Ask the schema registry, then the coordinator of a transaction; append what both confirmed."""
+        left = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
+        refusals = await asyncio.gather(*(self._schemas.refusal(entries[index].tp, copies[index]) for index in unclear))
+        for index, refusal in zip(unclear, refusals, strict=True):
+            if refusal is not None:
+                outcome = self._context.replicas.refuse(left.pop(index), refusal)
+                self._fill(call, response, answers[index], outcome, entries[index].tp)
+        if request.transactional_id is not None:
+            await self._verify(call, request.transactional_id, left, answers)
+        appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
+        self._append(call, request, list(left.values()), appended.set_result)
+        call.channel.resume()
+        for (index, entry), outcome in zip(left.items(), await appended, strict=True):
+            self._fill(call, response, answers[index], outcome, entry.tp)
+        if request.acks == 0:
+            self._answer(call, request, response)
+            return None
+        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
+        return response
+
+    def _unclear(self, entries: list[AppendEntry]) -> list[int]:
+        """Indexes of the entries with schemas that the registry must be asked about. Whoever does not lead need not ask."""
+        return [
+            index
+            for index, entry in enumerate(entries)
+            if not self._schemas.is_clear(entry.tp, entry.records)
+            and (partition := self._context.replicas.get(entry.tp)) is not None
+            and partition.is_leader
+        ]
+
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
 
-    def _unverified(self, entries: list[AppendEntry], asked: Asked) -> dict[int, tuple[Log, BatchHeader]]:
+    def _unverified(self, call: Call, entries: Mapping[int, AppendEntry]) -> dict[int, tuple[Log, BatchHeader]]:
         """The entries that would begin a transaction in their partition, and that its coordinator must verify, by index."""
         found: dict[int, tuple[Log, BatchHeader]] = {}
-        for index, entry in enumerate(entries):
+        asked = Asked.of_produce(call.api_version)
+        for index, entry in entries.items():
             partition = self._context.replicas.get(entry.tp)
             if partition is None or partition.log is None or len(entry.records) < HEADER_SIZE:
                 continue  # the append refuses it
@@ -156,40 +199,31 @@ class ProduceApi:
             )
         return found
 
-    async def _append_verified(
+    async def _verify(
         self,
         call: Call,
-        request: ProduceRequest,
-        response: ProduceResponse,
-        entries: list[AppendEntry],
+        transactional_id: str,
+        left: dict[int, AppendEntry],
         answers: list[PartitionProduceResponse],
-        unverified: dict[int, tuple[Log, BatchHeader]],
-    ) -> ApiMessage:
-        """Ask the coordinator first; then append what it confirmed."""
-        assert request.transactional_id is not None
+    ) -> None:
+        """Ask the coordinator about all that needs it. What it confirms gets its guard, the rest is answered and taken out."""
+        unverified = self._unverified(call, left)
+        if not unverified:
+            return
         _, header = next(iter(unverified.values()))
         verdicts = await self._verifier.verify(
-            request.transactional_id,
+            transactional_id,
             Identity(header.producer_id, header.producer_epoch),
             [(log, header.base_sequence) for log, header in unverified.values()],
             Asked.of_produce(call.api_version),
         )
-        refused: set[int] = set()
         for index, verdict in zip(unverified, verdicts, strict=True):
             if verdict.error is ErrorCode.NONE:
-                entries[index] = entries[index]._replace(guard=verdict.guard)
+                left[index] = left[index]._replace(guard=verdict.guard)
             else:
-                refused.add(index)
+                refused = left.pop(index)
                 answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
-                self._context.replicas.refused(entries[index].tp, entries[index].records, verdict.error)
-        confirmed = [index for index in range(len(entries)) if index not in refused]
-        appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
-        self._append(call, request, [entries[index] for index in confirmed], appended.set_result)
-        call.channel.resume()
-        for index, outcome in zip(confirmed, await appended, strict=True):
-            self._fill(call, response, answers[index], outcome, entries[index].tp)
-        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
-        return response
+                self._context.replicas.refused(refused.tp, refused.records, verdict.error)
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
         """The topic's name, and what is wrong with it."""
@@ -269,5 +303,5 @@ def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> Api
     )
 
 
-def handlers(context: BrokerContext, verifier: Verifier) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier).handle, refuse, min_version=3)]
+def handlers(context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier, schemas).handle, refuse, min_version=3)]

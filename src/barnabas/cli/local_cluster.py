@@ -30,6 +30,7 @@ STOP_TIMEOUT_S: Final = 30.0
 COORDINATOR: Final = "zookeeper"
 REGISTRY: Final = "schema-registry"
 CONSOLE: Final = "console"
+_REGISTRY_SETTING: Final = "barnabas.schema.registry.url"
 
 
 #: A setting's value as a test may write it; True is `true`.
@@ -377,6 +378,27 @@ class LocalCluster:
         self._members[REGISTRY] = member
         self._launcher.start(member)
         self._wait_member_ready(member)
+        if former is None and _REGISTRY_SETTING not in self._config:
+            self._tell_brokers(self.schema_registry_url)
+
+    def _tell_brokers(self, registry_url: str) -> None:
+        """Where the registry is, for topics with `barnabas.value.schema.validation`; until all of them know."""
+        from barnabas.client.admin.configs import alter_configs, describe_configs
+        from barnabas.client.blocking import BlockingClient
+        from barnabas.client.config import client_config
+        from barnabas.core.words import AlterOperation, ConfigResourceType
+
+        kind = ConfigResourceType.BROKER
+        with BlockingClient(client_config(self.bootstrap, self.client_settings("admin"))) as client:
+
+            def is_known_at(broker_id: int) -> bool:
+                resource = (kind, str(broker_id))
+                entries = client.run(describe_configs(client.core, [resource]))[resource]
+                return any(entry.name == _REGISTRY_SETTING and entry.value == registry_url for entry in entries)
+
+            client.run(alter_configs(client.core, kind, "", {_REGISTRY_SETTING: (AlterOperation.SET, registry_url)}))
+            for broker_id in self.broker_ids:
+                wait_until(lambda: is_known_at(broker_id), what=f"{_REGISTRY_SETTING} at broker {broker_id}")  # noqa: B023
 
     def _start_console(self) -> None:
         """On loopback, whatever the brokers' host is. Where there are users they sign in, and their rights decide."""

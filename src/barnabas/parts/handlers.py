@@ -26,6 +26,7 @@ from barnabas.parts.transactions import TransactionParts
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
+from barnabas.server.schema_checks import SchemaChecks
 
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
@@ -40,10 +41,11 @@ def build_handlers(
     security: SecurityParts,
     groups: GroupParts,
     transactions: TransactionParts,
+    schemas: SchemaChecks,
 ) -> Mapping[int, ApiHandler]:
     families = [
         *(family.handlers(context) for family in FAMILIES),
-        produce.handlers(context, transactions.verifier),
+        produce.handlers(context, transactions.verifier, schemas),
         control.handlers(context, control_requests),
         *(family.handlers(context, settings.store, settings.write) for family in (configs, quotas, scram)),
         *security.families(context),

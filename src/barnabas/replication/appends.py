@@ -217,6 +217,13 @@ class Appends:
         partition = self._hosted.partitions.get(tp)
         self.early.refused(tp, records, code, partition.log if partition is not None else None)
 
+    def refuse(self, entry: AppendEntry, error: Refused) -> AppendOutcome:
+        """The answer for a client's batch that must not come to the log, because of something that the log does not know."""
+        outcome = AppendOutcome()
+        self._note_refusal(entry.tp, outcome, error)
+        self.refused(entry.tp, entry.records, outcome.error)
+        return outcome
+
     def _note_refusal(self, tp: TopicPartition, outcome: AppendOutcome, error: Exception) -> None:
         if isinstance(error, Malformed):
             outcome.error, outcome.message = ErrorCode.CORRUPT_MESSAGE, str(error)

@@ -57,6 +57,7 @@ class ReplicaManager:
         self.append_own = appends.append_own
         self.when_replicated = appends.when_replicated
         self.refused = appends.refused
+        self.refuse = appends.refuse
         self.elected = appends.elected
         self.fetch = fetches.fetch
         self.get = hosted.get

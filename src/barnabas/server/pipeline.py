@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 #: The message that a client gets for a bug. The log has the rest, for the operator.
 BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
 ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
-#: A response at once, an awaitable of one, or None: the handler has kept the call and will answer it.
-HandlerResult = ApiMessage | Awaitable[ApiMessage] | None
+#: A response at once, an awaitable of one, or None: the handler has kept the call and answers it by itself.
+HandlerResult = ApiMessage | Awaitable[ApiMessage | None] | None
 
 
 class ApiHandler:
@@ -305,13 +305,15 @@ class Pipeline:
         self._spawn(self._finish(call, request, result, is_large=is_large), name=f"request {call.api.name}")
 
     async def _finish(
-        self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage], *, is_large: bool
+        self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage | None], *, is_large: bool
     ) -> None:
         try:
             response = await result
         except Exception as error:
             self.refuse(call, request, error)
         else:
+            if response is None:
+                return
             self._tell_audit(call, request, response)
             if call.parts is not None:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)

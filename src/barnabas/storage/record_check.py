@@ -76,13 +76,18 @@ def check_records(
             ErrorCode.INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp", errors
         )
     if errors:
-        shown = "; ".join(error.message for error in errors[:_ERRORS_SHOWN])
-        raise InvalidRecords(
-            ErrorCode.INVALID_RECORD,
-            f"One or more records have been rejected due to {error_count} record errors in total, and only showing the "
-            f"first three errors at most: {shown}",
-            errors,
-        )
+        raise invalid_records(error_count, errors)
+
+
+def invalid_records(error_count: int, errors: list[RecordError]) -> InvalidRecords:
+    """`errors` are the first of them, as many as the answer lists."""
+    shown = "; ".join(error.message for error in errors[:_ERRORS_SHOWN])
+    return InvalidRecords(
+        ErrorCode.INVALID_RECORD,
+        f"One or more records have been rejected due to {error_count} record errors in total, and only showing the "
+        f"first three errors at most: {shown}",
+        errors,
+    )
 
 
 def _no_key(index: int, partition: TopicPartition) -> RecordError:

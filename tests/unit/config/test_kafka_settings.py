@@ -23,7 +23,9 @@ from barnabas.core.config.settings import BrokerSettings
 from barnabas.core.config.topic import log_config
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.json").read_text())
-EXTRA_NAMES = {setting.name for setting in extra.SETTINGS}
+EXTRA_NAMES = {setting.name for setting in extra.SETTINGS} | {
+    name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
+}
 
 TABLES = {
     "broker": BROKER_SETTINGS,

@@ -29,6 +29,7 @@ def test_every_password_of_kafka_is_typed_as_one() -> None:
         "ssl.truststore.password", "ssl.truststore.certificates", "sasl.jaas.config", "password.encoder.secret",
         "password.encoder.old.secret", "delegation.token.secret.key", "delegation.token.master.key",
         "zookeeper.ssl.keystore.password", "zookeeper.ssl.truststore.password", "barnabas.zookeeper.digest",
+        "barnabas.schema.registry.basic.auth.user.info", "barnabas.schema.registry.bearer.auth.token",
     } == set(PASSWORDS)  # fmt: skip
 
 

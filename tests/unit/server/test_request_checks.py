@@ -66,7 +66,7 @@ def produce(
     request = ProduceRequest(
         acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name="t", partition_data=[data])]
     )
-    api: Any = ProduceApi(context, SimpleNamespace())  # type: ignore[arg-type]
+    api: Any = ProduceApi(context, SimpleNamespace(), SimpleNamespace(topics={}))  # type: ignore[arg-type]
     if appended:
         return None
     try:

@@ -46,6 +46,19 @@ LOG_APPEND_TIME: Final = "LogAppendTime"
 COMPRESSION_PRODUCER: Final = "producer"
 COMPRESSION_UNCOMPRESSED: Final = "uncompressed"
 
+#: How the subject of a record's schema is named: `orders-value`, `shop.Order`, `orders-shop.Order`.
+TOPIC_NAME: Final = "TopicNameStrategy"
+RECORD_NAME: Final = "RecordNameStrategy"
+TOPIC_RECORD_NAME: Final = "TopicRecordNameStrategy"
+_CONFLUENTS: Final = "io.confluent.kafka.serializers.subject."
+_STRATEGIES: Final = tuple(
+    prefix + name for prefix in ("", _CONFLUENTS) for name in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME)
+)
+
+
+def _short_strategy(name: str) -> str:
+    return name.removeprefix(_CONFLUENTS)
+
 
 class BrokerDefault(NamedTuple):
     """A broker setting that is nothing but the default of a topic setting: same type, same valid values."""
@@ -235,6 +248,19 @@ class LogConfig:
     local_retention_bytes: int = topic_setting(LONG, -2, at_least(-2),
         "Size up to which a tiered topic keeps segments on local disk; -2 takes retention.bytes.",
         inherits="log.local.retention.bytes", no_effect=reasons.TIERED)
+
+    barnabas_key_schema_validation: bool = topic_setting(BOOLEAN, False, None,
+        "Whether keys must begin with the id of a schema that the registry has under the key's subject; others are refused.")
+    barnabas_value_schema_validation: bool = topic_setting(BOOLEAN, False, None,
+        "Whether values must begin with the id of a schema that the registry has under the value's subject; others are "
+        "refused. Null values pass.")
+    barnabas_key_subject_name_strategy: str = topic_setting(STRING, TOPIC_NAME, one_of(*_STRATEGIES),
+        "How the subject of a key is named, where barnabas.key.schema.validation is on. Confluent's class names mean the same.",
+        convert=_short_strategy)
+    barnabas_value_subject_name_strategy: str = topic_setting(STRING, TOPIC_NAME, one_of(*_STRATEGIES),
+        "How the subject of a value is named, where barnabas.value.schema.validation is on. Confluent's class names mean the "
+        "same.",
+        convert=_short_strategy)
     # fmt: on
 
     #: Names of the settings that the topic itself overrides (`segment.bytes`, ...).
@@ -247,6 +273,10 @@ class LogConfig:
     @property
     def is_deleted_by_retention(self) -> bool:
         return CLEANUP_DELETE in self.cleanup_policy
+
+    @property
+    def checks_schemas(self) -> bool:
+        return self.barnabas_key_schema_validation or self.barnabas_value_schema_validation
 
     @property
     def stamps_append_time(self) -> bool:

@@ -192,6 +192,10 @@ class BrokerSettings:
     barnabas_zookeeper_digest: Password | None
     barnabas_request_max_elements: int
     barnabas_record_framing_check: bool
+    barnabas_schema_registry_url: tuple[str, ...]
+    barnabas_schema_registry_basic_auth_user_info: Password | None
+    barnabas_schema_registry_bearer_auth_token: Password | None
+    barnabas_schema_registry_ssl_ca_location: str | None
     barnabas_audit_log: str | None
     barnabas_audit_log_max_bytes: int
     barnabas_metrics_host: str

@@ -10,6 +10,7 @@ from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig, make_log
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+_SCHEMA_CHECKS: Final = ("barnabas.key.schema.validation", "barnabas.value.schema.validation")
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
@@ -77,6 +78,11 @@ def validate_topic_config(
             ErrorCode.INVALID_CONFIG,
             f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
         )
+    for name in _SCHEMA_CHECKS:
+        if values[name] and not config.barnabas_schema_registry_url:
+            raise Refused(
+                ErrorCode.INVALID_CONFIG, f"{name} needs a registry: set barnabas.schema.registry.url on all brokers"
+            )
     _validate_remote(config, values, existing or {})
 
 

@@ -2,6 +2,7 @@
 
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 from barnabas.core.config.definition import Value, invalid
 from barnabas.core.errors import ConfigError
@@ -42,6 +43,21 @@ class OneOf:
 
     def __str__(self) -> str:
         return f"{'(case insensitive) ' if self.ignore_case else ''}[{', '.join(self.values)}]"
+
+
+class HttpUrls:
+    """A list of addresses of a web service, without a secret in them: settings like this one are shown to everybody."""
+
+    def check(self, name: str, value: Value) -> None:
+        for entry in _entries(value):
+            parts = urlsplit(entry)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise invalid(name, entry, "it must be a URL that begins with http:// or https://")
+            if parts.username is not None:
+                raise invalid(name, "[hidden]", "user and password have settings of their own")
+
+    def __str__(self) -> str:
+        return "http:// and https:// URLs"
 
 
 class EachOf:

@@ -7,6 +7,7 @@ from barnabas.core.config.definitions.shorthand import (
     BOOLEAN,
     CLUSTER_WIDE,
     INT,
+    LIST,
     LONG,
     LOW,
     MEDIUM,
@@ -14,7 +15,7 @@ from barnabas.core.config.definitions.shorthand import (
     READ_ONLY,
     STRING,
 )
-from barnabas.core.config.validators import at_least, between
+from barnabas.core.config.validators import HttpUrls, at_least, between
 
 # fmt: off
 SETTINGS: Final = (
@@ -33,6 +34,15 @@ SETTINGS: Final = (
     Setting("barnabas.record.framing.check", BOOLEAN, False, LOW, None, CLUSTER_WIDE,
             "Whether a leader decompresses and walks the records of every batch that a client sends, as Kafka does, and "
             "refuses one that is not what its header says. Costs about a microsecond a record."),
+    Setting("barnabas.schema.registry.url", LIST, (), LOW, HttpUrls(), CLUSTER_WIDE,
+            "URLs of the schema registry that is asked about topics with barnabas.key.schema.validation or "
+            "barnabas.value.schema.validation; the next one where one cannot be reached."),
+    Setting("barnabas.schema.registry.basic.auth.user.info", PASSWORD, None, LOW, None, READ_ONLY,
+            "name:password with which this broker signs in at the schema registry."),
+    Setting("barnabas.schema.registry.bearer.auth.token", PASSWORD, None, LOW, None, READ_ONLY,
+            "Token with which this broker signs in at the schema registry, instead of a password."),
+    Setting("barnabas.schema.registry.ssl.ca.location", STRING, None, LOW, None, READ_ONLY,
+            "PEM file of the authorities that the schema registry's certificate is checked against; unset, the system's."),
     Setting("barnabas.ssl.crl.location", STRING, None, LOW, None, READ_ONLY,
             "PEM file of the client authority's revoked certificates (CRL), read at the start and with a new key store; also "
             "with a listener's prefix. A client certificate must then be of an authority with such a list."),
