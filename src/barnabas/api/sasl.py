@@ -12,6 +12,7 @@ from functools import partial
 from typing import cast
 
 from barnabas.auth.exchange import SaslFailed
+from barnabas.auth.login_pace import LoginPace
 from barnabas.auth.machine import IllegalState, NotAdmitted, RequestKind, SaslSession
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Malformed
@@ -19,7 +20,6 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.protocol.versions import api_named
-from barnabas.security.login_pace import LoginPace
 from barnabas.security.principal import Principal
 from barnabas.server.call import Call
 from barnabas.server.pipeline import ApiHandler, HandlerResult

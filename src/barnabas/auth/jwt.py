@@ -50,8 +50,13 @@ def _pyjwt() -> ModuleType:
         import cryptography  # noqa: F401  # without it PyJWT knows symmetric signatures only
         import jwt
     except ImportError:
-        raise ConfigError("OAUTHBEARER needs PyJWT and cryptography: pip install 'barnabas[security]'") from None
+        raise ConfigError("signed tokens need PyJWT and cryptography: pip install 'barnabas[security]'") from None
     return jwt
+
+
+def check_installed() -> None:
+    """:raises ConfigError: where tokens cannot be checked."""
+    _pyjwt()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -25,6 +25,8 @@ class KeySetSettings:
     refresh_ms: int
     backoff_ms: int
     backoff_max_ms: int
+    #: What the operator calls it, in errors and logs.
+    setting: str = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 class ListenerSasl(Protocol):

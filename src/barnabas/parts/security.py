@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from barnabas.api import acls, delegation_tokens, sasl
+from barnabas.client.key_sets import KeySets
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
 from barnabas.core.config.dynamic import DynamicConfig
@@ -15,7 +16,6 @@ from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.credentials import ScramCredentials
 from barnabas.security.dynamic_secrets import DynamicSecrets
-from barnabas.security.key_sets import KeySets
 from barnabas.security.sasl_mechanisms import SaslParts
 from barnabas.security.setup import make_authorizer, make_tokens
 from barnabas.security.tls import Certificates

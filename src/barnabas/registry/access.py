@@ -4,6 +4,10 @@
     alice = "scrypt:…"            # `barnabas schema-registry --hash-password` prints it
     [tokens]
     pipeline = "sha256:…"         # of a long random token, sent as `Authorization: Bearer …`
+    [jwt]                         # or a token that a provider has signed
+    jwks = "https://…/keys"       # or file:///…
+    issuer = "https://…"
+    audience = ["registry"]
     [[rules]]
     users = ["alice", "pipeline"] # "*" is everybody who signed in
     read = ["*"]
@@ -11,6 +15,9 @@
 
 A pattern stands for whole subjects, `*` for any characters. To write is to register, to delete, and to change the subject's
 settings; settings of all subjects need `write = ["*"]`. Without a file everybody may do everything.
+
+Who guesses is slowed down: after some failures the attempts of an address wait for each other, as at a broker. Passwords are
+hashed by two threads at most, and few wait for them, so that all addresses together guess no faster than that.
 """
 
 import asyncio
@@ -18,22 +25,40 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from barnabas.auth.jwt import InvalidToken, check_installed
+from barnabas.auth.login_pace import LoginPace
+from barnabas.auth.mechanisms.oauthbearer import BearerToken, TokenRules, signed_validator
+from barnabas.auth.registry import KeySetSettings
+from barnabas.client.key_sets import KeySetSource
+from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.errors import ConfigError
 from barnabas.registry.errors import Refusal
+
+log = logging.getLogger(__name__)
 
 EVERYBODY: Final = "*"
 _COST, _BLOCK, _PARALLEL = 2**14, 8, 1
 _SALT_BYTES: Final = 16
 #: Sign-ins that were checked: a password costs 50 ms, its digest nothing.
 _CHECKED_MAX: Final = 10_000
+#: Passwords that are hashed at the same time, and that wait for it: 16 MB and 50 ms each.
+_HASHED_TOGETHER: Final = 2
+_HASHES_WAITING_MAX: Final = 100
+#: A signed token is checked again after so long: its key may have been withdrawn.
+_TOKEN_KEPT_MS: Final = 5 * 60 * 1000
+_NEVER_MS: Final = 2**63
+_JWT_WORDS: Final = frozenset({"jwks", "issuer", "audience", "principal_claim", "refresh_s"})
+_REFRESH_S: Final = 3600
+_BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
@@ -53,35 +78,97 @@ class Rule:
     write: tuple[re.Pattern[str], ...]
 
 
+class SignedTokens:
+    """Tokens of a provider (JWT): signed with a key of its key set, and meant for this registry."""
+
+    def __init__(self, settings: KeySetSettings, rules: TokenRules, clock: Clock) -> None:
+        check_installed()
+        self.keys = KeySetSource(settings, now_s=clock.monotonic_s)
+        self._validate = signed_validator(self.keys.verify, rules, clock.now_ms)
+
+    def token(self, text: str) -> BearerToken | None:
+        try:
+            return self._validate(text)
+        except InvalidToken as error:
+            log.info("a token was refused: %s", error)
+            return None
+
+
+class _SignedIn(NamedTuple):
+    user: str
+    until_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class Access:
+    """Owner: the event loop."""
+
     users: Mapping[str, str]
     tokens: Mapping[str, str]
     rules: Sequence[Rule]
+    signed: SignedTokens | None = None
     #: Everybody may do everything, and nobody signs in.
     is_open: bool = False
-    #: Users by a digest of what they signed in with.
-    _checked: dict[bytes, str] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    #: By a digest of what they signed in with.
+    _checked: dict[bytes, _SignedIn] = field(default_factory=dict)
     _secret: bytes = field(default_factory=lambda: os.urandom(32))
+    _pace: LoginPace = field(default_factory=LoginPace)
+    _hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HASHED_TOGETHER))
+    _hashes_waiting: int = 0
 
-    async def sign_in(self, authorization: str | None) -> str | None:
+    async def run(self) -> None:
+        """Loads the provider's keys, and again; without a provider there is nothing to do."""
+        if self.signed is not None:
+            await self.signed.keys.run()
+
+    async def sign_in(self, authorization: str | None, host: str) -> str | None:
         """The user of a request's `Authorization`; raises where there is none that counts."""
         if self.is_open:
             return None
-        kind, _, value = (authorization or "").partition(" ")
-        digest = hmac.digest(self._secret, (authorization or "").encode(), "sha256")
-        user = self._checked.get(digest)
-        if user is None:
-            if kind.lower() == "basic":
-                user = await self._with_password(value)
-            elif kind.lower() == "bearer":
-                user = self._with_token(value)
-            if user is None:
-                raise Refusal(401, 40101, "Unauthorized")
-            if len(self._checked) >= _CHECKED_MAX:
-                self._checked.clear()
-            self._checked[digest] = user
-        return user
+        if not authorization:
+            raise Refusal(401, 40101, "Unauthorized")
+        digest = hmac.digest(self._secret, authorization.encode(), "sha256")
+        known = self._checked.get(digest)
+        if known is not None and self.clock.now_ms() < known.until_ms:
+            return known.user
+        signed_in = await self._check_at_pace(authorization, host)
+        if len(self._checked) >= _CHECKED_MAX:
+            self._checked.clear()
+        self._checked[digest] = signed_in
+        return signed_in.user
+
+    async def _check_at_pace(self, authorization: str, host: str) -> _SignedIn:
+        wait_ms = self._pace.wait_ms(host, self._now_ms())
+        if wait_ms is None:
+            raise Refusal(429, 42901, "too many failed attempts to sign in from this address")
+        if wait_ms:
+            try:
+                await asyncio.sleep(wait_ms / 1000)
+            finally:
+                self._pace.waited(host)
+        signed_in = await self._check(authorization)
+        if signed_in is None:
+            self._pace.failed(host, self._now_ms())
+            raise Refusal(401, 40101, "Unauthorized")
+        return signed_in
+
+    def _now_ms(self) -> int:
+        return int(self.clock.monotonic_s() * 1000)
+
+    async def _check(self, authorization: str) -> _SignedIn | None:
+        kind, _, value = authorization.partition(" ")
+        if kind.lower() == "basic":
+            user = await self._with_password(value)
+            return None if user is None else _SignedIn(user, _NEVER_MS)
+        if kind.lower() != "bearer":
+            return None
+        if (user := self._with_token(value)) is not None:
+            return _SignedIn(user, _NEVER_MS)
+        bearer = self.signed.token(value.strip()) if self.signed is not None else None
+        if bearer is None:
+            return None
+        return _SignedIn(bearer.principal, min(bearer.expires_at_ms, self.clock.now_ms() + _TOKEN_KEPT_MS))
 
     async def _with_password(self, value: str) -> str | None:
         try:
@@ -91,7 +178,14 @@ class Access:
         known = self.users.get(name)
         # Unknown users cost as much as known ones: the time tells nobody who exists.
         salt = bytes.fromhex((known or f"scrypt:{'00' * _SALT_BYTES}:").split(":")[1])
-        given = await asyncio.to_thread(hash_password, password, salt)
+        if self._hashes_waiting >= _HASHES_WAITING_MAX:
+            raise Refusal(429, 42901, "too many users sign in at the same time")
+        self._hashes_waiting += 1
+        try:
+            async with self._hashing:
+                given = await asyncio.to_thread(hash_password, password, salt)
+        finally:
+            self._hashes_waiting -= 1
         return name if known is not None and hmac.compare_digest(given, known) else None
 
     def _with_token(self, value: str) -> str | None:
@@ -140,13 +234,14 @@ def load(path: str | Path) -> Access:
 
 
 def access_of(document: Mapping[str, Any], where: str) -> Access:
-    unknown = document.keys() - {"users", "tokens", "rules"}
+    unknown = document.keys() - {"users", "tokens", "jwt", "rules"}
     if unknown:
-        raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is none of users, tokens, rules")
+        raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is none of users, tokens, jwt, rules")
     users = _hashes(document.get("users", {}), r"scrypt:[0-9a-f]{32}:[0-9a-f]{128}", f"{where}: [users]")
     tokens = _hashes(document.get("tokens", {}), r"sha256:[0-9a-f]{64}", f"{where}: [tokens]")
     if both := users.keys() & tokens.keys():
         raise ConfigError(f"{where}: {', '.join(sorted(both))} is a user and a token; give the token another name")
+    signed = _signed_tokens(document["jwt"], f"{where}: [jwt]") if "jwt" in document else None
     rules = []
     for number, rule in enumerate(document.get("rules", ()), 1):
         place = f"{where}: rule {number}"
@@ -154,11 +249,31 @@ def access_of(document: Mapping[str, Any], where: str) -> Access:
             raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of users, read, write")
         names = _words(rule, "users", place)
         for name in names:
-            if name != EVERYBODY and name not in users and name not in tokens:
+            # Whom a provider knows is not known here.
+            if signed is None and name != EVERYBODY and name not in users and name not in tokens:
                 raise ConfigError(f"{place}: there is no user or token {name!r}")
         read, write = (tuple(map(_pattern, _words(rule, what, place))) for what in ("read", "write"))
         rules.append(Rule(names, read, write))
-    return Access(users, tokens, rules)
+    return Access(users, tokens, rules, signed)
+
+
+def _signed_tokens(found: object, place: str) -> SignedTokens:
+    if not isinstance(found, dict) or not isinstance(found.get("jwks"), str):
+        raise ConfigError(f"{place} needs jwks, the address of a key set")
+    if odd := found.keys() - _JWT_WORDS:
+        raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of {', '.join(sorted(_JWT_WORDS))}")
+    issuer, claim, refresh_s = (
+        found.get("issuer"),
+        found.get("principal_claim", "sub"),
+        found.get("refresh_s", _REFRESH_S),
+    )
+    if not isinstance(issuer, str | None) or not isinstance(claim, str):
+        raise ConfigError(f"{place}: issuer and principal_claim are strings")
+    if not isinstance(refresh_s, int) or refresh_s < 1:
+        raise ConfigError(f"{place}: refresh_s is a number of seconds")
+    settings = KeySetSettings(found["jwks"], refresh_s * 1000, _BACKOFF_MS, _BACKOFF_MAX_MS, f"{place} jwks")
+    rules = TokenRules(audiences=_words(found, "audience", place), issuer=issuer, principal_claim=claim)
+    return SignedTokens(settings, rules, SystemClock())
 
 
 def _hashes(found: object, form: str, place: str) -> dict[str, str]:

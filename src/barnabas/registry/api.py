@@ -88,7 +88,7 @@ class Api:
     # -- before a request is routed -------------------------------------------------------------------------------------
 
     async def _prepare(self, request: Request) -> Request:
-        request.user = await self._access.sign_in(request.headers.get("authorization"))
+        request.user = await self._access.sign_in(request.headers.get("authorization"), request.peer_host)
         if request.segments[:1] == ("contexts",) and len(request.segments) > 2:
             _move_to_context(request)
         return request

@@ -106,11 +106,12 @@ class RegistryServer:
                 started = asyncio.Event()
                 running = tasks.create_task(self.node.run(started.set), name="registry")
                 serving = tasks.create_task(self._serve(server, started, ready), name="http")
+                keys = tasks.create_task(config.access.run(), name="keys of signed tokens")
                 await self._stopping.wait()
                 server.should_exit = True
                 await asyncio.wait([serving], timeout=_SHUTDOWN_S + 5)
-                serving.cancel()
-                running.cancel()
+                for task in (serving, running, keys):
+                    task.cancel()
         finally:
             await forwarder.close()
             self._socket.close()

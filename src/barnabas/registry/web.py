@@ -37,6 +37,8 @@ class Request:
     segments: tuple[str, ...]
     query: dict[str, list[str]]
     headers: Mapping[str, str]
+    #: The address that it came from.
+    peer_host: str = ""
     body: bytes = b""
     #: Who signed in; None where nobody has to.
     user: str | None = None
@@ -133,7 +135,7 @@ class Application:
         except Refusal as refusal:
             response = json_response({"error_code": refusal.code, "message": refusal.message}, refusal.status)
             if refusal.status == 401:
-                response.headers["www-authenticate"] = 'Basic realm="schema registry"'
+                response.headers["www-authenticate"] = 'Basic realm="schema registry", Bearer realm="schema registry"'
         except BadContent as error:
             response = json_response({"error_code": 422, "message": str(error)}, 422)
         except Exception:
@@ -156,6 +158,7 @@ class Application:
             segments=tuple(unquote(part) for part in raw_path.decode("latin-1").split("/") if part),
             query=parse_qs(query.decode("latin-1"), keep_blank_values=True),
             headers=headers,
+            peer_host=(scope.get("client") or ("",))[0],
         )
         request = await self._prepare(request)
         route = self._route(request)

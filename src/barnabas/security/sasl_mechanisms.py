@@ -8,12 +8,12 @@ from barnabas.auth.jwt import Jwt
 from barnabas.auth.machine import Mechanism
 from barnabas.auth.mechanisms.scram import ScramCredential, ScramMechanism, TokenCredential
 from barnabas.auth.registry import KeySetSettings, server_of
+from barnabas.client.key_sets import KeySets
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.definition import Password, Value
 from barnabas.core.config.listeners import Listener
 from barnabas.core.errors import ConfigError
 from barnabas.security.credentials import ScramCredentials
-from barnabas.security.key_sets import KeySets
 from barnabas.security.tokens import DelegationTokens
 
 

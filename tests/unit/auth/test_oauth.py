@@ -25,9 +25,9 @@ from barnabas.auth.mechanisms.oauthbearer import (
 )
 from barnabas.auth.registry import KeySetSettings
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.key_sets import KeySets
 from barnabas.client.oauth_login import TokenSource, token_source
 from barnabas.core.errors import ConfigError
-from barnabas.security.key_sets import KeySets
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 NOW_MS = 1_700_000_000_000

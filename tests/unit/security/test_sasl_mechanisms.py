@@ -11,11 +11,11 @@ from barnabas.auth.jaas import PLAIN_MODULE
 from barnabas.auth.machine import Mechanism
 from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.auth.mechanisms.plain import PlainClient, PlainServer
+from barnabas.client.key_sets import KeySets
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import BROKER_SETTINGS
 from barnabas.core.errors import ConfigError
 from barnabas.security.credentials import ScramCredentials
-from barnabas.security.key_sets import KeySets
 from barnabas.security.sasl_mechanisms import SaslParts, mechanisms_of
 from barnabas.security.setup import make_tokens
 from tests.oauth_provider import SigningKey, key_set

@@ -1,4 +1,4 @@
-"""The key sets that OAUTHBEARER's tokens are checked against: loaded from a URL, loaded again, and kept while that fails.
+"""The key sets that signed tokens are checked against: loaded from a URL, loaded again, and kept while that fails.
 
 Owner: the event loop; documents are loaded on a thread.
 """
@@ -22,7 +22,7 @@ EXPEDITE_MIN_S: Final = 10.0
 class KeySetSource:
     def __init__(self, settings: KeySetSettings, *, now_s: Callable[[], float]) -> None:
         """:raises ConfigError: for a URL, or a file, that cannot be used. The web may come up later."""
-        check_url("sasl.oauthbearer.jwks.endpoint.url", settings.url)
+        check_url(settings.setting, settings.url)
         self._settings = settings
         self._now_s = now_s
         self._keys: KeySet | None = None
@@ -32,7 +32,7 @@ class KeySetSource:
             try:
                 self._keys = KeySet(load(settings.url))
             except (WebFailed, ConfigError) as error:
-                raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
+                raise ConfigError(f"{settings.setting}: {error}") from error
 
     def verify(self, token: Jwt) -> None:
         """:raises InvalidToken: unless a key of the set signed it."""
@@ -61,11 +61,11 @@ class KeySetSource:
                 self._keys = KeySet(document)
             except (WebFailed, ConfigError) as error:
                 kept = "until then tokens are refused" if self._keys is None else "the previous one stays in use"
-                log.error("the key set for OAUTHBEARER could not be loaded, %s: %s", kept, error)
+                log.error("the key set of %s could not be loaded, %s: %s", self._settings.setting, kept, error)
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, self._settings.backoff_max_ms)
             else:
-                log.info("the key set for OAUTHBEARER has %d keys", len(self._keys))
+                log.info("the key set of %s has %d keys", self._settings.setting, len(self._keys))
                 backoff_ms = self._settings.backoff_ms
                 await self._wait(self._settings.refresh_ms)
 

@@ -1,6 +1,6 @@
 """Who fails to log in again and again is evaluated ever more slowly; nobody else is."""
 
-from barnabas.security.login_pace import ADDRESSES_MAX, FREE_FAILURES, STEP_MS, WAITING_MAX, LoginPace
+from barnabas.auth.login_pace import ADDRESSES_MAX, FREE_FAILURES, STEP_MS, WAITING_MAX, LoginPace
 
 
 def failing(times: int = FREE_FAILURES) -> LoginPace:
