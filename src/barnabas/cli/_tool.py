@@ -42,6 +42,8 @@ __all__ = [
 T = TypeVar("T")
 
 _SETUP = "socket.connection.setup.timeout.ms"
+#: Before the second line of a row that does not fit into one.
+_FOLD = "    "
 
 Bootstrap = Annotated[
     str | None,
@@ -159,10 +161,22 @@ def say_json(document: object) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None]) -> None:
-    """A framed table on a terminal that is wide enough for it, `plain()` elsewhere: no cell is ever cut or folded."""
-    rows = [tuple(row) for row in rows]
-    if not sys.stdout.isatty() or _framed_width(headers, rows) > shutil.get_terminal_size().columns:
+    """On a terminal a table that fits its width: with a frame if there is room, else without one, and folded between columns.
+    Elsewhere `plain()`, as scripts know it. No cell is ever cut."""
+    if not sys.stdout.isatty():
         plain()
+        return
+    from rich.cells import cell_len
+
+    rows = [tuple(row) for row in rows]
+    columns = shutil.get_terminal_size().columns
+    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
+    # Each column with a blank on both sides and a line; one more line at the end.
+    if 1 + sum(3 + width for width in widths) > columns:
+        for row in (tuple(headers), *rows):
+            padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+            for line in _folded(padded, widths, columns):
+                say(line)
         return
     from rich.console import Console
     from rich.table import Table
@@ -173,14 +187,22 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable
         framed.add_column(header, no_wrap=True)
     for row in rows:
         framed.add_row(*(Text(cell) for cell in row))
-    Console(width=shutil.get_terminal_size().columns).print(framed)
+    Console(width=columns).print(framed)
 
 
-def _framed_width(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    """Each column with a blank on both sides and a line; one more line at the end."""
-    from rich.cells import cell_len
-
-    return 1 + sum(3 + max(map(cell_len, column)) for column in zip(headers, *rows, strict=True))
+def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[str]:
+    """One row, on as many lines as it takes: the same for all rows, so that columns stay columns."""
+    lines, used = [""], 0
+    for cell, width in zip(cells, widths, strict=True):
+        if used and used + 1 + width > columns:
+            lines.append(_FOLD)
+            used = len(_FOLD)
+        elif used:
+            lines[-1] += " "
+            used += 1
+        lines[-1] += cell
+        used += width
+    return [line.rstrip() for line in lines]
 
 
 def exactly_one(what: str, **given: bool) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from barnabas.cli._progress import telling
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, say, say_json
+from barnabas.cli._tool import CommandConfig, Json, UsageError, options, say, say_json
 from barnabas.client.config import ClientConfig
 from barnabas.core.times import utc
 from barnabas.doctor.finding import Finding, Severity, count, in_order, worst
@@ -27,7 +27,14 @@ def command(
         list[str] | None,
         typer.Argument(metavar="[FILE.properties]…", help="Settings of brokers, on the machine that they are for."),
     ] = None,
-    bootstrap_server: Bootstrap = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,…]",
+            envvar="BARNABAS_BOOTSTRAP_SERVER",
+            help="The cluster to check: the brokers to connect to first.",
+        ),
+    ] = None,
     command_config: CommandConfig = None,
     json: Json = False,
     watch: Annotated[

@@ -119,7 +119,13 @@ def running_clusters() -> list[Running]:
     found: list[Running] = []
     for file in sorted(runtime_folder().glob("*.json")):
         with contextlib.suppress(FileNotFoundError):
-            each = Running.of(json.loads(file.read_text()))
+            try:
+                each = Running.of(json.loads(file.read_text()))
+            except (TypeError, ValueError) as error:
+                sys.stderr.write(
+                    f"warning: {file} is left out; another version of barnabas may have written it: {error}\n"
+                )
+                continue
             if _answers(each):
                 found.append(each)
             else:

@@ -62,6 +62,16 @@ def status(run: Run) -> list[dict]:
     return json.loads(run("status", "--json").stdout)
 
 
+def test_note_that_nobody_can_read_is_left_out_with_a_warning(run: Run) -> None:
+    foreign = runtime_folder() / "1.json"
+    for text in ('{"pid": 1}', "[]", "half a li"):
+        foreign.write_text(text)
+        done = run("status")
+        assert done.stderr.startswith(f"warning: {foreign} is left out"), text
+        assert "error: no cluster of `barnabas up` runs here" in done.stderr
+    foreign.unlink()
+
+
 def test_detached_cluster_is_shown_restarted_and_stopped(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     started = up("--brokers", "2", "--data", str(data))

@@ -32,8 +32,24 @@ def test_table_that_fits_has_a_frame_and_no_folded_cell(monkeypatch: pytest.Monk
     assert "[red]" in lines[4], "names are no markup"
 
 
-def test_table_that_does_not_fit_is_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, WIDTH - 1, Terminal()) == ["plain"]
+def test_table_that_does_not_fit_loses_its_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, WIDTH - 1, Terminal()) == [
+        "GROUP TOPIC  CONSUMER-ID",
+        "shop  orders rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000",
+        "東京  [red]  -",
+    ]
+
+
+def test_table_on_a_narrow_terminal_is_folded_between_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns the words of a group's description were cut in two."""
+    assert shown(monkeypatch, 50, Terminal()) == [
+        "GROUP TOPIC",
+        "    CONSUMER-ID",
+        "shop  orders",
+        "    rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000",
+        "東京  [red]",
+        "    -",
+    ]
 
 
 def test_table_in_a_pipe_is_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:

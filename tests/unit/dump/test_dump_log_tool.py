@@ -132,6 +132,16 @@ def test_empty_index_is_said_to_be():
     assert dump("--files", path).lines == [f"Dumping {path}", f"{path} is empty."]
 
 
+def test_indexes_of_a_broker_that_runs_have_room_and_no_mismatch(partition: Path):
+    """Of a healthy active segment it said: Mismatches in …index, indexed offsets are not found in the log."""
+    for suffix, entry_bytes in (("index", 8), ("timeindex", 12)):
+        file = partition / f"{0:020}.{suffix}"
+        file.write_bytes(bytes(100 * entry_bytes))
+        outcome = dump("--files", file)
+        assert "Mismatches" not in outcome.out and "not found in the log" not in outcome.out
+    assert "offset: 0" not in outcome.out
+
+
 def test_time_index_prints_timestamp_and_offset():
     path = BROKER / "keyed-0" / "00000000000000000000.timeindex"
     assert dump("--files", path).lines[1:] == ["timestamp: 1700000000059 offset: 32"]

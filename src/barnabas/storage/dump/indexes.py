@@ -30,7 +30,8 @@ def dump_offset_index(
     with ExitStack() as stack:
         index = OffsetIndex(path, base_offset, read_only=True)
         stack.callback(index.release)
-        if index.entries == 0:
+        # A broker that runs keeps room for entries in its active segment: zeros, until the first is there.
+        if index.entries == 0 or index.entry(0) == (base_offset, 0):
             report.line(f"{path} is empty.", "empty", {"file": path})
             return
         if sanity_only:
@@ -81,8 +82,8 @@ def dump_time_index(path: str, report: Report, *, sanity_only: bool = False, ver
         previous = NO_TIMESTAMP
         for number in range(time_index.entries):
             entry = time_index.entry(number)
-            if entry.offset == base_offset and number > 0:
-                break  # a crash leaves a tail of zeros
+            if entry.offset == base_offset and (number > 0 or entry.timestamp == 0):
+                break  # a crash leaves a tail of zeros; a broker that runs has nothing else in a new segment
             found = _batch_that_ends_at(log, index.lookup(entry.offset).position, entry.offset)
             if found is None or found[0] != entry.offset:
                 findings.not_found.append((entry.offset, -1 if found is None else found[0]))
