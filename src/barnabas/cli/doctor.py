@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -85,35 +85,44 @@ def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding],
 
 
 def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as_json: bool) -> None:
-    """Until Ctrl-C. What changes in a finding's words does not make it a new one."""
-    present: dict[tuple[str, str], Finding] | None = None
+    """Until Ctrl-C. Each look that finds a change is told with its time, and when the last that is wrong is over."""
+    present: list[Finding] | None = None
     while True:
         findings, brokers = _look(files, config)
-        now_ms = time.time_ns() // 1_000_000
-        seen = {(finding.check, finding.subject): finding for finding in findings}
-        before = present or {}
-        for key in before.keys() - seen.keys():
-            _tell_change("over", before[key], now_ms, as_json=as_json)
-        for key, finding in seen.items():
-            if key not in before or before[key].severity is not finding.severity:
-                _tell_change("begins", finding, now_ms, as_json=as_json)
-        if present is None and not as_json and worst(findings) is None:
-            say(f"{utc(now_ms)} nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
+        over, begins = _changes(present or [], findings)
+        is_well = worst(findings) is None and (present is None or worst(present) is not None)
+        at = utc(time.time_ns() // 1_000_000)
+        if as_json:
+            for what, changed in (("over", over), ("begins", begins)):
+                for finding in changed:
+                    say(dumps({"time": at, "change": what, **finding.as_json()}, ensure_ascii=False))
+        elif over or begins or is_well:
+            say(at)
+            for finding in over:
+                say(_wrapped(f"{'OVER':7} ", f"{finding.subject}: {finding.message}"))
+            for finding in begins:
+                _show(finding)
+            if is_well:
+                say("nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
         sys.stdout.flush()
-        present = seen
+        present = findings
         time.sleep(period_s)
 
 
-def _tell_change(what: str, finding: Finding, now_ms: int, *, as_json: bool) -> None:
-    if as_json:
-        import json
+def _changes(before: list[Finding], after: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What is over, and what begins. What changes in a finding's words does not make it a new one, nor does what changes in
+    whom a note is about."""
 
-        say(json.dumps({"time": utc(now_ms), "change": what, **finding.as_json()}, ensure_ascii=False))
-    elif what == "over":
-        say(f"{utc(now_ms)} over: {finding.subject}: {finding.message}")
-    else:
-        say(utc(now_ms))
-        _show(finding)
+    def news(findings: list[Finding], others: list[Finding]) -> list[Finding]:
+        known = {_identity(other) for other in others}
+        return [finding for finding in findings if _identity(finding) not in known]
+
+    return news(before, after), news(after, before)
+
+
+def _identity(finding: Finding) -> tuple[str, ...]:
+    subject = () if finding.severity is Severity.NOTE else (finding.subject,)
+    return (finding.check, finding.severity, *subject)
 
 
 def _these(brokers: int | None) -> str:
@@ -122,7 +131,7 @@ def _these(brokers: int | None) -> str:
 
 def _show(finding: Finding) -> None:
     """What, then since when, what it means and what to do; within the terminal's width, if there is one."""
-    say(_wrapped(f"{finding.severity.upper():7} ", [f"{finding.subject}: {finding.message}"]))
+    say(_wrapped(f"{finding.severity.upper():7} ", f"{finding.subject}: {finding.message}"))
     parts = [
         ("since", "" if finding.since_ms is None else utc(finding.since_ms)),
         ("means", finding.means),
@@ -130,11 +139,10 @@ def _show(finding: Finding) -> None:
     ]
     for name, text in parts:
         if text:
-            say(_wrapped(f"{_INDENT}{name + ':':7}", [text]))
+            say(_wrapped(f"{_INDENT}{name + ':':7}", text))
 
 
-def _wrapped(first: str, texts: Iterable[str]) -> str:
-    text = " ".join(texts)
+def _wrapped(first: str, text: str) -> str:
     if not sys.stdout.isatty():
         return first + text
     width = max(40, shutil.get_terminal_size().columns)

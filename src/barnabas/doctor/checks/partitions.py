@@ -39,7 +39,7 @@ def take_writes(view: ClusterView) -> list[Finding]:
             "partitions-under-min-isr",
             "cluster",
             f"{_have(refusing)} fewer replicas in sync than min.insync.replicas: {some(refusing)}",
-            "bring the missing replicas back" + (f" (brokers {some(missing)})" if missing else ""),
+            "bring the missing replicas back" + (f" ({_named(missing)})" if missing else ""),
             "writes with acks=all are refused (NOT_ENOUGH_REPLICAS); reads go on",
             view.changed_ms(refusing),
         )
@@ -56,7 +56,7 @@ def have_all_replicas(view: ClusterView) -> list[Finding]:
         return []
     missing = _missing(view)
     if missing:
-        advice = f"start broker {some(missing)}, or move its replicas with barnabas reassign-partitions"
+        advice = f"start {_named(missing)}, or move the replicas with barnabas reassign-partitions"
     else:
         advice = "wait while followers catch up; if it stays, look at load, network and replica.lag.time.max.ms"
     return [
@@ -74,6 +74,10 @@ def have_all_replicas(view: ClusterView) -> list[Finding]:
 
 def _have(partitions: list[TopicPartition]) -> str:
     return f"{count(len(partitions), 'partition')} {'has' if len(partitions) == 1 else 'have'}"
+
+
+def _named(brokers: list[int]) -> str:
+    return f"broker{'s' * (len(brokers) > 1)} {some(brokers)}"
 
 
 def _missing(view: ClusterView) -> list[int]:
