@@ -19,6 +19,7 @@ from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.client.security import ClientSecurity
 from barnabas.console.collector import Collector
 from barnabas.console.errors import not_found
+from barnabas.console.lag import LagBook
 from barnabas.console.offsets import Offsets
 from barnabas.console.reading import Tails
 from barnabas.console.services import Tasks
@@ -55,12 +56,14 @@ class ConsoleCluster:
         self.collector = Collector(tasks)
         self.offsets = Offsets(self)
         self.tails = Tails(self)
+        self.lag = LagBook(self)
         self._kept: OrderedDict[object, _Kept] = OrderedDict()
         self._asking: dict[object, asyncio.Future[Any]] = {}
 
     async def close(self) -> None:
         self.collector.stop()
         self.tails.stop()
+        self.lag.stop()
         await self.client.close()
 
     async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced: bool = False) -> T:
@@ -103,6 +106,7 @@ class ConsoleCluster:
         """After a change: the next look must see it."""
         self._kept.clear()
         self.offsets.forget()
+        self.lag.forget()
 
     def outdated(self, key: object) -> None:
         """What is kept under this key has turned out to be wrong."""

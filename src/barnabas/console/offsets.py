@@ -5,10 +5,11 @@ Owner: the event loop.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.partitions import list_offsets_request
 from barnabas.client.errors import ClientError, error_code
+from barnabas.console.growth import Growth
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -17,21 +18,7 @@ from barnabas.protocol.messages.list_offsets import ListOffsetsResponse
 if TYPE_CHECKING:
     from barnabas.console.cluster import ConsoleCluster
 
-#: A rate is taken over at least this long: records come in batches.
-_RATE_S: Final = 5.0
-#: A partition that was not asked for within this time starts its rate anew.
-_RATE_GAP_S: Final = 60.0
 _REMEMBERED_MAX: Final = 100_000
-
-
-class _Sample(NamedTuple):
-    at_s: float
-    offset: int
-    #: What the rate counts from, and what it will count from next.
-    from_s: float
-    from_offset: int
-    next_s: float
-    next_offset: int
 
 
 async def list_offsets(
@@ -73,41 +60,25 @@ class Offsets:
 
     def __init__(self, cluster: "ConsoleCluster") -> None:
         self._cluster = cluster
-        self._ends: dict[TopicPartition, _Sample] = {}
+        self.growth: Growth[TopicPartition] = Growth()
         self._starts: dict[TopicPartition, tuple[float, int]] = {}
 
     async def ends(self, partitions: Iterable[TopicPartition], max_age_s: float = 1.0) -> dict[TopicPartition, int]:
         """High watermarks. A partition without a leader is left out."""
         wanted = list(partitions)
         now_s = asyncio.get_running_loop().time()
-        old = [p for p in wanted if (s := self._ends.get(p)) is None or now_s - s.at_s > max_age_s]
+        old = [each for each in wanted if self.growth.age_s(each, now_s) > max_age_s]
         if old:
-            await self._ask_ends(old)
-        return {p: s.offset for p in wanted if (s := self._ends.get(p)) is not None and now_s - s.at_s <= max_age_s}
-
-    async def _ask_ends(self, partitions: list[TopicPartition]) -> None:
-        found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
-        now_s = asyncio.get_running_loop().time()
-        if len(self._ends) > _REMEMBERED_MAX:
-            self._ends.clear()
-        for partition, (offset, _) in found.items():
-            last = self._ends.get(partition)
-            if last is None or now_s - last.at_s > _RATE_GAP_S or offset < last.offset:
-                self._ends[partition] = _Sample(now_s, offset, now_s, offset, now_s, offset)
-            elif now_s - last.next_s >= _RATE_S:
-                self._ends[partition] = _Sample(now_s, offset, last.next_s, last.next_offset, now_s, offset)
-            else:
-                self._ends[partition] = last._replace(at_s=now_s, offset=offset)
+            found = await list_offsets(self._cluster, dict.fromkeys(old, LATEST))
+            now_s = asyncio.get_running_loop().time()
+            for partition, (offset, _) in found.items():
+                self.growth.note(partition, offset, now_s)
+        return {each: self.growth.value(each) for each in wanted if self.growth.age_s(each, now_s) <= max_age_s}
 
     def rate(self, partitions: Iterable[TopicPartition]) -> float | None:
         """Records a second, over the last seconds; None where nothing was measured yet."""
-        total, is_known = 0.0, False
-        for partition in partitions:
-            sample = self._ends.get(partition)
-            if sample is not None and sample.at_s > sample.from_s:
-                total += (sample.offset - sample.from_offset) / (sample.at_s - sample.from_s)
-                is_known = True
-        return round(total, 3) if is_known else None
+        known = [rate for each in partitions if (rate := self.growth.rate(each)) is not None]
+        return round(sum(known), 3) if known else None
 
     async def starts(self, partitions: Iterable[TopicPartition], max_age_s: float = 10.0) -> dict[TopicPartition, int]:
         """Log start offsets: they move with retention only, so they may be older."""
@@ -127,5 +98,5 @@ class Offsets:
         return {partition: offset for partition, (offset, _) in found.items()}
 
     def forget(self) -> None:
-        self._ends.clear()
+        self.growth = Growth()
         self._starts.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from barnabas.client.errors import ClientError
 from barnabas.client.image import TopicInfo
 from barnabas.console.cluster import ConsoleCluster
 from barnabas.console.sizes import replica_sizes, topic_sizes
@@ -47,11 +48,33 @@ async def topic_list(call: Call) -> dict[str, Any]:
         ordered = sorted(found, key=lambda topic: (figures[topic.name][sort] or 0, topic.name), reverse=is_down)
     window = ordered[start : start + count]
     shown = await _figures(call.cluster, window, sizes=await _window_sizes(call.cluster, window), max_age_s=1.5)
+    lags = await _lags(call.cluster, window)
     return {
         "total": len(found),
         "start": start,
-        "topics": [plain_row(topic) | shown[topic.name] for topic in window],
+        "topics": [plain_row(topic) | shown[topic.name] | {"lag": lags.get(topic.name)} for topic in window],
     }
+
+
+async def _lags(cluster: ConsoleCluster, topics: Iterable[TopicInfo]) -> dict[str, int]:
+    """Of all groups that are known so far, together. Topics that no group reads are left out."""
+    try:
+        await cluster.lag.sweep()
+    except ClientError:  # who may not see groups sees topics without lags
+        return {}
+    names = {topic.name for topic in topics}
+    committed = [
+        (partition, offset)
+        for offsets in cluster.lag.known().values()
+        for partition, offset in offsets.items()
+        if partition.topic in names
+    ]
+    ends = await cluster.offsets.ends({partition for partition, _ in committed}, 1.5)
+    lags: dict[str, int] = {}
+    for partition, offset in committed:
+        if partition in ends:
+            lags[partition.topic] = lags.get(partition.topic, 0) + max(ends[partition] - offset, 0)
+    return lags
 
 
 def is_internal(topic: TopicInfo) -> bool:

@@ -1,5 +1,7 @@
 // Every page: { path, title, nav?, View }. `nav` is { label, group }; those without one are reached from others.
 import { page as topics } from "./pages/topics.js";
 import { page as topic } from "./pages/topic.js";
+import { page as groups } from "./pages/groups.js";
+import { page as group } from "./pages/group.js";
 
-export const PAGES = [topics, topic];
+export const PAGES = [topics, topic, groups, group];

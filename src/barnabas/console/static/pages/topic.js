@@ -2,8 +2,9 @@
 import { html } from "../lib/dom.js";
 import { useQuery } from "../lib/router.js";
 import { Messages } from "./messages.js";
+import { STATE_KIND } from "./groups.js";
 import { url, useLive } from "../lib/api.js";
-import { count, rate, size } from "../lib/format.js";
+import { count, plural, rate, size } from "../lib/format.js";
 import { Badge, Figures, Heading, Loading, Problem, Table, Tabs } from "../lib/parts.js";
 
 const columns = [
@@ -21,9 +22,25 @@ const columns = [
   { id: "size", label: "Size", number: true, render: (row) => size(row.size) },
 ];
 
+const groupColumns = [
+  { id: "group", label: "Group", wide: true, render: (row) => html`<a href=${url("/groups", [row.group])}>${row.group}</a>` },
+  { id: "state", label: "State", render: (row) => html`<${Badge} kind=${STATE_KIND[row.state] ?? "plain"}>${row.state}<//>` },
+  { id: "partitions", label: "Partitions", number: true, render: (row) => count(row.partitions) },
+  { id: "lag", label: "Lag", number: true, render: (row) => count(row.lag) },
+];
+
+function Consumers({ topic }) {
+  const { data, error } = useLive(url("/api/topics", [topic, "groups"]));
+  if (!data) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
+  return html`<${Problem} error=${error} />
+    ${data.known < data.of && html`<p class="notice">${count(data.known)} of ${plural(data.of, "group")} were looked at so far.</p>`}
+    <${Table} label="Consumers" columns=${groupColumns} rows=${data.groups} keyOf=${(row) => row.group} empty="No group has committed offsets of this topic." />`;
+}
+
 const TABS = [
   ["messages", "Messages"],
   ["partitions", "Partitions"],
+  ["groups", "Consumers"],
 ];
 
 function View({ topic }) {
@@ -35,6 +52,7 @@ function View({ topic }) {
       ? html`<${Figures} items=${[["Partitions", count(data.partitions)], ["Replicas", count(data.replicas)], ["Records", count(data.messages)], ["Rate", rate(data.rate)], ["On disk", size(data.size)]]} />
           <${Tabs} label="Topic" tabs=${TABS} current=${tab} onChange=${(next) => set({ tab: next })} />
           ${tab === "messages" && html`<${Messages} topic=${topic} partitions=${data.partitions} />`}
+          ${tab === "groups" && html`<${Consumers} topic=${topic} />`}
           ${tab === "partitions" && html`<${Table} label="Partitions" columns=${columns} rows=${data.partitionList} keyOf=${(row) => row.partition} />`}`
       : !error && html`<${Loading} />`}`;
 }

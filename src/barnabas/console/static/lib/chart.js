@@ -1,0 +1,59 @@
+// A chart over time. Next to it stands what it says as text, for those who do not see it.
+import uPlot from "../vendor/uplot.js";
+import { html, useEffect, useRef } from "./dom.js";
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** at: seconds; series: [{ label, values, color?: 1..4 }]; format: of a value; says: a sentence. */
+export function Chart({ at, series, format, says, height = 180 }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const shape = JSON.stringify(series.map((each) => [each.label, each.color]));
+  useEffect(() => {
+    const build = () => {
+      plot.current?.destroy();
+      const grid = { stroke: color("--line"), width: 1 };
+      const axis = { stroke: color("--quiet"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
+      plot.current = new uPlot(
+        {
+          width: Math.max(place.current.clientWidth, 200),
+          height,
+          cursor: { y: false },
+          legend: { live: true, show: series.length > 1 },
+          scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
+          axes: [
+            { ...axis, values: (_, ticks) => ticks.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
+            { ...axis, size: 66, values: (_, ticks) => ticks.map((value) => format(value)) },
+          ],
+          series: [
+            { value: (_, s) => (s === null ? "" : new Date(s * 1000).toTimeString().slice(0, 8)) },
+            ...series.map((each, i) => ({
+              label: each.label,
+              stroke: color(`--chart-${each.color ?? (i % 4) + 1}`),
+              width: 2,
+              dash: [[], [6, 4], [2, 3], [10, 3, 2, 3]][i % 4],
+              points: { show: at.length < 3 },
+              value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
+            })),
+          ],
+        },
+        [at, ...series.map((each) => each.values)],
+        place.current,
+      );
+    };
+    build();
+    const resize = new ResizeObserver(() => plot.current?.setSize({ width: Math.max(place.current.clientWidth, 200), height }));
+    resize.observe(place.current);
+    addEventListener("console-theme", build);
+    return () => {
+      resize.disconnect();
+      removeEventListener("console-theme", build);
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape, height]);
+  useEffect(() => {
+    plot.current?.setData([at, ...series.map((each) => each.values)]);
+  }, [at, series]);
+  return html`<figure class="chart"><div ref=${place} aria-hidden="true"></div><figcaption class="sr">${says}</figcaption></figure>`;
+}
