@@ -111,7 +111,7 @@ def _behind(seen: GroupSeen) -> list[PartitionSeen]:
 def _no_members(seen: GroupSeen) -> Cause | None:
     if seen.members or not _behind(seen):
         return None
-    return _cause("no-members", f"Nobody reads: the group has no members (it is {seen.state}).")
+    return _cause("no-members", f"The group has no members (it is {seen.state}).")
 
 
 def _rebalances(seen: GroupSeen) -> Cause | None:

@@ -19,6 +19,7 @@ export function Chart({ at, series, format, says, height = 180 }) {
           width: Math.max(place.current.clientWidth, 200),
           height,
           cursor: { y: false },
+          padding: [8, 28, 0, 0],
           legend: { live: true, show: series.length > 1 },
           scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
           axes: [
