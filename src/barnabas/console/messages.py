@@ -247,7 +247,7 @@ async def _tail_events(call: Call, source: Source, wanted: Filter) -> AsyncItera
     reader = tails.join(source)
     try:
         yield event("quiet", {})
-        while True:
+        while call.user.is_present():
             found = await reader.next(_TAIL_SILENCE_S)
             shown = await show(found)
             hits = await asyncio.to_thread(_matching, wanted, shown)
