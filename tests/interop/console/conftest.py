@@ -14,8 +14,11 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
 pytest.importorskip("playwright", reason="needs playwright")
 
+import stage  # noqa: E402
 from browser import WIDE, Tab, axe_source, chromium  # noqa: E402
 from playwright.sync_api import Browser  # noqa: E402
+
+from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,3 +55,15 @@ def open_tab(browser: Browser, axe: Callable[[], str]) -> Callable[..., Any]:
             context.close()
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[LocalCluster]:
+    """Three brokers, a registry and a console, under load, with records in every format and some that mean harm."""
+    cluster = LocalCluster(brokers=3, schema_registry=True, console=True)
+    with stage.started(cluster):
+        stage.make_topics(cluster.bootstrap, replicas=3)
+        stage.write_formats(cluster.bootstrap, cluster.schema_registry_url)
+        stage.write_hostile(cluster.bootstrap)
+        with stage.load(cluster.bootstrap):
+            yield cluster
