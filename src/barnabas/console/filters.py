@@ -4,6 +4,7 @@ An expression sees `key` and `value` (what JSON, Avro or Protobuf have, else tex
 `offset`, `timestamp` (ms) and `topic`. A record that it cannot be evaluated for (it has no such field) is not wanted.
 """
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from barnabas.console.decoding import ShownRecord
 from barnabas.console.errors import bad_request
 
 EXPRESSION_CHARS_MAX: Final = 4_000
+#: Of one record: `list.all(…)` looks at each.
+ELEMENTS_MAX: Final = 20_000
 _NAMES: Final = ("key", "value", "headers", "partition", "offset", "timestamp", "topic")
 
 
@@ -64,6 +67,10 @@ class _CannotSay(Exception):
     pass
 
 
+class _TooMuch(Exception):
+    """Not one of CEL's own errors, which its macros take for an answer."""
+
+
 def _compiled(expression: str) -> Callable[[Mapping[str, Any]], bool]:
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise bad_request(f"an expression may have up to {EXPRESSION_CHARS_MAX} characters")
@@ -72,7 +79,7 @@ def _compiled(expression: str) -> Callable[[Mapping[str, Any]], bool]:
     from celpy.evaluation import CELEvalError
 
     logging.getLogger("celpy").setLevel(logging.CRITICAL)
-    environment = celpy.Environment()
+    environment = celpy.Environment(runner_class=_bounded_runner())
     try:
         program = environment.program(environment.compile(expression))
     except CELParseError as error:
@@ -83,6 +90,8 @@ def _compiled(expression: str) -> Callable[[Mapping[str, Any]], bool]:
     def evaluate(values: Mapping[str, Any]) -> bool:
         try:
             result = program.evaluate({name: _to_cel(value) for name, value in values.items()})
+        except _TooMuch:
+            raise _CannotSay(f"it looks at more than {ELEMENTS_MAX} elements of a record's lists") from None
         except CELEvalError as error:
             raise _CannotSay(str(error.args[0]) if error.args else "it failed") from None
         except (RecursionError, ValueError, TypeError) as error:
@@ -92,6 +101,33 @@ def _compiled(expression: str) -> Callable[[Mapping[str, Any]], bool]:
         return bool(result)
 
     return evaluate
+
+
+@functools.cache
+def _bounded_runner() -> Any:
+    """CEL's macros over lists in lists can take hours for one record, on a thread that nobody can stop: they are counted."""
+    import celpy
+    from celpy.evaluation import Evaluator
+
+    class Bounded(Evaluator):
+        def __init__(self, ast: Any, activation: Any, seen: list[int] | None = None) -> None:
+            super().__init__(ast, activation)
+            self._seen = [0] if seen is None else seen
+
+        def sub_evaluator(self, ast: Any) -> "Bounded":
+            return Bounded(ast, self.activation, self._seen)
+
+        def evaluate(self, context: Any = None) -> Any:
+            self._seen[0] += 1
+            if self._seen[0] > ELEMENTS_MAX:
+                raise _TooMuch
+            return super().evaluate(context)
+
+    class Runner(celpy.InterpretedRunner):
+        def evaluate(self, context: Any) -> Any:
+            return Bounded(self.ast, self.new_activation()).evaluate(context)
+
+    return Runner
 
 
 def _one_line(error: Exception) -> str:

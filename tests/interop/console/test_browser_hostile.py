@@ -10,10 +10,13 @@ from stage import HOSTILE, PAYLOADS
 from barnabas.cli.local_cluster import LocalCluster
 
 #: Elements that no page of the console has; attributes that none may have.
-_INTRUDERS = """() => [...document.querySelectorAll("*")]
-    .filter((each) => each.matches("iframe, object, embed, style, script:not([src]), math, base, meta[http-equiv], form[action]")
-        || [...each.attributes].some(({ name, value }) => name.startsWith("on") || name === "href" && /^\\s*javascript:/i.test(value)))
-    .map((each) => each.outerHTML.slice(0, 200))"""
+_INTRUDERS = """() => {
+    const never = "iframe, object, embed, style, script:not([src]), math, base, meta[http-equiv], form[action]";
+    const means = ({ name, value }) => name.startsWith("on") || (name === "href" && /^\\s*javascript:/i.test(value));
+    return [...document.querySelectorAll("*")]
+        .filter((each) => each.matches(never) || [...each.attributes].some(means))
+        .map((each) => each.outerHTML.slice(0, 200));
+}"""
 
 
 @pytest.fixture
