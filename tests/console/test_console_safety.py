@@ -33,6 +33,7 @@ from tests.console.conftest import DEADLINE_S, Console, answer_of
 
 ROOT, ALICE = ("root", "root-secret"), ("alice", 'alice "secret" \\')
 UNSIGNED = f'{OAUTH_MODULE} required unsecuredValidatorAllowableClockSkewMs="3000";'
+PRODUCE, RECORD = "/api/topics/alice-orders/messages", {"value": {"text": "personal data"}}
 OPEN_PATHS = {"/api/session", "/api/openapi.json"}
 
 
@@ -162,6 +163,16 @@ def endpoints(console: Console) -> list[tuple[str, str]]:
 # -- signing in -----------------------------------------------------------------------------------------------------------
 
 
+def test_strangers_get_nothing_but_the_page_and_its_description(console: Console, visitor: Make) -> None:
+    stranger = visitor()
+    found = {(method, path): stranger.http.request(method, path.replace("{", "").replace("}", "")).status_code
+             for method, path in endpoints(console) if path not in OPEN_PATHS}  # fmt: skip
+    assert len(found) > 5
+    assert set(found.values()) == {401}, {each: status for each, status in found.items() if status != 401}
+    assert stranger.get("/api/session")["signIn"] is True
+    assert stranger.get("/api/session")["csrfToken"] is None
+
+
 def test_a_user_sees_what_the_clusters_acls_let_him_see(visitor: Make) -> None:
     names = {
         user: {topic["name"] for topic in visitor(user, password).get("/api/topics")["topics"]}
@@ -169,6 +180,12 @@ def test_a_user_sees_what_the_clusters_acls_let_him_see(visitor: Make) -> None:
     }
     assert {"alice-orders", "secret-plans"} <= names["root"]
     assert names["alice"] == {"alice-orders"}
+
+
+def test_a_user_changes_what_the_clusters_acls_let_him_change(visitor: Make) -> None:
+    refused = visitor(*ALICE).change("POST", PRODUCE, RECORD)
+    assert refused[0] == 403 and "AUTHORIZATION_FAILED" in refused[1], refused
+    assert visitor(*ROOT).change("POST", PRODUCE, RECORD)["partition"] == 0
 
 
 def test_a_token_of_the_cluster_signs_in(visitor: Make) -> None:
@@ -244,6 +261,20 @@ def test_a_refused_user_is_not_told_why(visitor: Make, console: Console) -> None
     console.server.app.state.services.guard._throttle._failures.clear()
 
 
+def test_scripts_send_their_credentials_each_time(console: Console) -> None:
+    basic = base64.b64encode(f"{ALICE[0]}:{ALICE[1]}".encode()).decode()
+    token = encode_unsecured({"sub": "alice", "iat": time.time(), "exp": time.time() + 600})
+    for header in (f"Basic {basic}", f"Bearer {token}"):
+        with httpx.Client(
+            base_url=console.server.url, headers={"authorization": header}, timeout=DEADLINE_S, trust_env=False
+        ) as http:
+            assert [each["name"] for each in http.get("/api/topics").json()["topics"]] == ["alice-orders"]
+            # No cookie came along, so nobody else can have made the browser send this.
+            refused = http.post(PRODUCE, json=RECORD)
+            assert refused.status_code == 403 and "AUTHORIZATION" in refused.json()["error"]["code"], refused.text
+            assert "set-cookie" not in refused.headers
+
+
 @pytest.mark.parametrize(
     "header", ["Basic !!!", "Basic", "Digest x", "Bearer a b", "Basic " + base64.b64encode(b"alice").decode()]
 )
@@ -277,6 +308,17 @@ def changes(console: Console) -> list[tuple[str, str]]:
     return [(method, path) for method, path in endpoints(console) if method != "GET" and path not in OPEN_PATHS]
 
 
+def test_no_change_goes_ahead_without_its_token(console: Console, visitor: Make) -> None:
+    someone, other = visitor(*ROOT), visitor(*ROOT)
+    wanted = changes(console)
+    assert len(wanted) >= 2
+    for method, path in wanted:
+        plain = path.replace("{", "").replace("}", "")
+        for token in ("", "guess", other.token or ""):
+            answer = someone.change(method, plain, {}, x_csrf_token=token)
+            assert answer[:2] == (403, "CSRF"), (method, path, token, answer)
+
+
 def test_no_change_goes_ahead_from_another_site(console: Console, visitor: Make) -> None:
     someone = visitor(*ROOT)
     for method, path in changes(console):
@@ -292,6 +334,31 @@ def test_a_console_that_only_reads_changes_nothing(secured: Cluster, visit: Make
         for method, path in changes(console):
             answer = root.change(method, path.replace("{", "").replace("}", ""), {})
             assert answer[:2] == (403, "READ_ONLY"), (method, path, answer)
+
+
+def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -> None:
+    with started(secured, client=client_config(secured.bootstrap), sign_in=False) as console:
+        someone = visit(console)
+        assert someone.change("POST", PRODUCE, RECORD)[:2] == (403, "CSRF")
+        assert someone.get("/api/session")["signIn"] is False
+        someone.token = someone.get("/api/session")["csrfToken"]
+        assert someone.change("POST", PRODUCE, RECORD)["partition"] == 0
+        rebound = someone.http.get("/api/session", headers={"host": "evil.example"})
+        assert rebound.status_code == 421 and someone.token not in rebound.text
+
+
+def test_every_change_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
+    root, alice = visitor(*ROOT), visitor(*ALICE)
+    with caplog.at_level(logging.INFO, "barnabas.console.audit"):
+        root.change("POST", PRODUCE, RECORD)
+        alice.change("POST", PRODUCE, RECORD)
+    lines = [record.getMessage() for record in caplog.records if record.name == "barnabas.console.audit"]
+    done = next(line for line in lines if "does=POST /topics/{topic}/messages" in line)
+    failed = next(line for line in lines if "fails=POST /topics/{topic}/messages" in line)
+    assert 'user="root"' in done and "alice-orders" in done and "from=127.0.0.1" in done
+    assert 'user="alice"' in failed and "alice-orders" in failed
+    # Who may read the log may not read the topic.
+    assert not any(RECORD["value"]["text"] in line for line in lines)
 
 
 def test_no_secret_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -324,6 +391,22 @@ def test_a_log_line_hides_what_is_secret_in_a_change() -> None:
 def test_a_stranger_can_send_little(visitor: Make) -> None:
     response = visitor().http.post("/api/session", json={"user": "a", "password": "x" * 200_000})
     assert response.status_code == 413
+
+
+def test_a_body_is_bounded_before_it_is_read(visitor: Make) -> None:
+    root = visitor(*ROOT)
+
+    def endless() -> Iterator[bytes]:
+        yield b'{"value": "'
+        for _ in range(64):
+            yield b"x" * 1_000_000
+
+    headers = {"x-csrf-token": root.token or "", "content-type": "application/json"}
+    try:
+        status = root.http.post(PRODUCE, content=endless(), headers=headers).status_code
+    except httpx.TransportError:
+        return  # the console hung up on the rest of it
+    assert status == 413
 
 
 def test_searches_are_bounded_by_user_and_in_all(console: Console) -> None:

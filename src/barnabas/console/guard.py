@@ -45,6 +45,8 @@ ACCOUNTS_MAX: Final = 50
 SEARCHES_PER_USER_MAX: Final = 3
 SEARCHES_MAX: Final = 12
 _AUDIT_CHARACTERS_MAX: Final = 2_000
+#: How a record's key or value is written: who may read the log may not read the topic.
+_CONTENT: Final = frozenset({"text", "base64"})
 #: What must not stand in a log. Names in the bodies of changes, in lower case and without signs.
 _SECRET_NAMES: Final = ("password", "secret", "token", "jaas", "keystore", "truststore", "credential")
 
@@ -280,6 +282,8 @@ def _described(*parts: Mapping[str, Any]) -> str:
 
 def _without_secrets(document: Any) -> Any:
     if isinstance(document, Mapping):
+        if document and document.keys() <= _CONTENT:
+            return "(not logged)"
         return {
             name: "(hidden)" if _is_secret(str(name)) else _without_secrets(value) for name, value in document.items()
         }
