@@ -1,6 +1,7 @@
 """The examples do what they say: real Spark, a real cluster, and confluent-kafka on the other side."""
 
 import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -34,6 +35,7 @@ ORDERS: list[tuple[int, dict[str, Any]]] = [
 ]
 
 Run = Callable[..., None]
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,11 @@ def shop(kafka_shared_clusters: SharedClusters, kafka_shared_cluster: Cluster) -
         yield kafka
     finally:
         kafka.close()
+
+
+def fresh(name: str) -> str:
+    """For a topic: a test that is run again has no use for what it wrote before."""
+    return f"{name}-{next(_numbers)}"
 
 
 def minutes(count: int) -> str:
@@ -59,7 +66,7 @@ def send(shop: Kafka, topic: str, *records: tuple[str | None, object]) -> None:
 
 @pytest.fixture(scope="module")
 def orders(shop: Kafka) -> str:
-    topic = shop.topic("orders", partitions=2)
+    topic = shop.topic(fresh("orders"), partitions=2)
     send(shop, topic, *[(order["customer"], order | {"at": minutes(at)}) for at, order in ORDERS], (None, "{no order"))
     return topic
 
@@ -113,7 +120,7 @@ def received(shop: Kafka, topic: str, count: int) -> list[tuple[str | None, Any]
 
 
 def test_map_values_masks_filters_and_adds_fields(run: Run, shop: Kafka, orders: str) -> None:
-    output = shop.topic("totals")
+    output = shop.topic(fresh("totals"))
     run("map_values", input=orders, output=output)
     found = received(shop, output, 4)
     assert [(key, value["id"], value["total"], value["card"], value["offset"]) for key, value in found] == [
@@ -125,7 +132,7 @@ def test_map_values_masks_filters_and_adds_fields(run: Run, shop: Kafka, orders:
 
 
 def test_count_by_key_keeps_a_changelog(run: Run, shop: Kafka, orders: str) -> None:
-    output = shop.topic("customer-totals")
+    output = shop.topic(fresh("customer-totals"))
     run("count_by_key", input=orders, output=output)
     assert received(shop, output, 3) == [
         ("ann", {"orders": 3, "total": 7.0}),
@@ -154,7 +161,7 @@ def test_windows_are_written_to_a_table_once_they_are_closed(
 
 
 def test_join_streams_pairs_orders_with_payments_and_tells_of_those_without(run: Run, shop: Kafka, orders: str) -> None:
-    payments, output = shop.topic("payments"), shop.topic("paid")
+    payments, output = shop.topic(fresh("payments")), shop.topic(fresh("paid"))
     paid = {"order_id": 1, "amount": 5.0, "paid_at": minutes(20)}
     late = {"order_id": 3, "amount": 4.0, "paid_at": minutes(90)}
     send(shop, payments, (None, paid), (None, late), (None, {"order_id": 9, "amount": 0, "paid_at": minutes(300)}))
@@ -164,7 +171,10 @@ def test_join_streams_pairs_orders_with_payments_and_tells_of_those_without(run:
 
 
 def test_join_table_takes_the_last_record_of_each_key(run: Run, shop: Kafka, orders: str) -> None:
-    customers, output = shop.topic("customers", config={"cleanup.policy": "compact"}), shop.topic("labels")
+    customers, output = (
+        shop.topic(fresh("customers"), config={"cleanup.policy": "compact"}),
+        shop.topic(fresh("labels")),
+    )
     ann, moved = {"name": "Ann", "city": "Bonn"}, {"name": "Ann", "city": "Ulm"}
     send(shop, customers, ("ann", ann), ("bob", {"name": "Bob", "city": "Kiel"}), ("ann", moved), ("bob", None))
     run("join_table", orders=orders, customers=customers, output=output)
@@ -173,13 +183,13 @@ def test_join_table_takes_the_last_record_of_each_key(run: Run, shop: Kafka, ord
 
 
 def test_deduplicate_passes_an_order_once(run: Run, shop: Kafka, orders: str) -> None:
-    output = shop.topic("once")
+    output = shop.topic(fresh("once"))
     run("deduplicate", input=orders, output=output)
     assert [value["id"] for _, value in received(shop, output, 4)] == [1, 2, 3, 4]
 
 
 def test_timers_remind_of_orders_that_nobody_paid(run: Run, spark: SparkSession, shop: Kafka) -> None:
-    events, output = shop.topic("events"), shop.topic("reminders")
+    events, output = shop.topic(fresh("events")), shop.topic(fresh("reminders"))
     known = [(1, "ordered", 0), (2, "ordered", 1), (1, "paid", 5), (3, "ordered", 200)]
     send(shop, events, *[(None, {"order_id": at, "what": what, "at": minutes(when)}) for at, what, when in known])
     setting = "spark.sql.streaming.stateStore.providerClass"
@@ -204,7 +214,7 @@ def test_timers_remind_of_orders_that_nobody_paid(run: Run, spark: SparkSession,
 def test_cdc_to_delta_leaves_the_table_as_the_database_is_also_after_a_restart(
     run: Run, shop: Kafka, tmp_path: Path
 ) -> None:
-    changes, table = shop.topic("shop.public.customers"), tmp_path / "customers"
+    changes, table = shop.topic(fresh("shop.public.customers")), tmp_path / "customers"
 
     def change(op: str, before: tuple[int, str] | None, after: tuple[int, str] | None) -> dict[str, Any]:
         rows = [None if row is None else {"id": row[0], "name": row[1], "city": "Bonn"} for row in (before, after)]
@@ -220,7 +230,7 @@ def test_cdc_to_delta_leaves_the_table_as_the_database_is_also_after_a_restart(
 
 
 def test_dead_letters_and_good_records_are_together_all_there_is(run: Run, shop: Kafka, orders: str) -> None:
-    output, dead = shop.topic("clean"), shop.topic("orders-dead")
+    output, dead = shop.topic(fresh("clean")), shop.topic(fresh("orders-dead"))
     run("dead_letters", input=orders, output=output, dead=dead)
     assert [value["id"] for _, value in received(shop, output, 4)] == [1, 2, 2, 4]
     consumer = Consumer({"bootstrap.servers": shop.bootstrap, "group.id": "z", "isolation.level": "read_committed"})
