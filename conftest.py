@@ -9,16 +9,32 @@ summary lists each rerun: look at it, as it may hide a defect. The simulation ge
 import signal
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
 REAL_PROCESSES = (SPARK, "tests/scenarios/")
 SIMULATION = "tests/simulation/"
+#: These begin first: one of them that began last would keep one process busy while the others have nothing left.
+LONG = (
+    "tests/scenarios/docs/test_documents.py",
+    "tests/scenarios/packaging/",
+    "tests/simulation/test_simulation.py",
+    "tests/simulation/test_mutants.py::test_mutant_is_noticed",
+    "tests/scenarios/security/test_quotas_enforced.py",
+)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine must not fail an example because it took long, nor because it took long to think of.
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, max_examples=50, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
 
 
 class SparkTogether(LoadScopeScheduling):
@@ -32,7 +48,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogethe
     return SparkTogether(config, log)
 
 
+@pytest.hookimpl(trylast=True)  # they have been shuffled
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     for item in items:
         if not item.nodeid.startswith(SIMULATION):
             item.add_marker(pytest.mark.flaky(reruns=2 if item.nodeid.startswith(REAL_PROCESSES) else 1))

@@ -122,7 +122,7 @@ class Driver:
         return found
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(operations, max_size=50))
 def test_it_does_what_a_real_disk_does(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as closing:

@@ -192,7 +192,7 @@ class VerifiedOnly(Network):
     version = 0
 
 
-_SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None)
+_SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestRaisedEpochs = RaisedEpochs.TestCase
 TestRaisedEpochs.settings = _SETTINGS
 TestVerifiedOnly = VerifiedOnly.TestCase

@@ -173,4 +173,4 @@ class TransactionModel(RuleBasedStateMachine):
 
 
 TestTransactions = TransactionModel.TestCase
-TestTransactions.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -347,7 +347,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
 
 MachineAgainstModel.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachineAgainstModel = MachineAgainstModel.TestCase
 

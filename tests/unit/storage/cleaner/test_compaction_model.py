@@ -200,7 +200,7 @@ class Run:
         again.close()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(rounds, min_size=2, max_size=6))
 def test_compaction_leaves_what_it_must_and_nothing_else(
     script: list[tuple[list[tuple[object, ...]], tuple[object, ...], tuple[object, ...]]],

@@ -219,4 +219,4 @@ class ProducersModel(RuleBasedStateMachine):
 
 
 TestProducersModel = ProducersModel.TestCase
-TestProducersModel.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestProducersModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -255,7 +255,9 @@ def test_a_crash_at_any_step_leaves_a_correct_log(tmp_path: Path, make: type[Sce
     assert len(taken) > 5
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     steps=st.lists(st.sampled_from(["append", "append", "append", "flush", "roll"]), min_size=1, max_size=25),
     cut=st.floats(0, 1),

@@ -87,7 +87,9 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path: Path) -> No
     assert read == [(size, 0) for size in sizes[2:]]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(where=st.floats(0, 0.999999), bit=st.integers(0, 7), data=st.binary(max_size=80), kind=st.sampled_from("fgz"))
 def test_flipped_bits_and_garbage_never_become_records(
     tmp_path_factory: pytest.TempPathFactory, where: float, bit: int, data: bytes, kind: str
