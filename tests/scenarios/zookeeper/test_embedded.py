@@ -216,12 +216,12 @@ def test_server_that_was_held_up_for_longer_than_a_session_hears_its_clients_fir
         def slow(connection: Connection, payload: bytes, out: list[bytes]) -> None:
             if connection.session_id == hog.session_id != 0:
                 held_up.set()
-                time.sleep(1.0)
+                time.sleep(2.0)
             handle(connection, payload, out)
 
         with RawClient(server.port) as hog, RawClient(server.port) as client:
             assert await in_thread(lambda: hog.connect(timeout_ms=10_000))
-            assert await in_thread(lambda: client.connect(timeout_ms=200))
+            assert await in_thread(lambda: client.connect(timeout_ms=1_000))
             monkeypatch.setattr(server.service, "handle", slow)
 
             def ask_meanwhile() -> int:
