@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,6 +86,17 @@ def events_of(response: httpx.Response) -> Iterator[tuple[str, str]]:
             event = line.removeprefix("event: ")
         elif line.startswith("data: "):
             yield event, line.removeprefix("data: ")
+
+
+def eventually(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+    """An answer may be as old as what it is made of may be kept."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        answer = ask()
+        if holds(answer):
+            return answer
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="session")

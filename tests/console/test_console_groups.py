@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ import aiokafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.testing import Cluster
-from tests.console.conftest import DEADLINE_S, Console
+from tests.console.conftest import DEADLINE_S, Console, eventually
 from tests.console.test_console_messages import produce
 
 
@@ -45,16 +44,6 @@ def consuming(cluster: Cluster, group: str, topic: str, **settings: Any) -> Iter
     finally:
         ended.set()
         thread.join(DEADLINE_S)
-
-
-def eventually(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        answer = ask()
-        if holds(answer):
-            return answer
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.2)
 
 
 def test_list_shows_lag_state_and_members(console: Console, cluster: Cluster, topic: Callable[..., str]) -> None:

@@ -1,8 +1,10 @@
 // One topic.
-import { html } from "../lib/dom.js";
+import { html, useState } from "../lib/dom.js";
 import { useQuery } from "../lib/router.js";
 import { Messages } from "./messages.js";
 import { STATE_KIND } from "./groups.js";
+import { useAbout } from "../lib/about.js";
+import { AddPartitions, DeleteRecords, DeleteTopic, Settings } from "./topic_changes.js";
 import { url, useLive } from "../lib/api.js";
 import { count, plural, rate, size } from "../lib/format.js";
 import { Badge, Figures, Heading, Loading, Problem, Table, Tabs } from "../lib/parts.js";
@@ -41,18 +43,32 @@ const TABS = [
   ["messages", "Messages"],
   ["partitions", "Partitions"],
   ["groups", "Consumers"],
+  ["settings", "Settings"],
 ];
 
 function View({ topic }) {
   const { data, error } = useLive(url("/api/topics", [topic]));
   const [{ tab }, set] = useQuery({ tab: "messages" });
-  return html`<${Heading} title=${topic} crumbs=${[["Topics", "/topics"]]} />
+  const [open, setOpen] = useState(null);
+  const about = useAbout();
+  const close = () => setOpen(null);
+  return html`<${Heading} title=${topic} crumbs=${[["Topics", "/topics"]]}>
+      ${data &&
+      about.readWrite &&
+      html`<button type="button" onClick=${() => setOpen("grow")}>Add partitions…</button>
+        <button type="button" onClick=${() => setOpen("records")}>Delete records…</button>
+        <button type="button" class="danger" onClick=${() => setOpen("delete")}>Delete…</button>`}
+    <//>
     <${Problem} error=${error} />
     ${data
       ? html`<${Figures} items=${[["Partitions", count(data.partitions)], ["Replicas", count(data.replicas)], ["Records", count(data.messages)], ["Rate", rate(data.rate)], ["On disk", size(data.size)]]} />
           <${Tabs} label="Topic" tabs=${TABS} current=${tab} onChange=${(next) => set({ tab: next })} />
           ${tab === "messages" && html`<${Messages} topic=${topic} partitions=${data.partitions} />`}
           ${tab === "groups" && html`<${Consumers} topic=${topic} />`}
+          ${tab === "settings" && html`<${Settings} topic=${topic} />`}
+          ${open === "grow" && html`<${AddPartitions} topic=${topic} now=${data.partitions} onClose=${close} />`}
+          ${open === "records" && html`<${DeleteRecords} topic=${topic} partitions=${data.partitionList} onClose=${close} />`}
+          ${open === "delete" && html`<${DeleteTopic} topic=${topic} onClose=${close} />`}
           ${tab === "partitions" && html`<${Table} label="Partitions" columns=${columns} rows=${data.partitionList} keyOf=${(row) => row.partition} />`}`
       : !error && html`<${Loading} />`}`;
 }

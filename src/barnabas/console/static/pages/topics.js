@@ -2,6 +2,8 @@
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
+import { useAbout } from "../lib/about.js";
+import { CreateTopic } from "./topic_changes.js";
 import { count, plural, rate, size } from "../lib/format.js";
 import { Badge, Check, Heading, Loading, Problem, Search, Table } from "../lib/parts.js";
 
@@ -35,7 +37,10 @@ function View() {
   const [query, set] = useQuery({ search: "", sort: "name", descending: "", internal: "" });
   const [seen, setSeen] = useState({ start: 0, count: 100 });
   const { data, error } = useLive(url("/api/topics", [], { ...query, ...seen }));
-  return html`<${Heading} title="Topics" />
+  const [isCreating, setCreating] = useState(false);
+  const about = useAbout();
+  return html`<${Heading} title="Topics">${about.readWrite && html`<button type="button" class="primary" onClick=${() => setCreating(true)}>Create topic…</button>`}<//>
+    ${isCreating && html`<${CreateTopic} onClose=${() => setCreating(false)} />`}
     <div class="tools">
       <${Search} label="Search" value=${query.search} placeholder="Part of a name" onChange=${(search) => set({ search })} />
       <${Check} label="Internal topics" checked=${!!query.internal} onChange=${(on) => set({ internal: on ? "1" : "" })} />
