@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from barnabas.console import about, events, groups, messages, openapi, resets, session, topic_changes, topics
+from barnabas.console import about, events, groups, messages, openapi, overview, resets, session, topic_changes, topics
 from barnabas.console.errors import Refusal, not_found
 from barnabas.console.gate import Gate
 from barnabas.console.guard import Guard
@@ -23,7 +23,7 @@ from barnabas.console.web import PATH_PREFIX, Call, Endpoint, error_document, js
 from barnabas.registry.client import RegistryClient
 
 #: Each has a list ENDPOINTS.
-MODULES: Final = (about, session, events, topics, topic_changes, messages, groups, resets)
+MODULES: Final = (about, session, events, overview, topics, topic_changes, messages, groups, resets)
 STATIC: Final = Path(__file__).parent / "static"
 
 

@@ -58,6 +58,7 @@ class ConsoleCluster:
         self.tails = Tails(self)
         self.lag = LagBook(self)
         self._kept: OrderedDict[object, _Kept] = OrderedDict()
+        self._remembered: OrderedDict[object, Any] = OrderedDict()
         self._asking: dict[object, asyncio.Future[Any]] = {}
 
     async def close(self) -> None:
@@ -101,6 +102,15 @@ class ConsoleCluster:
             future.set_result(value)
         finally:
             del self._asking[key]
+
+    def remembered(self, key: object, make: Callable[[], T]) -> T:
+        """What was seen over time, and is not asked for again: changes do not forget it."""
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= _KEPT_MAX:
+                self._remembered.popitem(last=False)
+            found = self._remembered[key] = make()
+        return cast(T, found)
 
     def forget(self) -> None:
         """After a change: the next look must see it."""

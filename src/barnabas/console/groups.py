@@ -193,7 +193,7 @@ async def _seen(
 
     stable = await cluster.kept(("stable", group, tuple(behind)), 2.0, ask_stable) if behind else {}
     now_s = asyncio.get_running_loop().time()
-    watched = await cluster.kept(("watched", group), 600.0, _watched)
+    watched = cluster.remembered(("watched", group), Watched)
     growth, moved = cluster.lag.growth, cluster.offsets.growth
     rows = [
         PartitionSeen(
@@ -216,10 +216,6 @@ async def _seen(
         rebalances=watched.see(described, now_s),
         open_transactions=await _open_transactions(cluster, rows),
     )
-
-
-async def _watched() -> Watched:
-    return Watched()
 
 
 async def _open_transactions(cluster: ConsoleCluster, rows: Sequence[PartitionSeen]) -> dict[TopicPartition, str]:

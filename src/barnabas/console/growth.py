@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 #: What was not noted within this time starts its rate anew.
-_GAP_S: Final = 60.0
+_GAP_S: Final = 600.0
 _REMEMBERED_MAX: Final = 100_000
 
 K = TypeVar("K", bound=Hashable)

@@ -83,5 +83,5 @@ def test_growth_is_a_rate_over_seconds_and_starts_anew_after_a_gap_or_a_step_bac
     assert growth.still_s("a") == 2.0
     growth.note("a", 50, 13.0)
     assert growth.rate("a") is None
-    growth.note("a", 60, 100.0)
-    assert growth.rate("a") is None and growth.age_s("a", 101.0) == 1.0
+    growth.note("a", 60, 1000.0)
+    assert growth.rate("a") is None and growth.age_s("a", 1001.0) == 1.0
