@@ -56,7 +56,7 @@ class Console:
         if self._failure is not None:
             raise self._failure
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, /, **query: Any) -> Any:
         return answer_of(self.http.get(path, params=query))
 
     def change(self, method: str, path: str, body: Any = None) -> Any:

@@ -35,6 +35,14 @@ def command(
     schema_registry: Annotated[
         str | None, typer.Option(metavar="URL", help="A schema registry, to decode records by and to show schemas of.")
     ] = None,
+    inside: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|URL,…",
+            help="Where brokers show their inside: auto asks their settings; http://HOST:PORT of each metrics port, "
+            "or http://{host}:9404 for all.",
+        ),
+    ] = "auto",
 ) -> None:
     """Show a Kafka cluster in a browser: topics, messages, groups, access, and the inside of ours.
 
@@ -59,6 +67,7 @@ def command(
         key=str(ssl_key) if ssl_key else None,
         behind_proxy=behind_proxy,
         schema_registry=schema_registry,
+        inside=inside,
     )
     if code := server.run(settings, _announce):
         raise typer.Exit(code)

@@ -84,7 +84,7 @@ class LocalCluster:
     #: A console beside the brokers, and its port. 0: whatever is free.
     console: bool = False
     console_port: int = 0
-    #: Brokers show their inside, each at its `inside_url`: for the console.
+    #: Brokers show their inside, each at its `inside_url`; with a console they always do.
     inside: bool = False
 
     #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
@@ -406,6 +406,7 @@ class LocalCluster:
         arguments = ["--bootstrap-server", self.bootstrap, "--port", str(self.console_port), "--read-write"]
         if self.secure:
             arguments.append("--sign-in")
+        arguments += ["--inside", ",".join(self.inside_url(broker_id) for broker_id in self.broker_ids)]
         if self.schema_registry:
             arguments += ["--schema-registry", self.schema_registry_url]
         if (file := self.command_config()) is not None:
@@ -466,7 +467,7 @@ class LocalCluster:
         }
 
     def _inside_properties(self, broker_id: int) -> dict[str, str]:
-        if not self.inside:
+        if not (self.inside or self.console):
             return {}
         port = self._inside_urls.get(broker_id, ":0").rpartition(":")[2]
         return {"barnabas.metrics.port": port, "barnabas.inside.enable": "true"}
@@ -488,7 +489,7 @@ class LocalCluster:
         self._wait_member_ready(member, timeout_s)
         fields = _fields(member)
         self._ports[broker_id] = int(fields["listeners"].split(",")[0].rpartition(":")[2])
-        if self.inside:
+        if self.inside or self.console:
             self._inside_urls[broker_id] = fields["metrics"]
 
     def _wait_member_ready(self, member: Member, timeout_s: float = READY_TIMEOUT_S) -> None:

@@ -12,10 +12,24 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from barnabas.console import about, events, groups, messages, openapi, overview, resets, session, topic_changes, topics
+from barnabas.console import (
+    about,
+    docs,
+    events,
+    groups,
+    inside,
+    messages,
+    openapi,
+    overview,
+    resets,
+    session,
+    topic_changes,
+    topics,
+)
 from barnabas.console.errors import Refusal, not_found
 from barnabas.console.gate import Gate
 from barnabas.console.guard import Guard
+from barnabas.console.inside_sources import InsideSources
 from barnabas.console.registered import Registered
 from barnabas.console.services import Services, Tasks
 from barnabas.console.settings import Settings
@@ -23,7 +37,19 @@ from barnabas.console.web import PATH_PREFIX, Call, Endpoint, error_document, js
 from barnabas.registry.client import RegistryClient
 
 #: Each has a list ENDPOINTS.
-MODULES: Final = (about, session, events, overview, topics, topic_changes, messages, groups, resets)
+MODULES: Final = (
+    about,
+    session,
+    events,
+    overview,
+    topics,
+    topic_changes,
+    messages,
+    groups,
+    resets,
+    inside,
+    docs,
+)
 STATIC: Final = Path(__file__).parent / "static"
 
 
@@ -33,8 +59,10 @@ def create_app(settings: Settings) -> Starlette:
         settings=settings,
         tasks=tasks,
         guard=Guard(settings, tasks),
+        inside=InsideSources(settings.inside),
         registered=Registered(RegistryClient(settings.schema_registry)) if settings.schema_registry else None,
     )
+    services.closing.append(services.inside.close)
     if services.registered is not None:
         services.closing.append(services.registered.close)
     endpoints: list[Endpoint] = [endpoint for module in MODULES for endpoint in module.ENDPOINTS]

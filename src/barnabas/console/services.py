@@ -9,6 +9,7 @@ from barnabas.console.settings import Settings
 
 if TYPE_CHECKING:
     from barnabas.console.guard import Guard
+    from barnabas.console.inside_sources import InsideSources
     from barnabas.console.registered import Registered
     from barnabas.console.web import Endpoint
 
@@ -29,6 +30,7 @@ class Services:
     settings: Settings
     tasks: Tasks
     guard: "Guard"
+    inside: "InsideSources"
     #: The schema registry, if one was named.
     registered: "Registered | None" = None
     #: By path, for those who watch.

@@ -22,6 +22,8 @@ class Settings:
     behind_proxy: bool = False
     #: `http://host:port[,…]` of a schema registry; None: records of registered schemas are shown as bytes.
     schema_registry: str | None = None
+    #: Where brokers show their inside: `auto` (their settings say it), `none`, or addresses.
+    inside: str = "auto"
 
     @property
     def needs_sign_in(self) -> bool:

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "./dom.js";
 
 export function go(path, { replace = false } = {}) {
-  if (path === location.pathname + location.search) return;
+  if (path === location.pathname + location.search + location.hash) return;
   history[replace ? "replaceState" : "pushState"](null, "", path);
   dispatchEvent(new Event("console-moved"));
 }
@@ -17,8 +17,8 @@ export function useLocation() {
       if (link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
       if (link.pathname.startsWith("/api") || link.pathname.startsWith("/static")) return;
       event.preventDefault();
-      go(link.pathname + link.search);
-      scrollTo(0, 0);
+      go(link.pathname + link.search + link.hash);
+      if (!link.hash) scrollTo(0, 0);
     };
     addEventListener("popstate", move);
     addEventListener("console-moved", move);

@@ -9,8 +9,8 @@ import { url, useLive } from "../lib/api.js";
 import { count, plural, rate, size } from "../lib/format.js";
 import { Badge, Figures, Heading, Loading, Problem, Table, Tabs } from "../lib/parts.js";
 
-const columns = [
-  { id: "partition", label: "Partition", number: true, render: (row) => row.partition },
+const columnsOf = (topic) => [
+  { id: "partition", label: "Partition", number: true, render: (row) => html`<a href=${url("/inside/partitions", [topic, row.partition])} title="From the inside">${row.partition}</a>` },
   { id: "leader", label: "Leader", number: true, render: (row) => (row.leader < 0 ? html`<${Badge} kind="bad">none<//>` : row.leader) },
   { id: "replicas", label: "Replicas", render: (row) => row.replicas.join(", ") },
   {
@@ -69,7 +69,7 @@ function View({ topic }) {
           ${open === "grow" && html`<${AddPartitions} topic=${topic} now=${data.partitions} onClose=${close} />`}
           ${open === "records" && html`<${DeleteRecords} topic=${topic} partitions=${data.partitionList} onClose=${close} />`}
           ${open === "delete" && html`<${DeleteTopic} topic=${topic} onClose=${close} />`}
-          ${tab === "partitions" && html`<${Table} label="Partitions" columns=${columns} rows=${data.partitionList} keyOf=${(row) => row.partition} />`}`
+          ${tab === "partitions" && html`<${Table} label="Partitions" columns=${columnsOf(topic)} rows=${data.partitionList} keyOf=${(row) => row.partition} />`}`
       : !error && html`<${Loading} />`}`;
 }
 
