@@ -10,7 +10,8 @@ import { Badge, Check, Choice, Dialog, Field, Loading, Problem, useAction } from
 
 const FORMATS = ["auto", "text", "json", "registry", "number", "hex", "base64"];
 const DEFAULTS = { from: "newest", offset: "0", time: "", partition: "", count: "50", key: "auto", value: "auto", isolation: "read_uncommitted", text: "", filter: "" };
-const LIVE_ROWS = 500;
+const LIVE_ROWS = 200;
+const LIVE_MS = 300;
 const REASONS = {
   all: "Searched everything.",
   enough: "Stopped at the number of matches asked for.",
@@ -136,11 +137,27 @@ function useRecords(topic, asked) {
     setState({ records: [], isBusy: true });
     const fail = (error) => setState((old) => ({ ...old, error, isBusy: false }));
     if (isLive) {
-      stop.current = open(url(base("tail"), [], query), {
-        records: (found) => setState((old) => ({ ...old, records: [...found.reverse(), ...old.records].slice(0, LIVE_ROWS) })),
+      // Drawn a few times a second, however often they come.
+      let come = [];
+      let drawing = 0;
+      const draw = () => {
+        const found = come;
+        come = [];
+        drawing = 0;
+        setState((old) => ({ ...old, records: [...found, ...old.records].slice(0, LIVE_ROWS) }));
+      };
+      const close = open(url(base("tail"), [], query), {
+        records: (found) => {
+          come = [...found.reverse(), ...come].slice(0, LIVE_ROWS);
+          drawing ||= setTimeout(draw, LIVE_MS);
+        },
         skipped: ({ records }) => setState((old) => ({ ...old, skipped: (old.skipped ?? 0) + records })),
         error: fail,
       });
+      stop.current = () => {
+        close();
+        clearTimeout(drawing);
+      };
     } else if (isSearch) {
       stop.current = open(url(base("search"), [], query), {
         records: (found) => setState((old) => ({ ...old, records: [...old.records, ...found] })),
