@@ -94,11 +94,11 @@ def write_formats(bootstrap: str, registry_url: str | None) -> None:
         {"key": "headers", "value": "with headers", "headers": [("trace", b"abc"), ("bytes", b"\xff\x00"), ("none", None)]},
     ]  # fmt: skip
     if registry_url is not None:
-        registry = SchemaRegistryClient({"url": registry_url})
-        avro = AvroSerializer(registry, AVRO_ORDER)
-        context = SerializationContext(FORMATS, MessageField.VALUE)
-        records.append({"key": "avro", "value": avro({"id": 7, "customer": "avro customer"}, context)})
-        number = registry.register_schema("proto-value", Schema(PROTO_ORDER, "PROTOBUF"))
+        with SchemaRegistryClient({"url": registry_url}) as registry:
+            avro = AvroSerializer(registry, AVRO_ORDER)
+            context = SerializationContext(FORMATS, MessageField.VALUE)
+            records.append({"key": "avro", "value": avro({"id": 7, "customer": "avro customer"}, context)})
+            number = registry.register_schema("proto-value", Schema(PROTO_ORDER, "PROTOBUF"))
         body = b"\x08\x09\x12\x0eproto customer"
         records.append({"key": "protobuf", "value": b"\0" + number.to_bytes(4, "big") + b"\0" + body})
     produce(bootstrap, FORMATS, records)

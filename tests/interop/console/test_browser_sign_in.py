@@ -1,33 +1,16 @@
 """Signing in, in a browser, over HTTPS, on a host that is not loopback's alone."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import NARROW, WIDE
+from consoles import console
 from stage import started
 
 from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
-
-
-@contextmanager
-def console(*arguments: str) -> Iterator[str]:
-    """Its address."""
-    command = [sys.executable, "-m", "barnabas", "console", "--port", "0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("ready console="), line
-            yield line.partition("=")[2].strip()
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 @pytest.fixture(scope="module")
