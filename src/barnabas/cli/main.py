@@ -28,6 +28,7 @@ COMMANDS: dict[str, _Entry] = {
     "restart": _Entry("barnabas.cli.restart", "Restart brokers of a local cluster."),
     "down": _Entry("barnabas.cli.down", "Stop a local cluster."),
     "broker": _Entry("barnabas.cli.broker", "Run one broker."),
+    "host": _Entry("barnabas.cli.host.command", "Run a broker for each core of this machine."),
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded ZooKeeper."),
     "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),
     "zookeeper-security-migration": _Entry(

@@ -40,9 +40,14 @@ class Unanswered(BarnabasError):
 class MetricsServer:
     """Owner: the event loop."""
 
-    def __init__(self, registry: Registry, verdicts: Mapping[bytes, Callable[[], Verdict]] | None = None) -> None:
-        """`verdicts` by path: 200 for yes, 503 for no, with a JSON document that says why."""
-        self._registry = registry
+    def __init__(
+        self,
+        metrics: Registry | Callable[[], Awaitable[bytes]],
+        verdicts: Mapping[bytes, Callable[[], Verdict]] | None = None,
+    ) -> None:
+        """`metrics`: what /metrics shows, or who writes that page. `verdicts` by path: 200 for yes, 503 for no, with a JSON
+        document that says why."""
+        self._metrics = metrics
         self._verdicts = verdicts or {}
         #: By path; empty unless somebody may look inside, and until there is something to see.
         self.views: Mapping[bytes, View] = {}
@@ -95,7 +100,8 @@ class MetricsServer:
             ok, document = verdict()
             body, kind = json.dumps(document).encode() + b"\n", "application/json"
         elif path in (b"/metrics", b"/"):
-            ok, body, kind = True, render(self._registry), CONTENT_TYPE
+            body = render(self._metrics) if isinstance(self._metrics, Registry) else await self._metrics()
+            ok, kind = True, CONTENT_TYPE
         else:
             known = b", ".join([b"/metrics", *self._verdicts, *self.views])
             return _response("404 Not Found", b"there are " + known + b"\n")
