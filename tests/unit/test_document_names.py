@@ -93,8 +93,16 @@ def test_metrics_of_the_page_exist(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_of_our_own_on_the_page_exist(name: str) -> None:
     named = set(re.findall(r"(?<![\w./-])barnabas(?:\.[a-z]+){2,}(?![\w.(/-])", code_of(read(name))))
-    known = TOPIC_SETTINGS.keys() | {each for each in named if broker_setting(each) is not None or is_module(each)}
+    known = TOPIC_SETTINGS.keys() | loggers()
+    known |= {each for each in named if broker_setting(each) is not None or is_module(each)}
     assert sorted(named - known) == []
+
+
+@cache
+def loggers() -> frozenset[str]:
+    """Those with a name of their own."""
+    found = (re.findall(r'getLogger\("([\w.]+)"\)', file.read_text()) for file in (ROOT / "src").rglob("*.py"))
+    return frozenset(name for names in found for name in names)
 
 
 def is_module(name: str) -> bool:
