@@ -108,7 +108,10 @@ class Broker:
         self._running: set[asyncio.Task[None]] = set()
         self.registry = Registry()
         self.health = Health(self._clock, self.registry)
-        self.metrics_server = MetricsServer(self.registry, {b"/health": self.health.live, b"/ready": self.health.ready})
+        self.metrics_server = MetricsServer(
+            self.registry,
+            {b"/health": self.health.live, b"/ready": self.health.ready, b"/in-sync": self.health.in_sync},
+        )
         self._are_logs_open = False
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
@@ -285,7 +288,7 @@ class Broker:
                 schemas=self.schemas,
             )
         )
-        self.health.watch(logs=self.logs, replicas=self.replicas)
+        self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
         self._add_gauges()
         if config.barnabas_inside_enable:
             self._show_inside()

@@ -1,4 +1,4 @@
-"""What is in deploy/: dashboards and alerts ask for metrics that exist, and each alert has a page that says what to do."""
+"""What is in deploy/ names metrics and settings that exist, and each alert has a section that says what to do."""
 
 import json
 import re
@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import yaml
 from scripts import generate_dashboards
+
+from barnabas.cli.main import COMMANDS
+from barnabas.core.config.catalog import broker_setting
+from barnabas.core.config.properties import from_environment
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/barnabas.rules.yml").read_text())["groups"][0]["rules"]
@@ -111,3 +115,27 @@ def test_what_does_not_exist_is_found() -> None:
         unknown('histogram_quantile(0.9, sum by (le) (rate(barnabas_event_loop_lag_ms_bucket{job="b"}[5m]))) > 1')
         == set()
     )
+
+
+def unknown_settings(variables: set[str]) -> list[str]:
+    return [name for name in from_environment(dict.fromkeys(variables, "")) if broker_setting(name) is None]
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "container/Containerfile", "helm/barnabas/templates/brokers.yaml"])
+def test_variables_of_containers_are_settings(file: str) -> None:
+    named = set(re.findall(r"\bKAFKA_[A-Z_]+[A-Z]\b", (ROOT / "deploy" / file).read_text()))
+    assert len(named) >= 3
+    assert unknown_settings(named) == []
+
+
+def test_composed_containers_run_commands_that_exist_with_volumes_of_their_own() -> None:
+    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    assert {service["command"][0] for service in services.values() if "command" in service} <= set(COMMANDS)
+    brokers = [service["environment"] for service in services.values() if "environment" in service]
+    assert len({each["KAFKA_BROKER_ID"] for each in brokers}) == len(brokers) == 3
+    assert all(service["read_only"] for service in services.values())
+
+
+def test_settings_of_the_chart_exist() -> None:
+    values = yaml.safe_load((ROOT / "deploy/helm/barnabas/values.yaml").read_text())
+    assert [name for name in values["settings"] if broker_setting(name) is None] == []

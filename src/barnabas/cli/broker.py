@@ -7,9 +7,21 @@ from typing import Annotated
 
 import typer
 
+_NO_FILE = "a properties file is needed: barnabas broker FILE.properties, or --environment"
+
 
 def command(
-    properties: Annotated[Path, typer.Argument(metavar="FILE.properties", help="Kafka's server.properties.")],
+    properties: Annotated[
+        Path | None, typer.Argument(metavar="FILE.properties", help="Kafka's server.properties.")
+    ] = None,
+    environment: Annotated[
+        bool,
+        typer.Option(
+            "--environment",
+            help="Read settings from KAFKA_… variables, too, as the image apache/kafka does: KAFKA_LOG_DIRS is log.dirs. "
+            "They win over the file's, and do without one.",
+        ),
+    ] = False,
     override: Annotated[
         list[str] | None, typer.Option("--override", metavar="K=V", help="A setting that wins over the file's.")
     ] = None,
@@ -18,41 +30,47 @@ def command(
 
     Prints `ready broker=ID …` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
     """
-    _run(str(properties), override or [])
+    from barnabas.cli._command import UsageError
+
+    if properties is None and not environment:
+        raise UsageError(_NO_FILE)
+    _run(str(properties) if properties else None, override or [], with_environment=environment)
 
 
 def main(arguments: list[str]) -> None:
-    """The same without typer: `FILE [--override k=v]…`."""
-    file, overrides = "", []
+    """The same without typer: `[FILE] [--environment] [--override k=v]…`."""
+    file, overrides, with_environment = None, [], False
     rest = iter(arguments)
     for argument in rest:
         if argument == "--override":
             overrides.append(next(rest, ""))
         elif argument.startswith("--override="):
             overrides.append(argument.removeprefix("--override="))
+        elif argument == "--environment":
+            with_environment = True
         elif argument.startswith("-") or file:
             sys.stderr.write(f"error: {argument!r} is not understood; see barnabas broker --help\n")
             sys.exit(2)
         else:
             file = argument
-    if not file:
-        sys.stderr.write("error: a properties file is needed: barnabas broker FILE.properties\n")
+    if not file and not with_environment:
+        sys.stderr.write(f"error: {_NO_FILE}\n")
         sys.exit(2)
     from barnabas.core.errors import BarnabasError
 
     try:
-        _run(file, overrides)
+        _run(file, overrides, with_environment=with_environment)
     except BarnabasError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
 
 
-def _run(file: str, overrides: list[str]) -> None:
+def _run(file: str | None, overrides: list[str], *, with_environment: bool) -> None:
     from barnabas.core.config import properties
     from barnabas.core.log_format import log_to
     from barnabas.process import run_broker
 
-    settings = properties.load(file, overrides)
+    settings = properties.load(file, overrides, with_environment=with_environment)
     log_to(sys.stderr, level=logging.INFO)
     code = run_broker(settings)
     if code:

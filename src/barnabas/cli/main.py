@@ -48,6 +48,8 @@ COMMANDS: dict[str, _Entry] = {
     "log-dirs": _Entry("barnabas.cli.log_dirs", "Describe log directories and the replicas in them."),
     "leader-election": _Entry("barnabas.cli.leader_election", "Elect preferred or unclean leaders."),
     "reassign-partitions": _Entry("barnabas.cli.reassign_partitions", "Move replicas between brokers."),
+    "rebalance": _Entry("barnabas.cli.rebalance", "Spread replicas and leaders evenly over the brokers."),
+    "brokers": _Entry("barnabas.cli.brokers", "Show what each broker has; move everything off one."),
     "transactions": _Entry("barnabas.cli.transactions", "List, describe and abort transactions."),
     "acls": _Entry("barnabas.cli.acls", "List, add and remove access control entries."),
     "delegation-tokens": _Entry(

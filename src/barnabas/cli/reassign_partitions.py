@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.cli import _reassign_plan as plan
+from barnabas.cli import _throttles
 from barnabas.cli._json_files import read_json
 from barnabas.cli._reassign_plan import Assignment, Replica, commas
 from barnabas.cli._tool import (
@@ -31,12 +32,6 @@ from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AlterOperation, ConfigResourceType
-
-_LEADER_RATE: Final = "leader.replication.throttled.rate"
-_FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
-_DIR_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
-_LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
-_FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 _EXISTING: Final = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a "
@@ -235,18 +230,7 @@ async def _set_throttles(
     say(_MUST_VERIFY)
     if throttles.between_brokers >= 0:
         moving = plan.moves(ongoing, target.partitions, current)
-        for topic, (leaders, followers) in plan.topic_throttles(moving).items():
-            await config_admin.alter_configs(
-                cluster,
-                ConfigResourceType.TOPIC,
-                topic,
-                {_LEADER_REPLICAS: (AlterOperation.SET, leaders), _FOLLOWER_REPLICAS: (AlterOperation.SET, followers)},
-            )
-        rate = (AlterOperation.SET, str(throttles.between_brokers))
-        for broker in plan.moving_brokers(moving):
-            await config_admin.alter_configs(
-                cluster, ConfigResourceType.BROKER, str(broker), {_LEADER_RATE: rate, _FOLLOWER_RATE: rate}
-            )
+        await _throttles.limit_moves(cluster, moving, throttles.between_brokers)
         say(f"The inter-broker throttle limit was set to {throttles.between_brokers} B/s")
     if throttles.between_dirs >= 0:
         for broker in sorted({replica.broker for replica in target.log_dirs}):
@@ -254,7 +238,7 @@ async def _set_throttles(
                 cluster,
                 ConfigResourceType.BROKER,
                 str(broker),
-                {_DIR_RATE: (AlterOperation.SET, str(throttles.between_dirs))},
+                {_throttles.DIR_RATE: (AlterOperation.SET, str(throttles.between_dirs))},
             )
         say(f"The replica-alter-dir throttle limit was set to {throttles.between_dirs} B/s")
 
@@ -389,16 +373,10 @@ async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool 
     topics = sorted({where.topic for where in target.partitions})
     if not quiet:
         say(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {commas(brokers)}")
-    delete: tuple[AlterOperation, str | None] = (AlterOperation.DELETE, None)
-    for broker in brokers:
-        if broker in alive:
-            changes = dict.fromkeys((_LEADER_RATE, _FOLLOWER_RATE, _DIR_RATE), delete)
-            await config_admin.alter_configs(cluster, ConfigResourceType.BROKER, str(broker), changes)
+    await _throttles.clear_brokers(cluster, [broker for broker in brokers if broker in alive])
     if not quiet:
         say(f"Clearing topic-level throttles on topic{'' if len(topics) == 1 else 's'} {commas(topics)}")
-    for topic in topics:
-        changes = dict.fromkeys((_LEADER_REPLICAS, _FOLLOWER_REPLICAS), delete)
-        await config_admin.alter_configs(cluster, ConfigResourceType.TOPIC, topic, changes)
+    await _throttles.clear_topics(cluster, topics)
 
 
 async def _cancel(cluster: Cluster, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:

@@ -1,20 +1,26 @@
-"""How a broker is, for those who watch over it: `/health` and `/ready` on the metrics port, systemd, and a gauge.
+"""How a broker is, for those who watch over it: `/health`, `/ready`, `/in-sync` on the metrics port, systemd, and a gauge.
 
 *Live* says that a restart would not help: the loop turns, and nothing is broken for good. *Ready* says that clients can be
 sent here. ZooKeeper that is away makes neither false: clients of live leaders go on, and it is away for every broker, so
-that all of them would be restarted or taken out of service at once. It is a warning in both answers. Owner: the event loop.
+that all of them would be restarted or taken out of service at once. It is a warning in both answers. *In sync* says that
+the next broker may be restarted: this one is in the ISR of every partition that it has a replica of. Owner: the event loop.
 """
 
 from enum import IntEnum
 from typing import Any
 
+from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
+from barnabas.core.ids import BrokerId
 from barnabas.core.times import utc
 from barnabas.metrics.registry import Registry
 from barnabas.replication.manager import ReplicaManager
 from barnabas.server.metrics_http import Verdict
 from barnabas.storage.manager import LogManager
+
+#: Partitions that an answer names; the rest are counted.
+NAMED_MAX = 10
 
 
 class Phase(IntEnum):
@@ -48,6 +54,7 @@ class Health:
         self._session: ZooKeeperSession | None = None
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
+        self._cluster: tuple[BrokerId, MetadataCache] | None = None
         #: What ended the broker, once something did.
         self.fatal: BaseException | None = None
         registry.gauge(
@@ -69,17 +76,38 @@ class Health:
         session: ZooKeeperSession | None = None,
         logs: LogManager | None = None,
         replicas: ReplicaManager | None = None,
+        cluster: tuple[BrokerId, MetadataCache] | None = None,
     ) -> None:
         """Parts that there are from now on."""
         self._session = session or self._session
         self._logs = logs or self._logs
         self._replicas = replicas or self._replicas
+        self._cluster = cluster or self._cluster
 
     def live(self) -> Verdict:
         return self._verdict(self.fatal is None)
 
     def ready(self) -> Verdict:
         return self._verdict(self.fatal is None and self._phase is Phase.RUNNING)
+
+    def in_sync(self) -> Verdict:
+        behind = self._behind()
+        is_ready, document = self.ready()
+        ok = is_ready and not behind
+        return ok, document | {
+            "status": document["status"] if ok else "fail",
+            "behind": len(behind),
+            "partitions": behind[:NAMED_MAX],
+        }
+
+    def _behind(self) -> list[str]:
+        """Partitions that have a replica here which is not in their ISR."""
+        if self._cluster is None:
+            return []
+        me, metadata = self._cluster
+        return [
+            str(partition) for partition, state in metadata.partitions() if me in state.replicas and me not in state.isr
+        ]
 
     def _verdict(self, ok: bool) -> Verdict:
         warnings = self._warnings()

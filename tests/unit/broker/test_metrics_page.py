@@ -125,6 +125,26 @@ def test_broker_that_waits_for_zookeeper_is_live_but_not_ready(tmp_path: Path, u
     run(story())
 
 
+def test_broker_outside_of_an_isr_is_ready_but_not_in_sync(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+            topic = CreatableTopic(name="t", num_partitions=12, replication_factor=1)
+            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            while broker.metadata.partition_count("t") < 12:
+                await asyncio.sleep(0.01)
+            assert (await verdict(broker, "/in-sync"))[0] == 200
+            image = broker.metadata.topic("t")
+            assert image is not None
+            for state in image.partitions.values():
+                state.isr = []
+            assert (await verdict(broker, "/ready"))[0] == 200
+            status, document = await verdict(broker, "/in-sync")
+            assert (status, document["status"], document["behind"]) == (503, "fail", 12)
+            assert len(document["partitions"]) == 10
+
+    run(story())
+
+
 def test_broken_broker_is_not_live(tmp_path: Path) -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.core.config.properties import format_properties, load, parse, parse_overrides, resolve_variables
+from barnabas.core.config.properties import (
+    format_properties,
+    from_environment,
+    load,
+    parse,
+    parse_overrides,
+    resolve_variables,
+)
 from barnabas.core.errors import ConfigError
 
 PROVIDER = "org.apache.kafka.common.config.provider."
@@ -161,3 +168,37 @@ def test_file_of_a_provider_that_is_not_there_is_refused() -> None:
 def test_pattern_of_a_provider_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"allowlist\.pattern=\(: "):
         resolve_variables(providers(**{"config.providers.env.param.allowlist.pattern": "("}), {})
+
+
+def test_variables_are_settings_as_in_the_image_of_apache_kafka() -> None:
+    environment = {
+        "KAFKA_LOG_DIRS": "/data",
+        "KAFKA_SASL_MECHANISM_INTER_BROKER_PROTOCOL": "PLAIN",
+        "KAFKA_LISTENER_NAME_MY__LISTENER_SSL_KEYSTORE_TYPE": "PEM",
+        "KAFKA_LISTENER_NAME_A_SASL_SCRAM___SHA___256_IGNORED": "x",
+        "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "CLUSTER_ID": "x",
+    }
+    assert from_environment(environment) == {
+        "log.dirs": "/data",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.my_listener.ssl.keystore.type": "PEM",
+        "listener.name.a.sasl.scram-sha-256.ignored": "x",
+    }
+
+
+def test_variables_win_over_the_file_and_overrides_over_both(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nnum.partitions=1\nlog.dirs=/file\n")
+    environment = {"KAFKA_NUM_PARTITIONS": "2", "KAFKA_LOG_DIRS": "/variable"}
+    assert load(str(file), ["log.dirs=/override"], environment) == {
+        "broker.id": "1",
+        "num.partitions": "1",
+        "log.dirs": "/override",
+    }
+    assert load(str(file), ["log.dirs=/override"], environment, with_environment=True) == {
+        "broker.id": "1",
+        "num.partitions": "2",
+        "log.dirs": "/override",
+    }
+    assert load(None, (), environment, with_environment=True)["log.dirs"] == "/variable"

@@ -18,6 +18,22 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _VARIABLE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 PROVIDERS: Final = "config.providers"
+#: Variables of the image apache/kafka that are for its JVM, not for the broker.
+_FOR_JAVA: Final = frozenset(
+    [
+        "KAFKA_VERSION",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_LOG4J_OPTS",
+        "KAFKA_OPTS",
+        "KAFKA_JMX_OPTS",
+        "KAFKA_JVM_PERFORMANCE_OPTS",
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_LOG4J_ROOT_LOGLEVEL",
+        "KAFKA_LOG4J_LOGGERS",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_JMX_HOSTNAME",
+    ]
+)
 
 
 def parse(text: str) -> dict[str, str]:
@@ -140,14 +156,34 @@ def parse_overrides(overrides: Iterable[str], *, option: str = "--override") -> 
     return merged
 
 
-def load(path: str, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings in variables, as the image apache/kafka maps them: KAFKA_LOG_DIRS is log.dirs, `__` is _ and `___` is -."""
+    return {
+        name.removeprefix("KAFKA_").lower().replace("_", ".").replace("...", "-").replace("..", "_"): value
+        for name, value in environment.items()
+        if name.startswith("KAFKA_") and name not in _FOR_JAVA
+    }
+
+
+def load(
+    path: str | None,
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    with_environment: bool = False,
+) -> dict[str, str]:
     """The settings in the file at `path`, with overrides, and with every variable of a config provider filled in.
+
+    `with_environment`: settings in variables (`from_environment`) win over the file's, and overrides over both.
 
     :raises ConfigError: in one line, if the file cannot be read or used.
     """
-    properties = _read(path)
+    environment = os.environ if environment is None else environment
+    properties = _read(path) if path is not None else {}
+    if with_environment:
+        properties.update(from_environment(environment))
     properties.update(parse_overrides(overrides))
-    return resolve_variables(properties, os.environ if environment is None else environment)
+    return resolve_variables(properties, environment)
 
 
 def _read(path: str) -> dict[str, str]:

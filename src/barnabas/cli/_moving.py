@@ -1,0 +1,160 @@
+"""Looking at where replicas are, and moving them: in batches, throttled, with progress, and again from where it was left.
+
+The cluster keeps what is under way, and what is left to do follows from where replicas are. So a run that was interrupted is
+repeated as it was: it waits for what is under way, and goes on.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.cli import _reassign_plan as plan
+from barnabas.cli import _throttles
+from barnabas.cli._balance import Partition, Proposal
+from barnabas.cli._tool import UsageError, say, warn
+from barnabas.client.admin import partitions as admin
+from barnabas.client.cluster import Cluster
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+
+#: Between two looks at what is under way.
+POLL_S: Final = 0.5
+_NO_ELECTION: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    partitions: dict[TopicPartition, Partition]
+    #: Of live brokers.
+    racks: dict[int, str | None]
+
+
+async def look(cluster: Cluster, *, measure_s: float) -> View:
+    """Every partition, with its size, and how fast it grows while we look for `measure_s`."""
+    topics = await cluster.all_topics()
+    racks = {broker_id: broker.rack for broker_id, broker in (await cluster.brokers()).items()}
+    before = await _sizes(cluster, sorted(racks))
+    after = before
+    if measure_s > 0:
+        await asyncio.sleep(measure_s)
+        after = await _sizes(cluster, sorted(racks))
+    found = {}
+    for topic in topics.values():
+        for part in topic.partitions:
+            where = TopicPartition(topic.name, part.index)
+            grown = max(0, after.get(where, 0) - before.get(where, 0))
+            rate = grown / measure_s if measure_s > 0 else 0.0
+            found[where] = Partition(tuple(part.replicas), after.get(where, 0), rate)
+    return View(found, racks)
+
+
+async def _sizes(cluster: Cluster, brokers: Sequence[int]) -> dict[TopicPartition, int]:
+    """Bytes of the largest replica of each partition."""
+    sizes: dict[TopicPartition, int] = {}
+    for broker in brokers:
+        for directory in await admin.describe_log_dirs(cluster, broker):
+            for topic in directory.topics:
+                for part in topic.partitions:
+                    where = TopicPartition(topic.name, part.partition_index)
+                    sizes[where] = max(sizes.get(where, 0), part.partition_size)
+    return sizes
+
+
+def loads(view: View, targets: Mapping[TopicPartition, Sequence[int]] | None = None) -> dict[int, tuple[int, int, int]]:
+    """By broker: replicas, preferred leaders, bytes; as it is, or as it will be."""
+    found = {broker: [0, 0, 0] for broker in sorted(view.racks)}
+    for where, partition in view.partitions.items():
+        replicas = (targets or {}).get(where, partition.replicas)
+        for place, broker in enumerate(replicas):
+            load = found.setdefault(broker, [0, 0, 0])
+            load[0] += 1
+            load[1] += place == 0
+            load[2] += partition.bytes
+    return {broker: (load[0], load[1], load[2]) for broker, load in found.items()}
+
+
+def size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def preview(view: View, proposal: Proposal) -> None:
+    before, after = loads(view), loads(view, proposal.targets)
+    say("broker  replicas        leaders         bytes")
+    for broker in sorted(before.keys() | after.keys()):
+        old, new = before.get(broker, (0, 0, 0)), after.get(broker, (0, 0, 0))
+        cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size(old[2])} -> {size(new[2])}"]
+        say(f"{broker:<6}  {cells[0]:<14}  {cells[1]:<14}  {cells[2]}")
+    say(
+        f"{len(proposal.targets)} partitions change: {proposal.moves} replicas move ({size(proposal.bytes)} to copy), "
+        f"{proposal.leaders} get another preferred leader"
+    )
+
+
+async def carry_out(
+    cluster: Cluster, view: View, targets: Mapping[TopicPartition, Sequence[int]], *, bytes_per_s: int, batch: int
+) -> None:
+    """Until all is where it shall be. `bytes_per_s` below 0: no limit."""
+    ongoing = await admin.list_reassignments(cluster)
+    if ongoing:
+        say(f"waiting for {len(ongoing)} moves that are under way")
+        await _until_done(cluster, ongoing)
+    todo = [
+        where
+        for where, replicas in targets.items()
+        if where in view.partitions and view.partitions[where].replicas != tuple(replicas)
+    ]
+    # What leads only elsewhere costs nothing: first. Then small ones, so that something is done soon.
+    todo.sort(
+        key=lambda where: (set(targets[where]) != set(view.partitions[where].replicas), view.partitions[where].bytes)
+    )
+    to_copy = sum(_copied(view, targets, where) for where in todo)
+    done = copied = 0
+    for start in range(0, len(todo), batch):
+        now = todo[start : start + batch]
+        moving = {where: list(targets[where]) for where in now}
+        if bytes_per_s >= 0:
+            current = {where: view.partitions[where].replicas for where in now}
+            await _throttles.limit_moves(cluster, plan.moves({}, moving, current), bytes_per_s)
+        outcome = await admin.alter_reassignments(cluster, moving)
+        failed = [
+            f"{where}: {text or code.name}" for where, (code, text) in outcome.items() if code is not ErrorCode.NONE
+        ]
+        if failed:
+            raise UsageError("the controller refuses to move " + "; ".join(sorted(failed)))
+        await _until_done(cluster, moving)
+        done += len(now)
+        copied += sum(_copied(view, targets, where) for where in now)
+        say(f"{done} of {len(todo)} partitions done, {size(copied)} of {size(to_copy)} copied")
+    if bytes_per_s >= 0 or ongoing:
+        # Also what a run that was interrupted has left.
+        await _throttles.clear_topics(cluster, sorted({where.topic for where in targets}))
+        await _throttles.clear_brokers(cluster, sorted(await cluster.brokers()))
+    await _lead(cluster, list(targets))
+
+
+def _copied(view: View, targets: Mapping[TopicPartition, Sequence[int]], where: TopicPartition) -> int:
+    partition = view.partitions[where]
+    return partition.bytes * len(set(targets[where]) - set(partition.replicas))
+
+
+async def _until_done(cluster: Cluster, moving: Mapping[TopicPartition, object]) -> None:
+    while True:
+        ongoing = await admin.list_reassignments(cluster, moving)
+        if not any(each.adding or each.removing for each in ongoing.values()):
+            return
+        await asyncio.sleep(POLL_S)  # nobody tells a client when it is over
+
+
+async def _lead(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
+    """The first replica of each takes the lead."""
+    if not partitions:
+        return
+    outcome = await admin.elect_leaders(cluster, admin.PREFERRED, partitions)
+    for where, (code, text) in sorted(outcome.items()):
+        if code not in _NO_ELECTION:
+            warn(f"{where} is not led by its preferred replica yet: {text or code.name}")

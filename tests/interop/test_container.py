@@ -1,0 +1,147 @@
+"""The image, built without a registry and run as its users run it: no root, nothing to write to but its volume."""
+
+import json
+import os
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from debian import program
+
+from barnabas.testing import wait_until
+
+ROOT = Path(__file__).parents[2]
+SIZE_MB_MAX = 150
+IMAGE = "localhost/barnabas-test"
+#: vfs and chroot: they also work inside of another container, where overlays and namespaces may not.
+ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
+ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
+pytestmark = pytest.mark.timeout(1800)
+
+
+def podman(*arguments: str, check: bool = True, timeout_s: float = 300) -> str:
+    done = subprocess.run(
+        ["podman", *ENGINE, *arguments], capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0 or not check, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    for name in ("podman", "buildah", "mmdebstrap", "runc"):
+        program(name)
+    # The build's pip asks the index that this machine's pip asks.
+    mounts = [path for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
+    options = ["--isolation=chroot", "--network=host", *(f"--volume={path}:{path}:ro" for path in mounts)]
+    environment = ENVIRONMENT | {"BUILDAH_OPTIONS": " ".join(options)}
+    built = subprocess.run(
+        [ROOT / "deploy/container/build", IMAGE],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=1500,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+    yield IMAGE
+    podman("rmi", "--force", IMAGE, check=False)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Pod:
+    """A ZooKeeper and a broker, each in a container of its own, on the machine's loopback."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+        self.name = f"barnabas-{uuid.uuid4().hex[:8]}"
+        self.zookeeper, self.port, self.metrics = free_port(), free_port(), free_port()
+        self.run("zookeeper", "zookeeper", "--data", "/var/lib/kafka/data", "--port", str(self.zookeeper))
+        wait_until(lambda: "ready zookeeper=" in podman("logs", f"{self.name}-zookeeper"), 120, what="ZooKeeper")
+
+    def run(self, part: str, *command: str, environment: dict[str, str] | None = None) -> None:
+        variables = [f"--env={name}={value}" for name, value in (environment or {}).items()]
+        limits = ["--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=host", "--read-only"]
+        volume = f"--volume={self.name}-{part}:/var/lib/kafka/data"
+        podman("run", "--detach", f"--name={self.name}-{part}", *limits, volume, *variables, self.image, *command)
+
+    def start_broker(self) -> None:
+        self.run(
+            "broker",
+            environment={
+                "KAFKA_BROKER_ID": "7",
+                "KAFKA_ZOOKEEPER_CONNECT": f"127.0.0.1:{self.zookeeper}",
+                "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{self.port}",
+                "KAFKA_BARNABAS_METRICS_PORT": str(self.metrics),
+                "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+                "KAFKA_HEAP_OPTS": "-Xmx1g",
+                "BARNABAS_LOG_FORMAT": "json",
+            },
+        )
+        wait_until(lambda: "ready broker=7" in podman("logs", f"{self.name}-broker"), 120, what="the broker")
+
+    def close(self) -> None:
+        for part in ("broker", "zookeeper"):
+            podman("rm", "--force", "--volumes", f"{self.name}-{part}", check=False)
+            podman("volume", "rm", "--force", f"{self.name}-{part}", check=False)
+
+
+def test_image_is_small_and_says_what_is_in_it(image: str) -> None:
+    [described] = json.loads(podman("image", "inspect", image))
+    print(f"{described['Size'] / 1e6:.0f} MB")
+    assert described["Size"] / 1e6 <= SIZE_MB_MAX
+    assert described["User"] == "1000:1000" and "Healthcheck" in described
+    limits = ("--rm", "--network=host", "--read-only", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+    said = podman("run", *limits, "--entrypoint=/opt/barnabas/bin/python", image, "/opt/barnabas/sbom.py")
+    parts = {part["name"]: part["purl"] for part in json.loads(said)["components"]}
+    assert parts["libc6"].startswith("pkg:deb/debian/libc6@") and parts["uvloop"].startswith("pkg:pypi/uvloop@")
+    assert "pip" not in parts and "bash" not in parts and "apt" not in parts
+
+
+def test_broker_takes_variables_serves_and_keeps_its_records(image: str) -> None:
+    pod = Pod(image)
+    try:
+        pod.start_broker()
+        bootstrap = f"127.0.0.1:{pod.port}"
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce("orders", b"coffee")
+        assert producer.flush(60) == 0
+        # What the health check of the image does, where the metrics port is the default one.
+        podman(
+            "exec",
+            f"{pod.name}-broker",
+            "/opt/barnabas/bin/python",
+            "-c",
+            f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{pod.metrics}/health', timeout=30)",
+        )
+        logged = [line for line in podman("logs", f"{pod.name}-broker").splitlines() if line.startswith("{")]
+        assert all(json.loads(line)["level"] for line in logged)
+        podman("stop", "--time=120", f"{pod.name}-broker")
+        [state] = json.loads(podman("inspect", f"{pod.name}-broker"))
+        assert state["State"]["ExitCode"] == 0
+        podman("rm", f"{pod.name}-broker")
+
+        pod.start_broker()
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["orders"])
+        found: list[bytes | None] = []
+
+        def read() -> bool:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+            return bool(found)
+
+        wait_until(read, 120, what="the record")
+        consumer.close()
+        assert found == [b"coffee"]
+    finally:
+        pod.close()
