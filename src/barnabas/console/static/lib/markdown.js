@@ -57,7 +57,7 @@ export function Markdown({ text, link }) {
       const rows = [];
       for (; at < lines.length && lines[at].startsWith("|"); at += 1) rows.push(cells(lines[at]));
       const [head, , ...body] = rows;
-      out.push(html`<div class="table"><table>
+      out.push(html`<div class="table" tabindex="0"><table>
         <thead><tr>${head.map((cell) => html`<th scope="col">${inline(cell, link)}</th>`)}</tr></thead>
         <tbody>${body.map((row) => html`<tr>${row.map((cell) => html`<td class="wide">${inline(cell, link)}</td>`)}</tr>`)}</tbody>
       </table></div>`);

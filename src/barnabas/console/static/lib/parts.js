@@ -166,7 +166,7 @@ export function Table({ label, columns, rows, total = rows.length, start = 0, so
   const above = (shown.length ? from : 0) * ROW;
   const below = (total - (shown.length ? from + shown.length : 0)) * ROW;
   if (!total) return html`<p class="quiet empty">${empty}</p>`;
-  return html`<div class="table" ref=${frame}>
+  return html`<div class="table" ref=${frame} tabindex="0" role="region" aria-label=${label}>
     <table aria-label=${label} aria-rowcount=${total}>
       <thead>
         <tr>

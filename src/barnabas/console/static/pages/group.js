@@ -104,7 +104,7 @@ function Reset({ group, data, onClose }) {
     ${preview &&
     html`${preview.isActive && html`<div class="problem" role="alert"><strong>NON_EMPTY_GROUP</strong> The group is ${preview.state}. Stop its consumers first.</div>`}
       <p>Lag: ${count(preview.lagBefore)} now, <strong>${count(preview.lagAfter)}</strong> afterwards.</p>
-      <div class="table short"><table aria-label="Preview"><thead><tr><th scope="col">Partition</th><th scope="col" class="number">Now</th><th scope="col" class="number">Then</th><th scope="col" class="number">Change</th></tr></thead>
+      <div class="table short" tabindex="0"><table aria-label="Preview"><thead><tr><th scope="col">Partition</th><th scope="col" class="number">Now</th><th scope="col" class="number">Then</th><th scope="col" class="number">Change</th></tr></thead>
         <tbody>${preview.offsets.map((row) => html`<tr key=${`${row.topic}-${row.partition}`}><td>${row.topic}-${row.partition}</td><td class="number">${count(row.committed)}</td><td class="number">${count(row.offset)}</td><td class="number">${row.change > 0 ? "+" : ""}${count(row.change)}</td></tr>`)}</tbody></table></div>`}
   <//>`;
 }
