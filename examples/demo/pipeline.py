@@ -24,6 +24,7 @@ from pyspark.sql.streaming.listener import (
 
 import barnabas.spark
 from barnabas.spark.pipelines import sinks
+from barnabas.spark.report import PipelineReporter
 
 ORDERS, CUSTOMERS = "orders", "customers"
 ENRICHED, TOTALS, DEAD = "orders-enriched", "order-totals", "orders-dead"
@@ -161,6 +162,7 @@ def main() -> int:
     spark = session(options.folder)
     barnabas.spark.register(spark)
     spark.streams.addListener(Progress())
+    spark.streams.addListener(PipelineReporter(options.bootstrap, pipeline="demo", dead_letters=[DEAD]))
     queries = Pipeline(spark, options.bootstrap, options.folder).start()
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()

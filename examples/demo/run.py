@@ -1,10 +1,11 @@
 """The demo: three brokers, a stream of orders, a Spark pipeline, a leader that dies in front of you, and every record counted.
 
-`make demo` runs it and ends by itself; `make demo KEEP=1` leaves everything up until Ctrl-C. In a terminal it shows a live
-view, elsewhere it prints plain lines.
+`make demo` runs it and ends by itself; `make demo KEEP=1` leaves everything up until Ctrl-C, the console with it. In a
+terminal it shows a live view, elsewhere it prints plain lines.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import tempfile
@@ -58,6 +59,8 @@ class Story:
 
     def _begin(self) -> bool:
         self._view.say(f"three brokers are up at {self._cluster.bootstrap}")
+        if self._cluster.console:
+            self._view.say(f"watch from the inside: {self._cluster.console_url}/inside/partitions/{ORDERS}/0")
         self._view.say("orders flow: an idempotent producer with acks=all, a consumer group behind it")
         self._view.say("Spark starts: a join with a table topic, dead letters, window totals, Delta")
         if not self._until(lambda: self._job.under_way, PATIENCE_S):
@@ -110,6 +113,11 @@ class Story:
         return not lost and not twice and not stream.failed and outcome.matches(stream)
 
 
+def has_console() -> bool:
+    """`pip install barnabas[console]`"""
+    return all(importlib.util.find_spec(name) is not None for name in ("starlette", "uvicorn"))
+
+
 def show(console: Console, view: View) -> bool:
     if not console.is_terminal:
         return Story(view, lambda: None).tell()
@@ -131,6 +139,8 @@ def where_to_look(console: Console, cluster: LocalCluster, folder: Path, *, keep
     ):
         console.print(f"{BIN}/barnabas {command}", soft_wrap=True)
     console.print(f"the Delta table is in {folder / 'orders'}", soft_wrap=True)
+    if cluster.console:
+        console.print(f"the console is at {cluster.console_url}", soft_wrap=True)
     console.print("everything stays up; Ctrl-C ends it")
     try:
         threading.Event().wait()
@@ -143,7 +153,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything up until Ctrl-C")
     options = parser.parse_args()
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as temporary, LocalCluster(brokers=3) as cluster:
+    cluster = LocalCluster(brokers=3, console=has_console())
+    with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as temporary, cluster:
         folder = Path(temporary)
         create_topics(cluster.bootstrap)
         stream = Stream(cluster.bootstrap)

@@ -13,16 +13,16 @@ from pyspark.sql.functions import lit
 
 from barnabas.cli import pipeline
 from barnabas.cli.main import load
+from barnabas.client import error_headers as names
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
+from barnabas.client.replay import ReplayError, ReplayPlan, ReplayReport, judge, replay
 from barnabas.core.ids import Offset
 from barnabas.core.ids import TopicPartition as Partition
 from barnabas.protocol.record_decode import Record
-from barnabas.spark.pipelines import error_headers as names
 from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import Json, decode, encode
 from barnabas.spark.pipelines.dead_letter import dead_letters, header_text, restore, split, to_topics
-from barnabas.spark.pipelines.replay import ReplayError, ReplayPlan, ReplayReport, judge, replay
 from barnabas.testing import Kafka
 
 AT = datetime(2024, 5, 6, 7, 8, 9)

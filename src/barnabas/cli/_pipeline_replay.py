@@ -1,7 +1,6 @@
 """`barnabas pipeline replay`: dead letters go back to where they came from, each once."""
 
-import importlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,8 +44,8 @@ def replay_letters(
     """Send dead letters back, each once."""
     if from_topic is None:
         raise UsageError("replay needs the dead-letter topic: --from TOPIC")
-    # Imported when it is needed: without the extra there is no Spark.
-    work: Any = importlib.import_module("barnabas.spark.pipelines.replay")
+    from barnabas.client import replay as work  # costs a consumer and a producer
+
     config = options(bootstrap_server, command_config)
     plan = work.ReplayPlan(
         from_topic=from_topic,

@@ -21,6 +21,7 @@ from barnabas.console import (
     messages,
     openapi,
     overview,
+    pipelines,
     resets,
     session,
     topic_changes,
@@ -48,6 +49,7 @@ MODULES: Final = (
     groups,
     resets,
     inside,
+    pipelines,
     docs,
 )
 STATIC: Final = Path(__file__).parent / "static"

@@ -8,6 +8,8 @@ from barnabas.core.errors import BarnabasError
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+#: Reports of Spark queries, for the console. An ordinary topic.
+PIPELINES_TOPIC: Final = "__barnabas_pipelines"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 #: Room for the partition number and the suffixes of a directory name.

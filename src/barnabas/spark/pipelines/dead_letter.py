@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType
 
-from barnabas.spark.pipelines import error_headers as names
+from barnabas.client import error_headers as names
 from barnabas.spark.pipelines._fields import TransformError, column, column_type, without
 from barnabas.spark.pipelines._schema import columns_of, schema_of
 from barnabas.spark.pipelines.transforms.headers import HEADERS_TYPE, header, headers_or_none_yet

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from barnabas.client import error_headers as names
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import by_topic, list_offsets
 from barnabas.client.cluster import Cluster
@@ -32,7 +33,6 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from barnabas.protocol.record_decode import Record
-from barnabas.spark.pipelines import error_headers as names
 
 #: Letters in one transaction: few enough to end soon, many enough that ending does not dominate.
 RECORDS_PER_TRANSACTION: Final = 500
