@@ -24,11 +24,5 @@ async def page(call: Call) -> dict[str, Any]:
 
 
 ENDPOINTS = [
-    Endpoint(
-        method="GET",
-        path="/docs/{name}",
-        handler=page,
-        summary="A page of the documentation, in Markdown.",
-        is_open=True,
-    )
+    Endpoint(method="GET", path="/docs/{name}", handler=page, summary="A page of the documentation, in Markdown.")
 ]
