@@ -14,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from barnabas.console import (
     about,
+    access,
     docs,
     events,
     groups,
@@ -23,6 +24,7 @@ from barnabas.console import (
     overview,
     pipelines,
     resets,
+    schemas,
     session,
     topic_changes,
     topics,
@@ -48,6 +50,8 @@ MODULES: Final = (
     messages,
     groups,
     resets,
+    access,
+    schemas,
     inside,
     pipelines,
     docs,
