@@ -1,5 +1,6 @@
 """Messages that other clients wrote: pages, formats, searches, the tail, one produced here and read there."""
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -295,3 +296,24 @@ def test_record_produced_here_is_read_by_another_client(
     assert found[b"k"].value() is None
     assert console.change("POST", path, {"value": "bare"})[:2] == (400, "BAD_REQUEST")
     assert console.change("POST", path, {"value": {"text": "x"}, "partition": 9})[:2] == (400, "BAD_REQUEST")
+
+
+def test_export_is_what_a_search_finds_as_json_lines_and_parquet(
+    console: Console, cluster: Cluster, orders: str
+) -> None:
+    import pyarrow.parquet
+
+    query = {"filter": "value.amount >= 2950", "from": "oldest"}
+    lines = console.http.get(f"/api/topics/{orders}/export", params=query)
+    assert f'filename="{orders}.jsonl"' in lines.headers["content-disposition"]
+    documents = [json.loads(line) for line in lines.text.splitlines()]
+    assert {document["value"]["id"] for document in documents} == {295, 296, 297, 298, 299}
+    first = next(document for document in documents if document["value"]["id"] == 295)
+    assert first["key"] == "45" and first["headers"] == [{"name": "source", "value": "shop"}]
+    data = console.http.get(f"/api/topics/{orders}/export", params=query | {"format": "parquet"}).content
+    table = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+    assert [row["offset"] for row in table] == [document["offset"] for document in documents]
+    row = next(row for row in table if row["key"] == b"45")
+    assert json.loads(row["value_text"])["id"] == 295 and row["headers"] == [{"name": "source", "value": b"shop"}]
+    assert round(row["timestamp"].timestamp() * 1000) == first["timestamp"]
+    assert console.get(f"/api/topics/{orders}/export", format="csv")[:2] == (400, "BAD_REQUEST")

@@ -132,25 +132,20 @@ async def user_list(call: Call) -> dict[str, Any]:
             {
                 "user": user,
                 "credentials": [
-                    {"mechanism": _name(mechanism), "iterations": iterations}
+                    {"mechanism": mechanism.sasl_name, "iterations": iterations}
                     for mechanism, iterations in sorted(credentials)
                 ],
             }
             for user, credentials in sorted(found.items())
         ],
-        "mechanisms": [_name(each) for each in ScramMechanism],
+        "mechanisms": [each.sasl_name for each in ScramMechanism],
     }
 
 
-def _name(mechanism: ScramMechanism) -> str:
-    """As clients write it: `SCRAM-SHA-512`."""
-    return f"SCRAM-{mechanism.name.replace('_', '-')}"
-
-
 def _mechanism(value: object) -> ScramMechanism:
-    found = next((each for each in ScramMechanism if _name(each) == str(value).upper()), None)
+    found = next((each for each in ScramMechanism if each.sasl_name == str(value).upper()), None)
     if found is None:
-        raise bad_request(f"mechanism={value} is none of {', '.join(_name(each) for each in ScramMechanism)}")
+        raise bad_request(f"mechanism={value} is none of {', '.join(each.sasl_name for each in ScramMechanism)}")
     return found
 
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
@@ -27,7 +28,7 @@ _SLICE: Final = 200
 _TAIL_SILENCE_S: Final = 10.0
 
 _FORMAT: Final = {"enum": list(FORMATS)}
-_WHERE: Final = {
+WHERE: Final = {
     "from": {"enum": ["newest", "oldest", "offset", "time"]},
     "offset": NUMBER,
     "time": NUMBER,
@@ -163,72 +164,96 @@ def _streamed(events: AsyncIterator[bytes], what: str) -> StreamingResponse:
     return StreamingResponse(safely(), media_type="text/event-stream", headers=EVENT_HEADERS)
 
 
+@dataclass(slots=True)
+class Reading:
+    """Records of a topic that a filter wants, within bounds: what a search shows, and an export keeps."""
+
+    source: Source
+    positions: dict[TopicPartition, int] | None
+    wanted: Filter
+    show: Callable[[Sequence[Read]], Awaitable[list[ShownRecord]]]
+    limits: dict[str, int]
+    progress: Progress = field(default_factory=Progress)
+    matched: int = 0
+    #: Why it ended.
+    reason: str = "all"
+
+    async def found(self) -> AsyncIterator[list[ShownRecord]]:
+        """A few at a time, also none: so that whoever waits can tell how far it is."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self.limits["seconds"]
+        async for records in search(self.source, self.positions, self.progress):
+            for at in range(0, len(records), _SLICE):
+                shown = await self.show(records[at : at + _SLICE])
+                hits = await asyncio.to_thread(_matching, self.wanted, shown)
+                hits = hits[: self.limits["matches"] - self.matched]
+                self.matched += len(hits)
+                yield hits
+                if self.matched >= self.limits["matches"]:
+                    self.reason = "enough"
+                    return
+                if loop.time() > ends_s:
+                    self.reason = "time"
+                    return
+            for name, reached in (("records", self.progress.records), ("bytes", self.progress.bytes)):
+                if reached >= self.limits[name]:
+                    self.reason = name
+                    return
+
+
+async def reading_of(call: Call, *, count: int, count_max: int) -> Reading:
+    source = await _source(call)
+    start = call.choice("from", ("newest", "oldest", "offset", "time"))
+    return Reading(
+        source=source,
+        wanted=Filter(source.topic, call.text("text"), call.text("filter")),
+        show=_shower(call, source.topic),
+        limits={
+            "matches": call.number("count", count, low=1, high=count_max),
+            "records": call.number("records", max(1_000_000, count), low=1),
+            "bytes": call.number("bytes", 2**30, low=1),
+            "seconds": call.number("seconds", 60, low=1, high=_SEARCH_S_MAX),
+        },
+        positions=None if start == "newest" else await _positions(call, source, start),
+    )
+
+
 async def find(call: Call) -> StreamingResponse:
     """Events: `records`, `progress`, and `end` with the reason. Whoever closes the stream stops the search."""
-    source = await _source(call)
-    wanted = Filter(source.topic, call.text("text"), call.text("filter"))
-    start = call.choice("from", ("newest", "oldest", "offset", "time"))
-    limits = {
-        "matches": call.number("count", 50, low=1, high=10_000),
-        "records": call.number("records", 1_000_000, low=1),
-        "bytes": call.number("bytes", 2**30, low=1),
-        "seconds": call.number("seconds", 60, low=1, high=_SEARCH_S_MAX),
-    }
-    positions = None if start == "newest" else await _positions(call, source, start)
-    events = _search_events(source, positions, wanted, _shower(call, source.topic), limits)
+    reading = await reading_of(call, count=50, count_max=10_000)
 
     async def guarded() -> AsyncIterator[bytes]:
         with call.services.guard.searching(call.user):
-            async for each in events:
+            async for each in _search_events(reading):
                 yield each
 
-    return _streamed(guarded(), f"search {source.topic}")
+    return _streamed(guarded(), f"search {reading.source.topic}")
 
 
-async def _search_events(
-    source: Source,
-    positions: dict[TopicPartition, int] | None,
-    wanted: Filter,
-    show: Callable[[Sequence[Read]], Awaitable[list[ShownRecord]]],
-    limits: dict[str, int],
-) -> AsyncIterator[bytes]:
-    progress, matched = Progress(), 0
+async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     began_s = told_s = loop.time()
+    progress = reading.progress
 
     def told() -> dict[str, Any]:
         return {
             "records": progress.records,
             "bytes": progress.bytes,
-            "matches": matched,
+            "matches": reading.matched,
             "share": round(progress.done / progress.total, 4) if progress.total else 1,
             "ms": round((loop.time() - began_s) * 1000),
-            "failed": wanted.failed,
-            "failure": wanted.failure,
+            "failed": reading.wanted.failed,
+            "failure": reading.wanted.failure,
         }
 
     yield event("progress", told())
-    async for found in search(source, positions, progress):
-        for at in range(0, len(found), _SLICE):
-            shown = await show(found[at : at + _SLICE])
-            hits = await asyncio.to_thread(_matching, wanted, shown)
-            hits = hits[: limits["matches"] - matched]
-            matched += len(hits)
-            if hits:
-                yield event("records", [each.document(_LISTED_CHARS) for each in hits])
-            if matched >= limits["matches"]:
-                yield event("end", told() | {"reason": "enough"})
-                return
-            if loop.time() - began_s > limits["seconds"]:
-                yield event("end", told() | {"reason": "time"})
-                return
-            if loop.time() - told_s > 0.3:
-                told_s = loop.time()
-                yield event("progress", told())
-        if progress.records >= limits["records"] or progress.bytes >= limits["bytes"]:
-            yield event("end", told() | {"reason": "records" if progress.records >= limits["records"] else "bytes"})
-            return
-    yield event("end", told() | {"reason": "all"})
+    async for hits in reading.found():
+        if hits:
+            yield event("records", [each.document(_LISTED_CHARS) for each in hits])
+        if loop.time() - told_s > 0.3:
+            told_s = loop.time()
+            yield event("progress", told())
+    yield event("end", told() | {"reason": reading.reason})
 
 
 def _matching(wanted: Filter, shown: Sequence[ShownRecord]) -> list[ShownRecord]:
@@ -311,7 +336,7 @@ ENDPOINTS = [
         path="/topics/{topic}/messages",
         handler=messages,
         summary="A page of records. next of an answer asks for the page after it.",
-        query={**_WHERE, "count": NUMBER, "next": TEXT},
+        query={**WHERE, "count": NUMBER, "next": TEXT},
     ),
     Endpoint(
         method="GET",
@@ -334,7 +359,7 @@ ENDPOINTS = [
         handler=find,
         summary="Search on the server, within bounds, as an event stream: records, progress, end. Closing it stops the search.",
         query={
-            **_WHERE,
+            **WHERE,
             "text": TEXT,
             "filter": {"type": "string", "description": 'CEL, such as value.amount > 100 && key.startsWith("42")'},
             "count": NUMBER,
@@ -353,7 +378,7 @@ ENDPOINTS = [
             "partition": NUMBER,
             "key": _FORMAT,
             "value": _FORMAT,
-            "isolation": _WHERE["isolation"],
+            "isolation": WHERE["isolation"],
             "text": TEXT,
             "filter": TEXT,
         },

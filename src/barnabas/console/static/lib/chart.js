@@ -21,7 +21,7 @@ export function Chart({ at, series, format, says, height = 180 }) {
           cursor: { y: false },
           padding: [8, 28, 0, 0],
           legend: { live: true, show: series.length > 1 },
-          scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
+          scales: { y: { range: (_, low, high) => [-0.03 * Math.max(high ?? 0, 1e-3), (high ?? 0) > 0 ? high * 1.1 : 1] } },
           axes: [
             { ...axis, values: (_, ticks) => ticks.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
             { ...axis, size: 66, values: (_, ticks) => ticks.map((value) => format(value)) },

@@ -124,6 +124,15 @@ function Produce({ topic, partitions, onClose, onDone }) {
   <//>`;
 }
 
+function Export({ topic, query }) {
+  const { round, isLive, count: rows, ...rest } = query;
+  const link = (format) => url("/api/topics", [topic, "export"], { ...rest, format });
+  return html`<details class="export">
+    <summary class="button">Export</summary>
+    <div class="panel"><p>What matches, up to 100,000 records:</p><a download href=${link("jsonl")}>JSON lines</a><a download href=${link("parquet")}>Parquet</a></div>
+  </details>`;
+}
+
 /** What is on the table: { records, next, progress, end, isBusy, error } for the query as it was asked. */
 function useRecords(topic, asked) {
   const [state, setState] = useState({ records: [], isBusy: true });
@@ -260,6 +269,7 @@ export function Messages({ topic, partitions }) {
     <div class="row spread">
       <${State} found=${found} isLive=${isLive} />
       <div class="row">
+        ${!isLive && html`<${Export} topic=${topic} query=${asked} />`}
         ${about.readWrite && html`<button type="button" onClick=${() => setProducing(true)}>Produce…</button>`}
       </div>
     </div>
