@@ -111,16 +111,7 @@ class ReplicationParts:
             fail=fail,
         )
         logs.on_log_start = self.replicas.log_start_moved
-        registry.gauge(
-            "barnabas_replicas_out_of_sync",
-            "Replicas on this broker that are not in the ISR: wait for 0 before another broker is stopped.",
-            self._out_of_sync,
-        )
         metadata.subscribe(self._metadata_changed)
-
-    def _out_of_sync(self) -> int:
-        known = (self._metadata.partition(partition.tp) for partition in self.replicas)
-        return sum(each is not None and self._broker_id not in each.isr for each in known)
 
     def start(self) -> None:
         self._spawn(self.isr_changes.run(), "isr changes")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.cli.host.metrics import merge, value
+from barnabas.cli.host.metrics import merge
 from barnabas.cli.host.settings import derive
 from barnabas.core.errors import ConfigError
 
@@ -65,8 +65,3 @@ def test_metrics_of_all_brokers_are_one_page() -> None:
         '# HELP bytes Bytes.\n# TYPE bytes counter\nbytes{broker="1",topic="a b"} 3\nbytes{broker="2",topic="a b"} 4\n'
         '# HELP up Up.\n# TYPE up gauge\nup{broker="1"} 1\nup{broker="2"} 1\n'
     )
-
-
-def test_value_is_that_of_the_sample_without_labels() -> None:
-    assert value("# TYPE a gauge\nab 2\na 0.0\n", "a") == 0
-    assert value("ab 2\n", "a") is None

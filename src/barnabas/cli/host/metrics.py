@@ -19,14 +19,6 @@ def merge(pages: Mapping[int, str]) -> str:
     return "".join(f"{line}\n" for about, samples in families.values() for line in (*about, *samples))
 
 
-def value(page: str, name: str) -> float | None:
-    """Of the one sample that has this name and no labels."""
-    for line in page.splitlines():
-        if line.startswith(f"{name} "):
-            return float(line.split()[1])
-    return None
-
-
 def _labelled(sample: str, broker_id: int) -> str:
     """The name ends at the first brace or blank: neither is part of one."""
     end = min(at for at in (sample.find("{"), sample.find(" ")) if at > 0)

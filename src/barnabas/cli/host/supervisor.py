@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from barnabas.cli.host.metrics import merge, value
+from barnabas.cli.host.metrics import merge
 from barnabas.cli.host.settings import HostedBroker
 from barnabas.core.errors import BarnabasError
 from barnabas.runtime.systemd import Notifier
@@ -31,7 +31,6 @@ IN_SYNC_TIMEOUT_S: Final = 3600.0
 IN_SYNC_PERIOD_S: Final = 0.5
 #: What a broker shows of itself.
 PAGE_TIMEOUT_S: Final = 4.0
-OUT_OF_SYNC: Final = "barnabas_replicas_out_of_sync"
 
 
 class HostFailed(BarnabasError):
@@ -164,6 +163,7 @@ class Supervisor:
         self.server.views = {
             b"/health": lambda query: self._all_say("/health"),
             b"/ready": lambda query: self._all_say("/ready"),
+            b"/in-sync": lambda query: self._all_say("/in-sync"),
         }
 
     async def run(self, metrics: tuple[str, int] | None) -> None:
@@ -250,8 +250,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(IN_SYNC_TIMEOUT_S):
                 while True:
-                    ok, page = await broker.page("/metrics")
-                    if ok and value(page, OUT_OF_SYNC) == 0:
+                    if (await broker.page("/in-sync"))[0]:
                         return True
                     await asyncio.sleep(IN_SYNC_PERIOD_S)
         return False
