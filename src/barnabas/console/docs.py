@@ -7,7 +7,7 @@ from barnabas.console.errors import not_found
 from barnabas.console.web import Call, Endpoint
 
 #: In an installed package they are beside this module, in a clone at its top.
-_FOLDERS: Final = (Path(__file__).parent / "docs", Path(__file__).parents[3] / "docs")
+_FOLDERS: Final = (Path(__file__).parent / "markdown", Path(__file__).parents[3] / "docs")
 
 
 def _pages() -> dict[str, Path]:

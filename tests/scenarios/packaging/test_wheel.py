@@ -91,6 +91,8 @@ def test_wheel_in_an_empty_environment_is_small_complete_and_serves_records(
     wheel = pytestconfig.getoption("--wheel", None) or _make_wheel(environment)
     holds = set(zipfile.ZipFile(wheel).namelist())
     assert "barnabas/py.typed" in holds
+    # The console explains its terms without a network, and without our repository.
+    assert {"barnabas/console/static/index.html", "barnabas/console/markdown/inside.md"} <= holds
     assert not [name for name in holds if name.startswith(("tests/", "bench/", "examples/"))]
 
     environment.run("python", "-m", "pip", "install", "--quiet", "--no-compile", wheel.absolute())

@@ -81,7 +81,7 @@ function Decision({ decision }) {
     <div class="what">
       <strong>${sentence(decision)}</strong>
       <div class="quiet">${decision.why}</div>
-      ${changes.length + reasons.length > 3 ? html`<details><summary>${plural(changes.length + reasons.length, "partition")}</summary>${body}</details>` : changes.length + reasons.length > 0 && body}
+      ${changes.length + reasons.length > 3 ? html`<details><summary>${details.count > changes.length + reasons.length ? `the first ${changes.length + reasons.length} of them` : "all of them"}</summary>${body}</details>` : changes.length + reasons.length > 0 && body}
     </div>
   </li>`;
 }

@@ -59,9 +59,9 @@ function View() {
             empty="Nothing waits."
             columns=${[
               { id: "api", label: "Request", render: (row) => html`${row.api}${row.version !== undefined && html` <span class="quiet">v${row.version}</span>`}` },
-              { id: "broker", label: "At broker", number: true, render: (row) => row.broker },
-              { id: "who", label: "Who", wide: true, render: (row) => (row.api === "(own)" ? "a coordinator of this broker" : html`<span title=${row.user}>${row.client_id || "(no name)"}</span> <span class="quiet">${row.host}</span>`) },
               { id: "what", label: "Waits for", wide: true, render: (row) => html`<${What} row=${row} />` },
+              { id: "who", label: "Who", wide: true, render: (row) => (row.api === "(own)" ? "a coordinator of this broker" : html`<span title=${row.user}>${row.client_id || "(no name)"}</span> <span class="quiet">${row.host}</span>`) },
+              { id: "broker", label: "At broker", number: true, render: (row) => row.broker },
               { id: "since", label: "Since", number: true, render: (row) => duration(row.waits_ms) },
               { id: "until", label: "At most", number: true, render: (row) => (row.expires_in_ms === null || row.expires_in_ms === undefined || row.expires_in_ms > 2e9 ? "–" : `${duration(row.expires_in_ms)} more`) },
             ]}
