@@ -11,7 +11,7 @@ const join = (path, name) => (path === "/" ? `/${name}` : `${path}/${name}`);
 function Branch({ path, name, chosen, choose, depth }) {
   const [isOpen, setOpen] = useState(depth === 0 || chosen.startsWith(path === "/" ? "/" : `${path}/`));
   const { data, error } = useGet(isOpen ? url("/api/inside/znode", [], { path }) : null);
-  return html`<li role="none">
+  return html`<li>
     <div class="node">
       <button type="button" class="link fold" aria-label=${`${isOpen ? "Close" : "Open"} ${path}`} aria-expanded=${isOpen ? "true" : "false"} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
       <button type="button" class="link" aria-current=${path === chosen ? "true" : undefined} onClick=${() => choose(path)}>${name}</button>
