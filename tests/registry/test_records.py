@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from barnabas.registry import records
+from barnabas.registry import records, writes
 from barnabas.registry.content import Content
 from barnabas.registry.formats import Reference
 from barnabas.registry.records import BadRecord, Key, SchemaVersion, key_of, schema_version_of
 from barnabas.registry.store import Applied, Store
+from barnabas.registry.writes import Registration
 
 #: Keys as Confluent's and Karapace's registries write them.
 KEYS = {
@@ -169,3 +170,23 @@ def test_a_value_keeps_its_members_in_the_published_order() -> None:
     assert list(json.loads(data)) == [
         "subject", "version", "id", "schemaType", "metadata", "ruleSet", "schema", "deleted",
     ]  # fmt: skip
+
+
+def test_schema_whose_members_karapace_has_sorted_is_found_again() -> None:
+    """Else each producer that comes after a move would register it anew, under another id."""
+    store = Store()
+    text = '{"fields":[{"default":1,"name":"a","type":"int"}],"name":"R","namespace":"shop","type":"record"}'
+    value = json.dumps({"subject": "c-value", "version": 1, "id": 4, "schema": text, "deleted": False}).encode()
+    key = b'{"keytype":"SCHEMA","subject":"c-value","version":1,"magic":1}'
+    assert store.apply(key, value, 0) is Applied.DONE
+    wanted = Content(
+        "AVRO",
+        '{"type":"record","name":"R","namespace":"shop","fields":[{"name":"a","type":"int","default":1}]}',
+    )
+    assert store.id_of(".", wanted) == 4
+    found = writes.registered(store, Registration(subject="c-value", content=wanted))
+    assert found is not None and found.version == 1
+    elsewhere = writes.register(store, Registration(subject="d-value", content=wanted)).answer
+    assert (elsewhere.id, elsewhere.content.text) == (4, text)
+    store.apply(key, None, 1)
+    assert store.id_of(".", wanted) is None

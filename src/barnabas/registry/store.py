@@ -7,16 +7,20 @@ that another schema has) is skipped by all of them alike: whoever wrote it finds
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
-from barnabas.registry import names, records
-from barnabas.registry.content import Content
+from barnabas.registry import formats, names, records
+from barnabas.registry.content import AVRO, Content
 from barnabas.registry.formats import Reference
 from barnabas.registry.records import BadRecord, Key, Record, SchemaVersion, key_of
 
 ContentKey = tuple[str, bytes]
 #: Subject and version.
 Place = tuple[str, int]
+#: How an Avro schema begins whose members are in alphabetical order. Avro's own order begins with the type.
+_SORTED: Final = tuple(f'{{"{name}":' for name in ("aliases", "default", "doc", "fields", "items", "name", "namespace"))
+#: Records are applied on the loop.
+_REORDERED_MAX: Final = 64 * 1024
 
 
 class Applied(Enum):
@@ -215,6 +219,8 @@ class Store:
             context.contents[new.id] = new.content
         context.ids.setdefault(new.id, {})[new.subject] = new.version
         context.by_content[new.content.key] = new.id
+        if (canonical := _in_our_order(new.content)) is not None:
+            context.by_content.setdefault(canonical.key, new.id)
         context.highest_id = max(context.highest_id, new.id)
         self.subjects.setdefault(new.subject, {})[new.version] = new
         for place in _places(new.subject, new.content.references):
@@ -236,7 +242,8 @@ class Store:
             del context.ids[old.id]
             content = context.contents.pop(old.id)
             self.size_bytes -= content.size_bytes
-            for known in {content.key, old.content.key}:
+            canonical = _in_our_order(content) or content
+            for known in {content.key, old.content.key, canonical.key}:
                 if context.by_content.get(known) == old.id:
                     del context.by_content[known]
         for place in _places(old.subject, old.content.references):
@@ -269,3 +276,14 @@ class Store:
 
 def _places(subject: str, references: tuple[Reference, ...]) -> set[Place]:
     return {(names.beside(subject, each.subject), each.version) for each in references}
+
+
+def _in_our_order(content: Content) -> Content | None:
+    """Karapace sorts the members of an Avro schema, so that its text is not the one that clients ask for. Else None."""
+    is_sorted = content.schema_type == AVRO and not content.references and content.text.startswith(_SORTED)
+    if not is_sorted or len(content.text) > _REORDERED_MAX:
+        return None
+    try:
+        return content.with_text(formats.parse(AVRO, content.text, {}, as_new=False).canonical())
+    except formats.SchemaError:
+        return None

@@ -89,6 +89,8 @@ def register(store: Store, wanted: Registration) -> Decision:
     if schema_id is None:
         schema_id = store.next_id(context)
     taken = store.content_by_id(context, schema_id)
+    if wanted.id < 0 and taken is not None:
+        content = taken  # the same schema, perhaps with its members in another order
     if taken is not None and taken != content:
         raise errors.not_permitted(
             f"Overwrite new schema with id {schema_id} in context {names.prefix_of(subject)} is not permitted."
