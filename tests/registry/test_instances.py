@@ -16,9 +16,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from barnabas.cli.local_cluster import wait_until
 from barnabas.client.cluster import Cluster as Client
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import BrokerRefused
+from barnabas.client.fetching import Fetched
 from barnabas.core.clock import SystemClock
+from barnabas.core.errors import ErrorCode
 from barnabas.registry.content import Content
+from barnabas.registry.election import Identity, PrimaryProtocol, assignment_of
 from barnabas.registry.errors import Refusal
 from barnabas.registry.log import Fenced, LogConfig, SchemaLog
 from barnabas.registry.records import Record, SchemaVersion
@@ -64,6 +70,39 @@ def test_what_one_instance_wrote_the_other_reads_at_once(two: tuple[Registry, Re
         assert writer.get(f"/config/{subject}") == {"compatibilityLevel": "NONE"}
         assert writer.delete(f"/subjects/{subject}") == [1]
         assert subject not in reader.get("/subjects")
+
+
+@pytest.fixture
+def slow_reader(two: tuple[Registry, Registry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the primary writes arrives at the other one late. The primary itself does not read what it has written."""
+    poll = Consumer.poll
+
+    async def late(self: Consumer, timeout_ms: int) -> list[Fetched]:
+        found = await poll(self, timeout_ms)
+        await asyncio.sleep(0.5)
+        return found
+
+    monkeypatch.setattr(Consumer, "poll", late)
+    two[0].register("wakes-both", _schema(999))
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_register_at_one_instance_knows_what_was_deleted_at_the_other(two: tuple[Registry, Registry]) -> None:
+    """The other one may answer that the schema is there already, but not from before it was deleted."""
+    primary, other = two
+    primary.register("comes-back", _schema(1_000))
+    assert other.get("/subjects/comes-back/versions") == [1]
+    assert primary.delete("/subjects/comes-back") == [1]
+    other.register("comes-back", _schema(1_000))
+    assert len(primary.get("/subjects/comes-back/versions")) == 1
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_alias_that_was_set_at_one_instance_counts_at_the_other(two: tuple[Registry, Registry]) -> None:
+    primary, other = two
+    real = primary.register("behind-an-alias", _schema(2_000))
+    primary.put("/config/an-alias", {"alias": "behind-an-alias"})
+    assert other.get("/subjects/an-alias/versions/latest")["id"] == real["id"]
 
 
 def test_refusals_come_through_the_instance_that_forwards(two: tuple[Registry, Registry]) -> None:
@@ -128,7 +167,7 @@ async def a_ghost_writes(config: ServerConfig) -> None:
         with pytest.raises(Fenced):
             await ghost.append([decided])
         await new.applied(await new.append([record(new_store, '"string"')]))
-        with pytest.raises(AssertionError):
+        with pytest.raises(Refusal, match="Leader not known"):
             await ghost.append([decided])  # it has to claim first
         await ghost.catch_up()
         texts = {version: each.content.text for version, each in ghost_store.subjects["s"].items()}
@@ -168,6 +207,65 @@ def test_a_registry_outlives_a_restart_of_its_broker() -> None:
         cluster.start_broker(1)
         assert registry.register("after", AB)["id"] == 2
         assert registry.get("/subjects") == ["after", "before"]
+
+
+def test_topic_that_is_made_anew_is_read_anew(cluster: Cluster) -> None:
+    """Somebody has deleted `_schemas`. What it held is gone; what is written from then on counts."""
+    config = config_for(cluster)
+    with running(config) as registry:
+        for number in range(5):
+            registry.register(f"before-{number}", _schema(number))
+        cluster.delete_topic(config.topic)
+
+        def is_made() -> bool:
+            try:
+                cluster.create_topic(config.topic, config={"cleanup.policy": "compact"})
+            except BrokerRefused as refused:  # it is still being deleted
+                assert refused.code is ErrorCode.TOPIC_ALREADY_EXISTS
+                return False
+            return True
+
+        wait_until(is_made, DEADLINE_S, what="the new topic")
+
+        def is_empty() -> bool:
+            return registry.get("/subjects") == []
+
+        wait_until(is_empty, DEADLINE_S, what="a registry without subjects")
+        assert registry.register("after", _schema(100))["version"] == 1
+        assert registry.get("/subjects") == ["after"]
+    with running(config) as again:
+        assert again.get("/subjects") == ["after"]
+
+
+def test_write_that_is_not_read_back_in_time_is_waited_for_by_the_next(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(cluster)
+    with running(config) as registry:
+        log = registry.server.node._log
+        applied, missed = log.applied, [1]
+
+        async def too_late(offset: int) -> None:
+            if missed:
+                missed.pop()
+                raise TimeoutError
+            await applied(offset)
+
+        monkeypatch.setattr(log, "applied", too_late)
+        status, code, _ = registry.register("s", _schema(1))
+        assert (status, code) == (500, 50002)
+        assert not log.is_claimed, "the next write claims first, and so waits until everything is applied"
+        assert registry.register("s2", _schema(2))["id"] == 2
+
+
+@pytest.mark.parametrize("junk", [b"", b"[]", b"{}", b'{"host": "x"}', b'{"host": "x", "port": "y"}', b"\xff"])
+def test_member_of_the_group_that_is_no_registry_does_not_end_the_election(junk: bytes) -> None:
+    own = Identity(host="here", port=1, scheme="http", is_eligible=True)
+    protocol = PrimaryProtocol(own)
+    told = asyncio.run(protocol.assign({"us": protocol.metadata(), "them": junk}))
+    assert told.keys() == {"us", "them"}
+    assert assignment_of(told["us"]).member_id == "us"
+    assert assignment_of(junk).primary is None
 
 
 def test_a_topic_that_would_lose_schemas_is_refused(cluster: Cluster) -> None:

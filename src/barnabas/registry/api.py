@@ -93,8 +93,10 @@ class Api:
             _move_to_context(request)
         return request
 
-    def _subject(self, request: Request, *, writes: bool = False) -> str:
-        """The subject of the path, behind its alias, if the user may use it."""
+    async def _subject(self, request: Request, *, writes: bool = False) -> str:
+        """The subject of the path, behind its alias, if the user may use it. What is read next is current."""
+        if not writes:
+            await self._node.catch_up()
         subject = names.normal(request.path["subject"])
         alias = self._store.configs.get(subject, {}).get("alias")
         if isinstance(alias, str) and alias:
@@ -176,7 +178,7 @@ class Api:
         return json_response(request.page([each for each in found if self._may_read(request, each)]))
 
     async def _look_up(self, request: Request) -> Response:
-        subject = self._subject(request)
+        subject = await self._subject(request)
         content, _, _ = _schema_of(request.json())
         found = await self._node.look_up(
             subject, content, normalize=request.flag("normalize"), deleted=request.flag("deleted")
@@ -184,13 +186,12 @@ class Api:
         return json_response(_version_json(found))
 
     async def _delete_subject(self, request: Request) -> Response:
-        subject = self._subject(request, writes=True)
+        subject = await self._subject(request, writes=True)
         permanent = request.flag("permanent")
         return await self._decide(request, lambda store: writes.delete_subject(store, subject, permanent=permanent))
 
     async def _latest_with_metadata(self, request: Request) -> Response:
-        subject = self._subject(request)
-        await self._node.catch_up()
+        subject = await self._subject(request)
         wanted = dict(zip(request.query.get("key", ()), request.query.get("value", ()), strict=False))
         found = reads.latest_with_metadata(self._store, subject, wanted, deleted=request.flag("deleted"))
         return json_response(_version_json(found))
@@ -198,19 +199,19 @@ class Api:
     # -- versions -------------------------------------------------------------------------------------------------------
 
     async def _list_versions(self, request: Request) -> Response:
-        subject = self._subject(request)
-        await self._node.catch_up()
+        subject = await self._subject(request)
         found = reads.list_versions(
             self._store, subject, _filter(request), deleted_as_negative=request.flag("deletedAsNegative")
         )
         return json_response(request.page(found))
 
     async def _register(self, request: Request) -> Response:
-        subject = self._subject(request, writes=True)
+        subject = await self._subject(request, writes=True)
         content, version, schema_id = _schema_of(request.json())
         wanted = Registration(subject=subject, content=content, version=version, id=schema_id)
         normalize = request.flag("normalize")
         if not self._node.is_primary:
+            await self._node.catch_up()  # it may have been deleted
             known = await self._node.known_registration(wanted, normalize=normalize)
             if known is not None:
                 return json_response(_registered_json(content, known))
@@ -218,9 +219,8 @@ class Api:
         return await self._write(request, register, partial(_registered_json, content))
 
     async def _find_version(self, request: Request, *, deleted: bool) -> SchemaVersion:
-        subject = self._subject(request)
         version = reads.parse_version(request.path["version"])
-        await self._node.catch_up()
+        subject = await self._subject(request)
         return reads.get_version(self._store, subject, version, deleted=deleted)
 
     async def _get_version(self, request: Request) -> Response:
@@ -234,7 +234,7 @@ class Api:
         return Response((await self._formatted(request, found.subject, found.content)).encode("utf-8", "surrogatepass"))
 
     async def _delete_version(self, request: Request) -> Response:
-        subject = self._subject(request, writes=True)
+        subject = await self._subject(request, writes=True)
         version = reads.parse_version(request.path["version"])
         permanent = request.flag("permanent")
         return await self._decide(
@@ -325,7 +325,7 @@ class Api:
     # -- compatibility --------------------------------------------------------------------------------------------------
 
     async def _compare(self, request: Request) -> Response:
-        subject = self._subject(request)
+        subject = await self._subject(request)
         text = request.path.get("version")
         version = None if text is None else reads.parse_version(text)
         content, _, _ = _schema_of(request.json())

@@ -50,6 +50,10 @@ class Identity:
         }
 
 
+#: What another member of the group may have sent.
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 def identity_of(document: Mapping[str, Any]) -> Identity:
     return Identity(
         host=str(document["host"]),
@@ -76,11 +80,16 @@ class Assignment:
 
 
 def assignment_of(data: bytes) -> Assignment:
-    document = json.loads(data)
-    primary = document.get("master_identity")
-    return Assignment(
-        document.get("master"), identity_of(primary) if primary else None, int(document.get("error") or 0)
-    )
+    """Nobody, where it cannot be read."""
+    try:
+        document = json.loads(data)
+        primary = document.get("master_identity")
+        return Assignment(
+            document.get("master"), identity_of(primary) if primary else None, int(document.get("error") or 0)
+        )
+    except _UNREADABLE:
+        log.warning("the group's leader says nothing that can be read about the primary")
+        return Assignment()
 
 
 def choose(members: Mapping[str, Identity]) -> Assignment:
@@ -104,8 +113,13 @@ class PrimaryProtocol:
         return json.dumps(self.own.to_json()).encode()
 
     async def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        told = choose({member: identity_of(json.loads(data)) for member, data in members.items()}).to_bytes()
-        return dict.fromkeys(members, told)
+        known: dict[str, Identity] = {}
+        for member, data in members.items():
+            try:
+                known[member] = identity_of(json.loads(data))
+            except _UNREADABLE:
+                log.warning("the member %s of the group is no registry: it cannot become the primary", member)
+        return dict.fromkeys(members, choose(known).to_bytes())
 
 
 class Election:

@@ -141,6 +141,7 @@ class SchemaLog:
             log.error("%s was cut off or made anew: reading it from the beginning", self._partition)
             self._store.forget()
             self.position = 0
+            self.give_up()  # nothing is decided before all is read again
 
     async def _apply_from(self, consumer: Consumer) -> Never:
         while True:
@@ -236,7 +237,8 @@ class SchemaLog:
 
         When it fails in a way that leaves its fate open, the claim is given up with it: the next claim finds out.
         """
-        assert self.is_claimed
+        if not self.is_claimed:
+            raise errors.primary_unknown()  # it was given up while this was decided
         identity, sequence = self._identity, self._sequence
         self._identity = NO_IDENTITY
         try:

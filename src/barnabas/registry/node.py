@@ -212,7 +212,6 @@ class Node:
         return await asyncio.to_thread(self.parser.formatted, resolved, wanted)
 
     async def look_up(self, subject: str, content: Content, *, normalize: bool, deleted: bool) -> SchemaVersion:
-        await self.catch_up()
         if content.text.strip():
             normalizes = self._normalizes(subject, normalize)
             wanted = await self.canonical(subject, content, normalize=normalizes, is_new=False)
@@ -225,7 +224,6 @@ class Node:
 
     async def compare(self, subject: str, content: Content, version: int | None, *, normalize: bool) -> list[str]:
         """Why a schema may not follow a version of a subject, or (None) those that its level says."""
-        await self.catch_up()
         if version is None:
             versions = self.store.versions(subject)
         elif version == reads.LATEST:
@@ -359,6 +357,8 @@ class Node:
             async with asyncio.timeout(self._config.write_timeout_ms / 1000):
                 await self._log.applied(last)
         except TimeoutError:
+            # The next write must not be decided without this one: to claim is to wait until all is applied.
+            self._log.give_up()
             raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
         if self._log.has_conflict(last - len(written) + 1, last):
             undone = writes.undo(self.store, written)
