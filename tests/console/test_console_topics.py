@@ -21,12 +21,15 @@ def test_list_is_searched_sorted_and_cut_by_the_server(
     def names(**query: object) -> list[str]:
         return [t["name"][-1] for t in console.get("/api/topics", search=prefix.upper(), **query)["topics"]]
 
-    assert names() == ["0", "1", "2"]
+    eventually(names, lambda found: found == ["0", "1", "2"])
     assert names(descending=1) == ["2", "1", "0"]
     assert names(sort="partitions") == ["0", "2", "1"]
-    assert names(sort="messages", descending=1) == ["1", "0", "2"]
-    assert names(sort="size", descending=1) == ["1", "0", "2"]
-    window = console.get("/api/topics", search=prefix, start=1, count=1)
+    eventually(lambda: names(sort="messages", descending=1), lambda found: found == ["1", "0", "2"])
+    eventually(lambda: names(sort="size", descending=1), lambda found: found == ["1", "0", "2"])
+    window = eventually(
+        lambda: console.get("/api/topics", search=prefix, start=1, count=1),
+        lambda answer: answer["topics"][0]["messages"] == 50 and answer["topics"][0]["size"],
+    )
     assert window["total"] == 3 and [t["name"] for t in window["topics"]] == [f"{prefix}.1"]
     row = window["topics"][0]
     assert (row["messages"], row["partitions"], row["underReplicated"], row["offline"]) == (50, 3, 0, 0)

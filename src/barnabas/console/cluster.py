@@ -67,12 +67,12 @@ class ConsoleCluster:
         self.lag.stop()
         await self.client.close()
 
-    async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced: bool = False) -> T:
-        """The answer to `ask` that is no older than this. `paced`: older, where asking takes long."""
+    async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced_s: float = 0.0) -> T:
+        """The answer to `ask` that is no older than this; where asking takes long, it may be as old as `paced_s`."""
         found = self._kept.get(key)
         now_s = asyncio.get_running_loop().time()
         if found is not None:
-            allowed_s = max(max_age_s, found.took_s * _PACE) if paced else max_age_s
+            allowed_s = max(max_age_s, min(found.took_s * _PACE, paced_s))
             if now_s - found.at_s <= allowed_s:
                 self._kept.move_to_end(key)
                 return cast(T, found.value)
@@ -128,7 +128,7 @@ class ConsoleCluster:
         async def ask() -> ClusterImage:
             return await self.client.retrying("metadata", lambda: self.client.refresh(None))
 
-        return await self.kept("image", 1.0, ask, paced=True)
+        return await self.kept("image", 1.0, ask, paced_s=5.0)
 
     async def topic(self, name: str) -> TopicInfo:
         async def ask() -> TopicInfo | None:

@@ -79,20 +79,25 @@ async def _sums(cluster: ConsoleCluster, groups: Sequence[str]) -> dict[str, int
 
 
 async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> dict[str, int]:
-    """Only groups that are not empty have any; each is described, and that is kept for a while."""
-    active = [group for group in window if group.state not in ("Empty", "Dead", "") and group.protocol == "consumer"]
-    if len(active) > 100:
-        return {}
+    """Groups that are not empty are described, those of one coordinator together, and that is kept for a while."""
+    empty = {group.group: 0 for group in window if group.state in ("Empty", "Dead")}
+    active = [group for group in window if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER)]
+    if not active:
+        return empty
 
-    async def one(group: str) -> tuple[str, int]:
-        described = await cluster.kept(
-            ("described", group), 10.0, lambda: admin.describe_group(cluster.client, group), paced=True
+    async def ask() -> dict[str, int]:
+        together: dict[tuple[int, str], list[str]] = {}
+        for group in active:
+            together.setdefault((group.coordinator, group.type), []).append(group.group)
+        answers = await cluster.client.io.together(
+            [admin.member_counts(cluster.client, broker, kind, some) for (broker, kind), some in together.items()]
         )
-        return group, len(described.members)
+        return {
+            group: count for answer in answers if not isinstance(answer, ClientError) for group, count in answer.items()
+        }
 
-    found = await cluster.client.io.together([one(group.group) for group in active])
-    counts = dict(each for each in found if not isinstance(each, ClientError))
-    return counts | {group.group: 0 for group in window if group.state in ("Empty", "Dead")}
+    key = ("members", tuple(group.group for group in active))
+    return empty | await cluster.kept(key, 5.0, ask, paced_s=30.0)
 
 
 # -- one group --------------------------------------------------------------------------------------------------------------
@@ -123,7 +128,7 @@ async def group_detail(call: Call) -> dict[str, Any]:
     cluster, group = call.cluster, call.path["group"]
     cluster.lag.look(group)
     described = await cluster.kept(
-        ("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced=True
+        ("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced_s=3.0
     )
     committed = (await cluster.lag.committed([group], 0.9)).get(group, {})
     if described.missing and not committed:

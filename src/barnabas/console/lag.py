@@ -34,6 +34,9 @@ _BY_NAME: Final = 9
 _GROUPS_A_REQUEST: Final = 100
 #: Of a sweep through all groups: those that one look asks for.
 SWEEP_SLICE: Final = 200
+#: Once all are known, they are gone through in this time, or slower, so that no more than so many are asked for in a second.
+_SWEEP_S: Final = 30.0
+_SWEPT_A_SECOND: Final = 20
 #: Consumers commit every five seconds, unless they are told otherwise.
 COMMIT_RATE_S: Final = 30.0
 SAMPLE_S: Final = 10.0
@@ -95,6 +98,7 @@ class LagBook:
         #: When somebody last looked at a group.
         self._looked_s: dict[str, float] = {}
         self._sampler: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     # -- which groups there are -----------------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class LagBook:
                     )
             return found
 
-        return await self._cluster.kept("groups", 1.5, ask, paced=True)
+        return await self._cluster.kept("groups", 1.5, ask, paced_s=30.0)
 
     # -- what they have committed ---------------------------------------------------------------------------------------
 
@@ -205,9 +209,10 @@ class LagBook:
 
     # -- all of them, a few at a time -----------------------------------------------------------------------------------
 
-    async def sweep(self, max_age_s: float = 30.0) -> tuple[int, int]:
+    async def sweep(self) -> tuple[int, int]:
         """Ask for those groups that were not asked for the longest time. How many are known, of how many."""
         listed = await self.groups()
+        max_age_s = max(_SWEEP_S, len(listed) / _SWEPT_A_SECOND)
         for group in [group for group in self._committed if group not in listed and group not in self._looked_s]:
             del self._committed[group]
         now_s = asyncio.get_running_loop().time()
@@ -218,6 +223,17 @@ class LagBook:
             # What was never asked for first: until then a sum is wrong, not only old.
             await self.committed(stale[:SWEEP_SLICE], max_age_s)
         return sum(group in self._committed for group in listed), len(listed)
+
+    def sweep_behind(self) -> None:
+        """As `sweep`, and nobody waits for it."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = self._cluster.tasks.start(self._sweep_quietly(), "sweep groups")
+
+    async def _sweep_quietly(self) -> None:
+        try:
+            await self.sweep()
+        except Exception as error:
+            refusal_for(error, "sweep groups")  # logs a bug; who may not see groups sees topics without lags
 
     def known(self) -> Mapping[str, Mapping[TopicPartition, int]]:
         return {group: known.offsets for group, known in self._committed.items()}
@@ -282,5 +298,6 @@ class LagBook:
         self._committed.clear()
 
     def stop(self) -> None:
-        if self._sampler is not None:
-            self._sampler.cancel()
+        for task in (self._sampler, self._sweeping):
+            if task is not None:
+                task.cancel()

@@ -39,8 +39,8 @@ class Charts:
 async def overview(call: Call) -> dict[str, Any]:
     cluster = call.cluster
     image = await cluster.image()
-    sizes = await cluster.kept("broker sizes", 30.0, lambda: _broker_sizes(cluster), paced=True)
-    rate = await cluster.kept("throughput", _EVERY_S * 0.9, lambda: _throughput(cluster, image), paced=True)
+    sizes = await cluster.kept("broker sizes", 30.0, lambda: _broker_sizes(cluster), paced_s=120.0)
+    rate = await cluster.kept("throughput", _EVERY_S * 0.9, lambda: _throughput(cluster, image), paced_s=30.0)
     answers = await cluster.kept("answer times", _EVERY_S * 0.9, lambda: _answer_times(cluster))
     charts = cluster.remembered("charts", Charts)
     now_s = round(SystemClock().now_ms() / 1000, 1)
@@ -157,7 +157,7 @@ async def doctor(call: Call) -> dict[str, Any]:
 
     if call.flag("again"):
         cluster.outdated("doctor")
-    return await cluster.kept("doctor", 120.0, ask, paced=True)
+    return await cluster.kept("doctor", 120.0, ask, paced_s=600.0)
 
 
 ENDPOINTS = [

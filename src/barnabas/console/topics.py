@@ -1,9 +1,9 @@
 """Topics: the list, and one of them."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from barnabas.client.errors import ClientError
 from barnabas.client.image import TopicInfo
 from barnabas.console.cluster import ConsoleCluster
 from barnabas.console.sizes import replica_sizes, topic_sizes
@@ -47,8 +47,10 @@ async def topic_list(call: Call) -> dict[str, Any]:
         figures = await _figures(call.cluster, found, sizes=await topic_sizes(call.cluster), max_age_s=30.0)
         ordered = sorted(found, key=lambda topic: (figures[topic.name][sort] or 0, topic.name), reverse=is_down)
     window = ordered[start : start + count]
-    shown = await _figures(call.cluster, window, sizes=await _window_sizes(call.cluster, window), max_age_s=1.5)
-    lags = await _lags(call.cluster, window)
+    sizes = await _window_sizes(call.cluster, window)
+    shown, lags = await asyncio.gather(
+        _figures(call.cluster, window, sizes=sizes, max_age_s=1.5), _lags(call.cluster, window)
+    )
     return {
         "total": len(found),
         "start": start,
@@ -58,10 +60,7 @@ async def topic_list(call: Call) -> dict[str, Any]:
 
 async def _lags(cluster: ConsoleCluster, topics: Iterable[TopicInfo]) -> dict[str, int]:
     """Of all groups that are known so far, together. Topics that no group reads are left out."""
-    try:
-        await cluster.lag.sweep()
-    except ClientError:  # who may not see groups sees topics without lags
-        return {}
+    cluster.lag.sweep_behind()
     names = {topic.name for topic in topics}
     committed = [
         (partition, offset)
@@ -96,7 +95,7 @@ async def _window_sizes(cluster: ConsoleCluster, topics: list[TopicInfo]) -> Map
 
     if not topics:
         return {}
-    return await cluster.kept(("sizes", tuple(topic.name for topic in topics)), 5.0, ask, paced=True)
+    return await cluster.kept(("sizes", tuple(topic.name for topic in topics)), 5.0, ask, paced_s=30.0)
 
 
 async def _figures(
@@ -104,8 +103,9 @@ async def _figures(
 ) -> dict[str, dict[str, Any]]:
     by_name = {topic.name: partitions_of(topic) for topic in topics}
     everything = [partition for partitions in by_name.values() for partition in partitions]
-    ends = await cluster.offsets.ends(everything, max_age_s)
-    starts = await cluster.offsets.starts(everything, 30.0)
+    ends, starts = await asyncio.gather(
+        cluster.offsets.ends(everything, max_age_s), cluster.offsets.starts(everything, 30.0)
+    )
     return {
         name: {
             "messages": sum(ends[each] - starts[each] for each in partitions if each in ends and each in starts),
@@ -126,7 +126,7 @@ async def topic_detail(call: Call) -> dict[str, Any]:
 
     ends = await cluster.offsets.ends(partitions, 0.9)
     starts = await cluster.offsets.starts(partitions, 5.0)
-    sizes = await cluster.kept(("replicas", topic.name, len(partitions)), 5.0, ask_sizes, paced=True)
+    sizes = await cluster.kept(("replicas", topic.name, len(partitions)), 5.0, ask_sizes, paced_s=30.0)
     rows = [
         {
             "partition": info.index,

@@ -173,6 +173,19 @@ def _classic_members(group: DescribedGroup) -> tuple[GroupMember, ...]:
     )
 
 
+async def member_counts(cluster: ClusterCore, coordinator_id: int, kind: str, groups: Sequence[str]) -> dict[str, int]:
+    """How many members each of these groups has, of one kind and one coordinator. Those that it does not have are left out."""
+    if kind == CONSUMER:
+        found = await cluster.ask(
+            coordinator_id,
+            modern.ConsumerGroupDescribeRequest(group_ids=list(groups)),
+            modern.ConsumerGroupDescribeResponse,
+        )
+        return {group.group_id: len(group.members) for group in found.groups if not group.error_code}
+    described = await cluster.ask(coordinator_id, DescribeGroupsRequest(groups=list(groups)), DescribeGroupsResponse)
+    return {group.group_id: len(group.members) for group in described.groups if not group.error_code}
+
+
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """Of a member of a classic group; empty while the group rebalances."""
     if not data:
