@@ -1,12 +1,13 @@
 """The attack itself: a real broker and a real embedded ZooKeeper, strangers, a user with few rights, and a bystander."""
 
 import contextlib
+import multiprocessing
 import random
 import struct
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 
 import psutil
 
@@ -44,34 +45,47 @@ class Report:
 
 
 class Bystander:
-    """Alice: connected before, and asking all the time."""
+    """Alice: connected before, and asking all the time. She has a process of her own, for the attacker's is busy."""
 
     def __init__(self, target: Target) -> None:
-        self._peer = target.login("alice")
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.took_s: list[float] = []
-        self.failure: BaseException | None = None
+        own = multiprocessing.get_context("spawn")
+        self._here, there = own.Pipe()
+        self._process = own.Process(target=_stand_by, args=(target.client, there), daemon=True)
+        #: When each answer came, and how long it took; complete when she has left.
+        self.answers: list[tuple[float, float]] = []
+        #: Why she could not go on.
+        self.failure = ""
 
     def __enter__(self) -> "Bystander":
-        self._thread.start()
+        self._process.start()
+        assert self._here.recv() == "asking"
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._ends.set()
-        self._thread.join()
-        self._peer.close()
+        self._here.send("leave")
+        self.answers, self.failure = self._here.recv()
+        self._process.join()
 
-    def _run(self) -> None:
+    def took_s(self, *, since_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
+        return [took_s for at_s, took_s in self.answers if since_s <= at_s < until_s]
+
+
+def _stand_by(port: int, there: Connection) -> None:
+    answers: list[tuple[float, float]] = []
+    failure = ""
+    with Target(port).login("alice") as peer:
+        there.send("asking")
         try:
-            while not self._ends.is_set():
+            while not there.poll(0.005):
                 began_s = time.monotonic()
-                answer = ask(self._peer, MetadataRequest(topics=None), 9)
+                answer = ask(peer, MetadataRequest(topics=None), 9)
                 assert isinstance(answer, MetadataResponse) and answer.brokers
-                self.took_s.append(time.monotonic() - began_s)
-                time.sleep(0.005)
-        except BaseException as error:
-            self.failure = error
+                now_s = time.monotonic()
+                answers.append((now_s, now_s - began_s))
+        except Exception as error:
+            failure = repr(error)
+            there.poll(None)
+        there.send((answers, failure))
 
 
 class Memory:
@@ -108,8 +122,8 @@ def attack_target(
     report.growth_bytes = memory.growth_bytes
     with Bystander(target) as bystander:
         time.sleep(ALONE_S)
-        alone = len(bystander.took_s)
-        ends_s = time.monotonic() + seconds if seconds is not None else float("inf")
+        begins_s = time.monotonic()
+        ends_s = begins_s + seconds if seconds is not None else float("inf")
         while time.monotonic() < ends_s and (count is None or sum(report.inputs.values()) < count):
             try:
                 _one_connection(target, inputs, report)
@@ -117,8 +131,8 @@ def attack_target(
                 report.findings.append(f"nobody listens any more: {error}")
                 break
             memory.look()
-    report.alone_p99_s = percentile(bystander.took_s[:alone], 0.99)
-    took_s = bystander.took_s[alone:]
+    report.alone_p99_s = percentile(bystander.took_s(until_s=begins_s), 0.99)
+    took_s = bystander.took_s(since_s=begins_s)
     report.p99_s, report.worst_s = percentile(took_s, 0.99), max(took_s, default=0.0)
     if report.p99_s > p99_s_max:
         report.findings.append(f"the bystander's p99 is {report.p99_s * 1000:.0f} ms")
@@ -160,8 +174,8 @@ def _one_connection(target: Target, inputs: Inputs, report: Report) -> None:
 
 
 def _judge(target: Target, bystander: Bystander, report: Report) -> None:
-    if bystander.failure is not None:
-        report.findings.append(f"the bystander was hurt: {bystander.failure!r}")
+    if bystander.failure:
+        report.findings.append(f"the bystander was hurt: {bystander.failure}")
     for name, grown in report.growth_bytes.items():
         if grown > GROWTH_BYTES_MAX:
             report.findings.append(f"{name} grew by {grown:,} bytes")

@@ -200,18 +200,18 @@ def row(name: str, attack: Callable[[Target], int], target: Target) -> str:
     memory = Memory(target)
     with Bystander(target) as bystander:
         time.sleep(ALONE_S)
-        alone = len(bystander.took_s)
+        begins_s = time.monotonic()
         with _watching(memory):
             try:
                 sent = str(attack(target))
             except OSError as error:
                 sent = f"ended by {error}"
             time.sleep(AFTER_S)
-    before_s, took_s = bystander.took_s[:alone], bystander.took_s[alone:]
+    before_s, took_s = bystander.took_s(until_s=begins_s), bystander.took_s(since_s=begins_s)
     grown = f"{memory.growth_bytes['broker'] / 1e6:.0f} MB"
     served = f"p99 {percentile(took_s, 0.99) * 1000:.0f} ms, slowest {max(took_s, default=0) * 1000:.0f} ms"
-    if bystander.failure is not None:
-        served = f"hurt: {bystander.failure!r}"
+    if bystander.failure:
+        served = f"hurt: {bystander.failure}"
     if not target.processes["broker"].is_running() or target.processes["broker"].status() == psutil.STATUS_ZOMBIE:
         served += "; the broker ended"
     return f"| {name} | {sent} | {grown} | {served} | p99 {percentile(before_s, 0.99) * 1000:.0f} ms |"
