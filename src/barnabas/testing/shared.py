@@ -5,7 +5,7 @@ import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from barnabas.cli.local_cluster import SettingValue
 from barnabas.client.admin.topics import delete_topics
@@ -85,6 +85,13 @@ class Kafka(RecordHelpers):
         self._clusters = clusters
         self._topics: list[str] = []
         self._prefix = f"test-{uuid.uuid4().hex[:8]}"
+
+    if not TYPE_CHECKING:  # a type checker knows what is there
+
+        def __getattr__(self, name: str) -> object:
+            where = f"; write kafka.cluster.{name}" if hasattr(Cluster, name) else ""
+            topics = ", or kafka.topic(), whose topics go when the test ends" if name == "create_topic" else ""
+            raise AttributeError(f"the fixture kafka has no {name}{where}{topics}", name=name, obj=self)
 
     @property
     def bootstrap(self) -> str:

@@ -8,7 +8,7 @@ from barnabas.cli.local_cluster import LocalCluster, setting_texts
 from barnabas.core.errors import ErrorCode
 from barnabas.testing import Cluster
 from barnabas.testing.names import check_topic_settings, checked_api, checked_error, no_such_topic
-from barnabas.testing.shared import check_options
+from barnabas.testing.shared import Kafka, check_options
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,17 @@ def test_unknown_topic_is_told_with_those_that_there_are() -> None:
 def test_misspelt_option_of_a_cluster_is_refused() -> None:
     with pytest.raises(ValueError, match=re.escape("the marker has no option 'broker'; did you mean brokers?")):
         check_options({"broker": 3}, of="the marker")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fail_api", "the fixture kafka has no fail_api; write kafka.cluster.fail_api"),
+        ("create_topic", "kafka.cluster.create_topic, or kafka.topic(), whose topics go when the test ends"),
+        ("moon", "the fixture kafka has no moon"),
+    ],
+)
+def test_what_the_fixture_does_not_have_is_told_with_where_it_is(name: str, words: str) -> None:
+    kafka = Kafka.__new__(Kafka)
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        getattr(kafka, name)
