@@ -175,8 +175,9 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
 
 
 def _name_process(kind: str, arguments: list[str]) -> None:
-    """`barnabas broker-1 /data`, by the file of its settings; ZooKeeper has none, or the only one."""
-    folder, _, file = arguments[0].rpartition("/")
+    """`barnabas broker-1 /data`, by the file of its settings; `barnabas zookeeper /data`, by the folder of its data."""
+    path = arguments[arguments.index("--data") + 1] if "--data" in arguments else arguments[0]
+    folder, _, file = path.rpartition("/")
     name = file.removesuffix(".properties") if kind == "broker" else kind
     set_title(f"barnabas {name} {folder}".rstrip(), short=name)
 

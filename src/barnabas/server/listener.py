@@ -2,7 +2,8 @@
 
 Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
 `max.connections.per.ip` it closes the newcomer. Where they are not set, connections may take the descriptors that are not
-kept for files and other brokers, and one address half of those. Rates (KIP-612) are `security.connection_rates`: over the
+kept for files and other brokers, and one address half of those. Peers that have not said who they are have a limit of their
+own (`server.strangers`). Rates (KIP-612) are `security.connection_rates`: over the
 broker's or the listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's,
 it is held and then closed.
 """
@@ -29,6 +30,7 @@ from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.principal import Principal
 from barnabas.server.call import Gate
 from barnabas.server.connection import Connection, Executes, SharedBuffer
+from barnabas.server.strangers import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,7 @@ class SocketServer:
         #: In the order in which they came.
         self._connections: dict[Connection, None] = {}
         self._per_ip: Tally[str] = Tally()
+        self._strangers = Strangers()
         self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -198,6 +201,10 @@ class SocketServer:
             if len(self._connections) + self._opening >= self.limits.max_connections:
                 self._pause_accepting()
                 return
+            if wait_s := self._strangers.wait_s(endpoint.name, self._loop.time()):
+                self._pause(sock)
+                self._loop.call_later(wait_s, self._unpause, sock)
+                return
             try:
                 peer, address = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -235,6 +242,9 @@ class SocketServer:
     def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         """A listener's time is up: the connection that waited comes first, then the backlog."""
         self._admit(peer, host, endpoint)
+        self._unpause(sock)
+
+    def _unpause(self, sock: socket.socket) -> None:
         self._paused.discard(sock)
         if self._accepting and sock in self._listening:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
@@ -280,17 +290,22 @@ class SocketServer:
 
     async def _open(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         taken = [host]
+        stranger = Stranger(self._loop.time(), peer.close)
 
         def leave() -> None:
             """Its place is free again. A handshake that fails late is reported twice."""
             if taken:
                 self._forget(taken.pop())
+            self._strangers.left(endpoint.name, stranger)
 
         line: socket.socket | None = None
         try:
             if endpoint.tls is not None:
                 # The loop closes its socket before we hear why; with another one on the connection the peer can be told.
                 line = peer.dup()
+                stranger.leave = partial(self._send_away, partial(_hang_up, line))
+            if endpoint.tls is not None or endpoint.gate is not None:
+                self._strangers.came(endpoint.name, stranger)
             await self._loop.connect_accepted_socket(
                 lambda: Connection(
                     self._loop,
@@ -299,7 +314,7 @@ class SocketServer:
                     self._pool,
                     listener_name=endpoint.name,
                     gate=endpoint.gate() if endpoint.gate is not None else None,
-                    on_open=partial(self._opened, endpoint),
+                    on_open=partial(self._opened, endpoint, stranger),
                     on_close=partial(self._closed, leave),
                     monotonic_s=self._monotonic_s,
                 ),
@@ -325,7 +340,7 @@ class SocketServer:
             if not self._accepting:
                 self._resume_accepting()
 
-    def _opened(self, endpoint: Endpoint, connection: Connection) -> str | None:
+    def _opened(self, endpoint: Endpoint, stranger: Stranger, connection: Connection) -> str | None:
         """None, or why the connection may not stay."""
         if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
             try:
@@ -333,11 +348,21 @@ class SocketServer:
             except ValueError as error:
                 return str(error)
         self._connections[connection] = None
-        if connection.gate is not None:
+        if connection.gate is None:
+            self._strangers.left(endpoint.name, stranger)
+        else:
+            gate = connection.gate
+            stranger.is_known = lambda: gate.is_open
+            stranger.leave = partial(self._send_away, connection.close)
             connection.timers.append(
                 self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
             )
         return None
+
+    def _send_away(self, end: Callable[[], None]) -> None:
+        """A stranger who took too long while others wait."""
+        self._rejected.add()
+        end()
 
     def _close_unauthenticated(self, connection: Connection) -> None:
         if connection in self._connections and connection.gate is not None and not connection.gate.is_open:
@@ -404,3 +429,9 @@ class SocketServer:
     def close_all(self) -> None:
         for connection in list(self._connections):
             connection.close()
+
+
+def _hang_up(line: socket.socket) -> None:
+    """The loop notices that the connection ended, as if the peer had ended it."""
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

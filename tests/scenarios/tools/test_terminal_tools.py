@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import Tool, until
 
@@ -57,6 +58,13 @@ def test_processes_of_a_local_cluster_can_be_told_apart(shared_cluster: LocalClu
     title = Path(f"/proc/{shared_cluster.pid(2)}/cmdline").read_bytes().rstrip(b"\0").decode()
     assert title.startswith("barnabas broker-2 ")
     assert Path(f"/proc/{shared_cluster.pid(2)}/comm").read_text() == "broker-2\n"
+    port = int(shared_cluster.zookeeper_connect.rpartition(":")[2])
+    [zookeeper] = (
+        process
+        for process in psutil.Process(shared_cluster.pid(2)).parent().children()
+        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections())
+    )
+    assert zookeeper.cmdline()[0].startswith("barnabas zookeeper /")
 
 
 def test_cluster_that_listens_everywhere_advertises_what_it_is_told() -> None:

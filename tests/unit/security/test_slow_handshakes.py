@@ -11,7 +11,7 @@ import uvloop
 
 from barnabas.auth.authority import LocalAuthority
 from barnabas.auth.tls import TlsSettings, server_context
-from barnabas.server import listener
+from barnabas.server import listener, strangers
 from barnabas.server.listener import ConnectionLimits, Endpoint
 from tests.unit.server.harness import Harness, eventually
 
@@ -139,5 +139,51 @@ def test_client_without_a_certificate_is_told_so(tmp_path: Path) -> None:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
+
+    bounded(story)
+
+
+def test_handshakes_that_do_not_end_make_room_for_others(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs some 60 KiB, and descriptors are too many to bound that."""
+    monkeypatch.setattr(strangers, "STRANGERS_MAX", 3)
+    monkeypatch.setattr(strangers, "PATIENCE_S", 0.0)
+    server_side, client_side = contexts
+
+    async def story() -> None:
+        async with Harness(endpoint=Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_side)) as server:
+            early = await server.client(client_side)
+            peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(10)]
+            for reader, _ in peers[:7]:
+                assert await reader.read() == b"", "the oldest went"
+            late = await server.client(client_side)
+            for client in (early, late):
+                await client.heartbeat()
+                await client.close()
+            for _, writer in peers:
+                writer.close()
+            await eventually(lambda: not server.server._per_ip and not server.server._opening)
+
+    bounded(story)
+
+
+def test_newcomers_wait_while_those_before_them_have_had_no_time_yet(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "STRANGERS_MAX", 2)
+    server_side, client_side = contexts
+
+    async def story() -> None:
+        async with Harness(endpoint=Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_side)) as server:
+            peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            await eventually(lambda: server.server._opening == 2)
+            waiting = asyncio.create_task(server.client(client_side))
+            await eventually(lambda: bool(server.server._paused))
+            peers[0][1].close()
+            client = await waiting
+            await client.heartbeat()
+            await client.close()
+            peers[1][1].close()
 
     bounded(story)
