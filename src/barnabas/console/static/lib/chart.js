@@ -12,6 +12,8 @@ export function Chart({ at, series, format, says, height = 180 }) {
   useEffect(() => {
     const build = () => {
       plot.current?.destroy();
+      // The page may have gone before its effects ran.
+      if (!place.current) return;
       const grid = { stroke: color("--line"), width: 1 };
       const axis = { stroke: color("--quiet"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
       plot.current = new uPlot(
@@ -43,8 +45,8 @@ export function Chart({ at, series, format, says, height = 180 }) {
       );
     };
     build();
-    const resize = new ResizeObserver(() => plot.current?.setSize({ width: Math.max(place.current.clientWidth, 200), height }));
-    resize.observe(place.current);
+    const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: Math.max(place.current.clientWidth, 200), height }));
+    if (place.current) resize.observe(place.current);
     addEventListener("console-theme", build);
     return () => {
       resize.disconnect();
