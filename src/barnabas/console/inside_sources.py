@@ -155,14 +155,14 @@ class InsideSources:
                 async for part in response.aiter_bytes():
                     data += part
                     if len(data) > _ANSWER_BYTES_MAX:
-                        return f"the answer is longer than {_ANSWER_BYTES_MAX} bytes"
+                        return f"answered with more than {_ANSWER_BYTES_MAX} bytes"
             document = httpx.Response(response.status_code, content=bytes(data)).json()
         except httpx.HTTPError as error:
-            return f"it does not answer: {error or type(error).__name__}"
+            return f"does not answer: {error or type(error).__name__}"
         except ValueError:
-            return f"it answered {response.status_code} without JSON"
+            return f"answered {response.status_code} without JSON"
         if not isinstance(document, dict):
-            return "the answer is no JSON object"
+            return "answered with what is no JSON object"
         return document if response.status_code == 200 else str(document.get("error", response.status_code))
 
 

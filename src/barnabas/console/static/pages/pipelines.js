@@ -61,7 +61,7 @@ function Replay({ topic, onClose }) {
   };
   const submit = plan?.dryRun ? "Replay" : "Preview";
   return html`<${Dialog} title=${`Replay ${topic}`} onClose=${onClose} onSubmit=${plan && !plan.dryRun ? undefined : run} submit=${submit} busy=${busy} error=${error}>
-    <p>Each letter goes back to the topic that it came from, once. What was replayed before stays.</p>
+    <p>Each letter goes back to the topic that it came from, once. What was replayed before is not sent again.</p>
     <${Field} label="To another topic" value=${to} onInput=${edit(setTo)} hint="Empty: to where each came from." />
     <${Field} label="At most" type="number" min="1" value=${limit} onInput=${edit(setLimit)} hint="Empty: all." />
     ${plan &&
