@@ -15,7 +15,10 @@ STARTED_WITH = {
     "docs/quickstart.md": {},
     "docs/inside.md": {"barnabas.metrics.port": "0", "replica.high.watermark.checkpoint.interval.ms": "500"},
     "docs/operating.md": {},
+    "docs/console.md": {},
 }
+#: With a console beside the brokers.
+WITH_CONSOLE = {"docs/console.md"}
 
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -23,8 +26,12 @@ STARTED_WITH = {
 def test_every_command_of_the_document_runs(
     name: str, tmp_path: Path, new_cluster: Callable[..., LocalCluster]
 ) -> None:
-    cluster = new_cluster(brokers=3, data=tmp_path / "data", config=STARTED_WITH[name])
-    run_document(ROOT / name, tmp_path, {"127.0.0.1:9092": cluster.address(1)})
+    has_console = name in WITH_CONSOLE
+    cluster = new_cluster(brokers=3, data=tmp_path / "data", config=STARTED_WITH[name], console=has_console)
+    addresses = {"127.0.0.1:9092": cluster.address(1)}
+    if has_console:
+        addresses["http://127.0.0.1:8080"] = cluster.console_url
+    run_document(ROOT / name, tmp_path, addresses)
 
 
 @pytest.mark.parametrize("name", STARTED_WITH)
