@@ -7,7 +7,6 @@ registry is asked on threads.
 
 import asyncio
 import base64
-import binascii
 import itertools
 import json
 import logging
@@ -34,6 +33,8 @@ _AGAIN_MAX: Final = 100
 #: After the registry could not be reached, it is left alone for so long: each request to it may hang.
 UNREACHABLE_S: Final = 1.0
 _TIMEOUT_MS: Final = 5_000
+#: For all of an answer: who sends it byte by byte is not waited for.
+_ANSWER_S: Final = 15.0
 #: A schema of a megabyte, as JSON within JSON.
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 #: Of all topics together. Only what is registered counts as known, so nobody fills this up in normal use.
@@ -185,11 +186,13 @@ class SchemaIds:
         if self._clock.monotonic_s() < self._unreachable_until_s:
             raise Unreachable("the schema registry could not be reached a moment ago")
         try:
-            return await asyncio.to_thread(_look_up, self._config(), subjects, schema_id)
-        except Unreachable as error:
+            async with asyncio.timeout(_ANSWER_S):
+                return await asyncio.to_thread(_look_up, self._config(), subjects, schema_id)
+        except (Unreachable, TimeoutError) as cause:
+            error = cause if isinstance(cause, Unreachable) else Unreachable(f"no answer within {_ANSWER_S:.0f} s")
             self._unreachable_until_s = self._clock.monotonic_s() + UNREACHABLE_S
             log.warning("no answer about schema %d of %s: %s", schema_id, subjects, error)
-            raise
+            raise error from None
 
 
 def _look_up(config: BrokerConfig, subjects: Subjects, schema_id: int) -> bool:
@@ -197,7 +200,7 @@ def _look_up(config: BrokerConfig, subjects: Subjects, schema_id: int) -> bool:
     found = _get(config, f"schemas/ids/{schema_id}/subjects")
     if found is None:
         return False
-    if not isinstance(found, list):
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise Unreachable("the schema registry answers with something else than subjects")
     names: set[str] = set()
     if subjects.strategy != TOPIC_NAME:
@@ -216,16 +219,18 @@ def _names(config: BrokerConfig, schema_id: int) -> set[str]:
     if schema_type != PROTOBUF:
         return record_names(schema_type, str(schema.get("schema")))
     schema = _get(config, f"schemas/ids/{schema_id}?format=serialized")
+    if not isinstance(schema, dict):
+        return set()
     try:
-        return message_names(base64.b64decode(str((schema or {}).get("schema")), validate=True))
-    except (binascii.Error, Malformed) as error:
+        return message_names(base64.b64decode(str(schema.get("schema")), validate=True))
+    except (ValueError, Malformed) as error:
         raise Unreachable(
             f"the schema registry's form of Protobuf schema {schema_id} cannot be read: {error}"
         ) from None
 
 
 def _alias(config: BrokerConfig, subject: str) -> str | None:
-    settings = _get(config, f"config/{quote(subject, safe='')}")
+    settings = _get(config, f"config/{quote(subject, safe='', errors='replace')}")
     return settings.get("alias") if isinstance(settings, dict) else None
 
 

@@ -198,8 +198,16 @@ def test_known_id_is_looked_up_again_after_an_hour_and_goes_when_it_is_deleted(r
 
 @pytest.mark.parametrize(
     "answer",
-    [(401, {"error_code": 40101}), (404, b"no such page"), (500, {"error_code": 50001}), b"{", {"not": "a list"}],
-    ids=["sign-in", "page", "trouble", "no json", "no list"],
+    [
+        (401, {"error_code": 40101}),
+        (404, b"no such page"),
+        (500, {"error_code": 50001}),
+        b"{",
+        b"[" * 100_000,
+        {"not": "a list"},
+        [{"subject": "orders-value"}],
+    ],
+    ids=["sign-in", "page", "trouble", "no json", "deep", "no list", "no names"],
 )
 def test_answers_that_say_nothing_about_a_schema_are_no_refusal(registry: FakeRegistry, answer: Any) -> None:
     registry.answers["/schemas/ids/7/subjects"] = answer
@@ -313,6 +321,48 @@ def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
 
     async def main() -> None:
         assert await World(registry.url).ids().is_registered(Subjects("orders", False, strategy), prefix(7)) == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"/schemas/ids/7": {"schema": '{"type": "record", "name": "\\ud800", "fields": []}'}}, False),
+        ({"/schemas/ids/7": []}, False),
+        ({"/schemas/ids/7": {"schemaType": 5, "schema": None}}, False),
+        ({"/schemas/ids/7": {"schemaType": "PROTOBUF"}, "/schemas/ids/7?format=serialized": []}, False),
+        ({"/schemas/ids/7": {"schemaType": "PROTOBUF"}, "/schemas/ids/7?format=serialized": {"schema": "é"}}, None),
+        ({"/schemas/ids/7": {"schemaType": "PROTOBUF"}, "/schemas/ids/7?format=serialized": {"schema": "////"}}, None),
+    ],
+)
+def test_odd_schemas_of_a_registry_end_no_broker(
+    registry: FakeRegistry, answers: dict[str, Any], expected: bool | None
+) -> None:
+    """A question that fails in another way would: each has the broker as its parent."""
+    registry.answers = {"/schemas/ids/7/subjects": ["other"], **answers}
+
+    async def main() -> None:
+        question = World(registry.url).ids().is_registered(Subjects("orders", False, RECORD_NAME), prefix(7))
+        if expected is None:
+            with pytest.raises(Unreachable):
+                await question
+        else:
+            assert await question is expected
+
+    run(main())
+
+
+def test_registry_that_does_not_come_to_an_end_is_not_waited_for(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_ids, "_ANSWER_S", 0.05)
+    registry.hold.clear()
+
+    async def main() -> None:
+        with pytest.raises(Unreachable, match="no answer"):
+            await World(registry.url).ids().is_registered(VALUES, prefix(7))
+        registry.hold.set()
 
     run(main())
 
