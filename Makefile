@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak bench simulate fuzz demo docs dist lock clean
+.PHONY: help setup check test interop soak coverage bench simulate fuzz demo docs dist lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,6 +36,13 @@ soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain 
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
 	$(BIN)/python -m tests.soak.chaos --seconds 100 --seeds $(CHAOS_SEEDS)
 
+coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in htmlcov/. Shown, not a gate
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest tests/unit tests/registry -p no:randomly --timeout 600 $(TESTS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage html --quiet
+	$(BIN)/python -m coverage report --skip-covered --sort=cover | tail -60
+
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0
 
@@ -68,4 +75,4 @@ lock: $(READY) ## Refresh requirements.lock
 	PATH="$$PATH:$(BIN)" uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build site
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .interop dist build site htmlcov .coverage

@@ -1,4 +1,4 @@
-"""A cluster whose brokers are of either kind: Apache Kafka 3.9.1 and ours, on one ZooKeeper.
+"""A cluster whose brokers are of several kinds: Apache Kafka 3.9.1, ours, and ours of the last release, on one ZooKeeper.
 
 A broker that was stopped may come back as the other kind: same id, port, properties file and data directory.
 """
@@ -21,7 +21,7 @@ import maven
 from kazoo.client import KazooClient
 
 KAFKA: Final = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
-APACHE, OURS = "apache", "ours"
+APACHE, OURS, LAST = "apache", "ours", "last"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
 
@@ -61,6 +61,8 @@ class MixedCluster:
     config: Mapping[str, str] = field(default_factory=dict)
     broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     heap: str = "384m"
+    #: The Python that has our last release, for brokers of that kind.
+    last_python: str = ""
 
     def __post_init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mixed-"))
@@ -170,11 +172,14 @@ class MixedCluster:
     def _launch(self, broker_id: int) -> None:
         file = self.folder / f"broker-{broker_id}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in self._properties(broker_id).items()))
-        command = [sys.executable, "-m", "barnabas", "broker", str(file)]
+        python = self.last_python if self.kinds[broker_id] == LAST else sys.executable
+        command = [python, "-m", "barnabas", "broker", str(file)]
         if self.kinds[broker_id] == APACHE:
             command = self._java("kafka.Kafka", str(file))
         with (self.folder / f"broker-{broker_id}.log").open("ab") as log:
-            self._processes[broker_id] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._processes[broker_id] = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
 
     def _properties(self, broker_id: int) -> dict[str, str]:
         replicas = min(3, len(self.kinds))

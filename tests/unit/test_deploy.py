@@ -139,3 +139,17 @@ def test_composed_containers_run_commands_that_exist_with_volumes_of_their_own()
 def test_settings_of_the_chart_exist() -> None:
     values = yaml.safe_load((ROOT / "deploy/helm/barnabas/values.yaml").read_text())
     assert [name for name in values["settings"] if broker_setting(name) is None] == []
+
+
+def test_definitions_for_contributors_call_what_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    jobs = yaml.safe_load(workflow)["jobs"]
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert ".ci/run" in runs and "make interop" in runs
+    called = {target for run in runs for target in re.findall(r"\bmake ([a-z]+)", run)}
+    assert [target for target in sorted(called) if f"\n{target}: " not in makefile] == []
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(form.read_text())
