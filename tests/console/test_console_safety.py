@@ -347,6 +347,25 @@ def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -
         assert rebound.status_code == 421 and someone.token not in rebound.text
 
 
+def test_nobody_borrows_the_consoles_rights_at_the_registry(secured: Cluster, visit: Make) -> None:
+    with started(secured, schema_registry="http://127.0.0.1:9") as console:
+        root = visit(console, *ROOT)
+        for method, path in (("POST", "/api/subjects/a/versions"), ("DELETE", "/api/subjects/a/versions/1")):
+            assert root.change(method, path, {"schema": '"string"'})[:2] == (403, "NOT_AS_YOU")
+
+
+def test_a_users_password_is_set_and_not_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "barnabas"):
+        answer = visitor(*ROOT).change(
+            "PUT", "/api/users/carol", {"password": "carols-secret", "mechanism": "SCRAM-SHA-512"}
+        )
+    assert not isinstance(answer, tuple), answer
+    assert "carols-secret" not in str(answer)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("/users/{user}" in line and "carol" in line for line in lines), lines
+    assert not any("carols-secret" in line for line in lines)
+
+
 def test_every_change_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
     root, alice = visitor(*ROOT), visitor(*ALICE)
     with caplog.at_level(logging.INFO, "barnabas.console.audit"):

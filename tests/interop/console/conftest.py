@@ -65,5 +65,6 @@ def world() -> Iterator[LocalCluster]:
         stage.make_topics(cluster.bootstrap, replicas=3)
         stage.write_formats(cluster.bootstrap, cluster.schema_registry_url)
         stage.write_hostile(cluster.bootstrap)
+        stage.write_hostile_users(cluster.bootstrap)
         with stage.load(cluster.bootstrap):
             yield cluster

@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -105,7 +111,7 @@ def write_formats(bootstrap: str, registry_url: str | None) -> None:
 
 
 def write_hostile(bootstrap: str) -> None:
-    """Payloads as keys, values, headers and JSON; as ids of groups, members and clients; as metadata of commits."""
+    """Payloads as keys, values, headers and JSON; as ids of groups, members and clients; as metadata of commits; as users."""
     produce(bootstrap, HOSTILE, [{"key": text, "value": text, "headers": [(text, text.encode())]} for text in PAYLOADS])
     produce(
         bootstrap,
@@ -118,6 +124,15 @@ def write_hostile(bootstrap: str) -> None:
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"hostile {text}", "client.id": text})
         commit_until_taken(consumer, [TopicPartition(HOSTILE, 0, 1, metadata=text)])
         consumer.close()
+
+
+def write_hostile_users(bootstrap: str) -> None:
+    """Payloads as names of SCRAM users."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    wanted = [UserScramCredentialUpsertion(text, info, b"secret") for text in PAYLOADS[:4]]
+    for done in admin.alter_user_scram_credentials(wanted).values():
+        done.result(DEADLINE_S)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from stage import HOSTILE, PAYLOADS
+from stage import FORMATS, HOSTILE, PAYLOADS
 
 from barnabas.cli.local_cluster import LocalCluster
 
@@ -73,6 +73,16 @@ def test_group_ids_client_ids_and_metadata_stay_text(tab: Any) -> None:
         tab.page.get_by_text(HOSTILE, exact=True).first.wait_for()
         assert tab.page.evaluate(_INTRUDERS) == []
     tab.screenshot("hostile-group")
+
+
+def test_users_and_schemas_stay_text(tab: Any) -> None:
+    tab.go("/users")
+    tab.page.get_by_text(PAYLOADS[0]).first.wait_for()
+    tab.screenshot("hostile-users")
+    assert tab.page.evaluate(_INTRUDERS) == []
+    tab.go(f"/schemas/{FORMATS}-value")
+    tab.page.get_by_text(PAYLOADS[0]).first.wait_for()
+    tab.screenshot("hostile-schema")
 
 
 def test_the_policy_would_stop_what_slips_through(open_tab: Callable[..., Any], world: LocalCluster) -> None:

@@ -29,6 +29,12 @@ PAGES = [
     ("inside-controller", "/inside/controller", "Controller"),
     ("inside-transactions", "/inside/transactions", "Transactions"),
     ("inside-znodes", "/inside/znodes", "brokers"),
+    ("schemas", "/schemas", "formats-value"),
+    ("schema", "/schemas/formats-value", "customer"),
+    ("users", "/users", "SCRAM-SHA-256"),
+    ("acls", "/acls", "ACLs"),
+    ("quotas", "/quotas", "Quotas"),
+    ("pipelines", "/pipelines", "Pipelines"),
     ("docs", "/docs/inside", "high watermark"),
 ]
 
