@@ -74,7 +74,12 @@ def strange_records(
                 size = body[pos]
                 pos += 1
                 if size >= 0x80:
-                    size, pos = read_varint(body, pos - 1)
+                    if body[pos] < 0x80:
+                        size = size & 0x7F | body[pos] << 7
+                        pos += 1
+                        size = size >> 1 ^ -(size & 1)
+                    else:
+                        size, pos = read_varint(body, pos - 1)
                 else:
                     size = size >> 1 ^ -(size & 1)
                 if size >= 0:
