@@ -1,17 +1,23 @@
 """Settings of topics with their origins and defaults; creating, growing, altering and deleting them."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.client.admin import configs, partitions, topics
 from barnabas.client.admin.configs import ConfigEntry
-from barnabas.client.errors import check
+from barnabas.client.errors import ClientError, check
+from barnabas.console.cluster import ConsoleCluster
 from barnabas.console.errors import bad_request
 from barnabas.console.web import FLAG, NUMBER, TEXT, Call, Endpoint, whole
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
+#: For brokers to hear of a change.
+_LOOKS_MAX: Final = 50
+_LOOK_S: Final = 0.1
 #: Where a value comes from, in words.
 ORIGINS: Final = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
@@ -85,8 +91,25 @@ async def create(call: Call) -> dict[str, Any]:
         configs={str(name): str(value) for name, value in wanted.items()},
     )
     await topics.create_topics(call.cluster.client, [new], validate_only=call.body.get("validateOnly") is True)
+    if call.body.get("validateOnly") is not True:
+        await _is_known(call.cluster, new.name, partitions=1)
     call.cluster.forget()
     return {"created": new.name}
+
+
+async def _is_known(cluster: ConsoleCluster, topic: str, *, partitions: int) -> None:
+    """Waits, but not for long, until every broker knows of a change: the next look may go to any of them."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+    async def ask(broker_id: int) -> bool:
+        (found,) = (await cluster.client.ask(broker_id, request, MetadataResponse)).topics
+        return not found.error_code and len(found.partitions) >= partitions
+
+    for _ in range(_LOOKS_MAX):
+        answers = await cluster.on_brokers(ask)
+        if all(isinstance(answer, ClientError) or answer for answer in answers.values()):
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 def _count(body: Mapping[str, Any], name: str) -> int:
@@ -99,6 +122,7 @@ async def grow(call: Call) -> dict[str, Any]:
     topic = call.path["topic"]
     count = whole(call.given("partitions", (int, str)), "partitions", low=1, high=100_000)
     await topics.create_partitions(call.cluster.client, {topic: count})
+    await _is_known(call.cluster, topic, partitions=count)
     call.cluster.forget()
     return {"partitions": count}
 

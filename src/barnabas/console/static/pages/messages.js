@@ -273,7 +273,7 @@ export function Messages({ topic, partitions }) {
         ${about.readWrite && html`<button type="button" onClick=${() => setProducing(true)}>Produce…</button>`}
       </div>
     </div>
-    ${done && html`<p class="notice" role="status">Written to partition ${done.partition} at offset ${count(done.offset)}.</p>`}
+    ${done && html`<p class="told" role="status">Written to partition ${done.partition} at offset ${count(done.offset)}.</p>`}
     <${Problem} error=${found.error} />
     ${found.withoutLeader?.length > 0 && html`<p class="notice">Partitions without a leader are not shown: ${found.withoutLeader.join(", ")}.</p>`}
     ${found.records.length
@@ -285,6 +285,6 @@ export function Messages({ topic, partitions }) {
     ${isProducing && html`<${Produce} topic=${topic} partitions=${partitions} onClose=${() => setProducing(false)} onDone=${(where) => {
       setProducing(false);
       setDone(where);
-      setRound((n) => n + 1);
+      if (!isLive) setRound((n) => n + 1);
     }} />`}`;
 }
