@@ -22,8 +22,9 @@ from barnabas.testing import Cluster, wait_until
 PARTITIONS = 9
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[Cluster]:
+    """One for each test: what another has left would be balanced, too."""
     with Cluster(brokers=3) as cluster:
         yield cluster
 
@@ -37,7 +38,7 @@ def tool(cluster: Cluster, *arguments: str, status: int = 0) -> str:
 @pytest.fixture
 def crowded(cluster: Cluster) -> str:
     """A topic that the third broker has nothing of, with records in it."""
-    name = f"crowded-{len(cluster.topics())}"
+    name = "crowded"
     assignment = ",".join(["1:2"] * PARTITIONS)
     tool(cluster, "topics", "--create", "--topic", name, "--replica-assignment", assignment)
     cluster.wait_for_isr(name, 2)
