@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from barnabas.client.errors import ClientError, ConnectionLost
-from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId
@@ -51,12 +51,30 @@ class ControllerClient:
         self._broker_epoch = broker_epoch
 
     async def ask(self, request: ApiMessage, response_type: type[R]) -> R:
-        """Raises `ClientError` where there is no controller, or none that answers."""
+        """Raises `ClientError` where there is no controller, or none that answers.
+
+        Also as soon as another broker is controller: a host without power answers nothing, and a connection to it takes long
+        to fail. Kafka waits for that, with every change of an ISR behind it.
+        """
         controller = self._metadata.controller_id
         if controller is None:
             raise ConnectionLost("no controller is known")
         timeout_ms = self._config().controller_socket_timeout_ms
-        return await self._links.request(controller, request, response_type, timeout_ms=timeout_ms)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as until_moved:
+
+                def look(change: MetadataChange) -> None:
+                    if change.controller_changed and not until_moved.expired():
+                        until_moved.reschedule(loop.time())
+
+                unsubscribe = self._metadata.subscribe(look)
+                try:
+                    return await self._links.request(controller, request, response_type, timeout_ms=timeout_ms)
+                finally:
+                    unsubscribe()
+        except TimeoutError:
+            raise ConnectionLost(f"broker {controller} is not controller any more") from None
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         return await self.ask(request, AlterPartitionResponse)
