@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkJobInfo
+from pyspark.sql import DataFrame, Row, SparkSession
 from tests.soak.spark_chain_driver import home_of_its_own
 from tests.spark_python import spark_environment
 
@@ -147,12 +149,43 @@ def workers_die_and_each_row_is_there_once(bench: Bench) -> None:
     assert bench.seen(name, 2) == list(range(4000))
 
 
+def a_stage_is_tried_again_after_its_executor_died(bench: Bench) -> None:
+    """An executor dies with what it had shuffled: Spark reads the topic again, and each row is there once."""
+    source, target = bench.topic("read-again", partitions=4, records=2000), bench.topic("written-again", partitions=2)
+    marker = bench.folder / "executor-died"
+
+    def dying(rows: Iterator[Row]) -> Iterator[Row]:
+        for count, row in enumerate(rows):
+            if count == 100 and not marker.exists():
+                marker.touch()
+                next(each for each in psutil.Process().parents() if "java" in each.name()).kill()
+            yield row
+
+    tracker = bench.spark.sparkContext.statusTracker()
+    bench.spark.sparkContext.setJobGroup("again", "a stage that is tried again")
+    # By value: tasks that are repeated get the same rows.
+    rows = bench.read(source).selectExpr("cast(value as string) value").repartition(4, "value").rdd.mapPartitions(dying)
+    frame = bench.spark.createDataFrame(rows, "value string")
+    writer = frame.write.format("barnabas").option("kafka.bootstrap.servers", bench.bootstrap).option("topic", target)
+    writer.mode("append").save()
+    assert marker.exists(), "no executor died"
+    stages = [stage for job in tracker.getJobIdsForGroup("again") for stage in _stages(tracker.getJobInfo(job))]
+    attempts = [info.currentAttemptId for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
+    assert any(attempts), f"no stage was tried again: {attempts}"
+    assert bench.seen(target, 2) == list(range(2000))
+
+
+def _stages(job: SparkJobInfo | None) -> list[int]:
+    return [] if job is None else list(job.stageIds)
+
+
 def main() -> None:
     bench = Bench(sys.argv[1], Path(sys.argv[2]))
     for check in (
         executors_read_what_the_driver_has,
         what_was_planned_changes_before_it_is_read,
         workers_die_and_each_row_is_there_once,
+        a_stage_is_tried_again_after_its_executor_died,
     ):
         if sys.argv[3:] and check.__name__ not in sys.argv[3:]:
             continue

@@ -1,4 +1,4 @@
-"""Executors in processes of their own, and brokers that differ in two-phase commit."""
+"""Executors in processes of their own, and brokers that differ in their settings."""
 
 import subprocess
 import sys
@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_what_is_planned_and_read_holds_over_several_executors(tmp_path: Path) -> None:
-    settings = {number: {"transaction.two.phase.commit.enable": str(number == 1).lower()} for number in (1, 2)}
+    settings = {
+        1: {"transaction.two.phase.commit.enable": "true", "transaction.partition.verification.enable": "false"},
+        2: {"transaction.two.phase.commit.enable": "false", "log.flush.interval.messages": "1"},
+    }
     with Cluster(brokers=2, broker_config=settings) as cluster:
         told = subprocess.run(
             [sys.executable, "-m", "tests.spark.executors_driver", cluster.bootstrap, str(tmp_path)],

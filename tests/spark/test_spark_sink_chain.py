@@ -7,6 +7,17 @@ from tests.soak.spark_chain import CLUSTER_CONFIG, FAULTS, Chain, NothingProved,
 
 from barnabas.cli.local_cluster import LocalCluster
 
+#: One has no two-phase commit, one verifies no transaction, each writes and fetches in its own way.
+DIFFERENCES = {
+    1: {"transaction.partition.verification.enable": "false", "log.segment.bytes": "100000"},
+    2: {"transaction.two.phase.commit.enable": "false", "log.flush.interval.messages": "1"},
+    3: {
+        "num.replica.fetchers": "2",
+        "replica.fetch.max.bytes": "10000",
+        "group.coordinator.rebalance.protocols": "classic",
+    },
+}
+
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
@@ -22,10 +33,12 @@ def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Path) -> None:
-    """Executors in JVMs of their own, brokers of which one has no two-phase commit: every fault happens at least once."""
-    without = {2: {"transaction.two.phase.commit.enable": "false"}}
+    """Executors in JVMs of their own, brokers that are as different as their settings allow: every fault happens once at
+    least."""
     options = ("--tick-time", "500")
-    with LocalCluster(brokers=3, config=CLUSTER_CONFIG, broker_config=without, zookeeper_options=options) as cluster:
+    with LocalCluster(
+        brokers=3, config=CLUSTER_CONFIG, broker_config=DIFFERENCES, zookeeper_options=options
+    ) as cluster:
         chain = Chain(cluster, tmp_path, seed=2, rate=200, say=print)
         assert chain.run(seconds=0) > 100
     assert set(chain.happened) == set(FAULTS)
