@@ -96,6 +96,7 @@ class Administrator(Client):
             [
                 ("min.insync.replicas", "1"),
                 ("min.insync.replicas", "2"),
+                ("min.insync.replicas", "3"),
                 ("segment.bytes", "2000"),
                 ("segment.bytes", "1000000"),
                 ("flush.messages", "1"),

@@ -3,16 +3,18 @@
 import gc
 import logging
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.coordination.paths import broker_id, partition_state
+from barnabas.coordination.paths import broker_id, partition_state, topic
 from barnabas.coordination.registration import DuplicateBrokerId
 from barnabas.coordination.zk_errors import ZkError
-from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.topics import GROUP_METADATA_TOPIC
 from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
@@ -20,6 +22,7 @@ from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer
 from tests.simulation.faults import Faults
 from tests.simulation.guests import Guest
+from tests.simulation.latecomers import Latecomer
 from tests.simulation.load import (
     CHAIN_GROUP,
     COMING,
@@ -36,9 +39,11 @@ from tests.simulation.modern import ModernReader
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
+from tests.simulation.records import bytes_of, offset_records
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.watch import Watch
+from tests.simulation.watch_control import COORDINATORS
 from tests.simulation.world import World
 
 #: So that compaction runs within seconds.
@@ -111,6 +116,8 @@ class SimCluster:
         self.faults: Faults | None = None
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_zxid = -1
+        #: Topic -> (when its znode was written, partition -> its replicas).
+        self._assignments: dict[str, tuple[int, Mapping[int, ReplicaAssignment]]] = {}
         self.watch = Watch(self)
         self.oracle.on_told = self.watch.told
         self.stranger = Stranger(self, "stranger")
@@ -139,9 +146,9 @@ class SimCluster:
             "zookeeper.session.timeout.ms": str(scenario.session_timeout_ms),
             "zookeeper.connection.timeout.ms": "60000",
             "log.dirs": "/one,/two",
-            "offsets.topic.num.partitions": "2",
+            "offsets.topic.num.partitions": str(COORDINATORS),
             "offsets.topic.replication.factor": "3",
-            "transaction.state.log.num.partitions": "2",
+            "transaction.state.log.num.partitions": str(COORDINATORS),
             "transaction.state.log.replication.factor": "3",
             "transaction.state.log.min.isr": "2",
             "min.insync.replicas": "2",
@@ -217,6 +224,7 @@ class SimCluster:
             ),
             *([Pledger(self, "pledger", partitions)] if scenario.has_pledger else []),
             *([PersistentProducer(self, "again")] if self.has_coming else []),
+            Latecomer(self, "late", partitions),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -235,7 +243,7 @@ class SimCluster:
                     process.kill()
             if not process.is_up:
                 process.start()
-        for client in self.clients:
+        for client in (*self.clients, self.stranger):
             client.end()
 
     def _settle(self) -> None:
@@ -293,10 +301,28 @@ class SimCluster:
         self._states = states
         for path, node in nodes.items():
             if path.startswith("/brokers/topics/") and path.endswith("/state") and node.data:
-                _, _, _, topic, _, index, _ = path.split("/")
-                tp = TopicPartition(topic, int(index))
+                _, _, _, name, _, index, _ = path.split("/")
+                tp = TopicPartition(name, int(index))
                 states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
         return states
+
+    def settled_replicas(self, tp: TopicPartition) -> tuple[int, ...]:
+        """The replicas of a partition that is not being moved, as ZooKeeper has them."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return ()
+        node = self.zookeeper.server.service.machine.tree.nodes.get(topic(tp.topic))
+        if node is None:
+            return ()
+        written, assignments = self._assignments.get(tp.topic, (-1, {}))
+        if written != node.mzxid:
+            assignments = TopicAssignment.decode(tp.topic, node.data).partitions
+            self._assignments[tp.topic] = (node.mzxid, assignments)
+        found = assignments.get(tp.partition)
+        return () if found is None or found.is_being_reassigned else tuple(found.replicas)
+
+    def is_ignored(self, tp: TopicPartition) -> bool:
+        """Deleted and made again at any moment."""
+        return tp.topic == COMING
 
     def written_at(self, tp: TopicPartition) -> int:
         """ZooKeeper's number of the last change of the partition's state; -1 while ZooKeeper is away."""
@@ -341,6 +367,22 @@ class SimCluster:
 
     # -- for the oracle ---------------------------------------------------------------------------------------------------
 
+    def told_of_offsets(self, whom: str, group: str, found: Mapping[TopicPartition, int]) -> None:
+        """A client was told of a group's offsets: their records are on as many replicas as any record that it reads."""
+        places: dict[TopicPartition, list[int]] = {}
+        for process in self.brokers.values():
+            groups = getattr(process.broker, "groups", None)
+            # To read from a disk that fails would take its directory offline.
+            if process.is_up and groups is not None and not process.storage.faults:
+                where = TopicPartition(GROUP_METADATA_TOPIC, groups.coordinator.partition_for(group))
+                known = offset_records(self.log_of(process.id, where), group)
+                last = max((known.get(pair, -1) for pair in found.items()), default=-1)
+                places.setdefault(where, []).extend([last] if last >= 0 else [])
+        for where, offsets in places.items():
+            if offsets:
+                # A former leader may have it somewhere else: a commit that it did not answer was repeated at the next one.
+                self.watch.told(whom, where, min(offsets))
+
     def compare_replicas(self) -> None:
         """Below the high watermark all replicas of a partition have the same bytes."""
         for tp in self.partitions:
@@ -353,7 +395,7 @@ class SimCluster:
                 continue
             end = min(log.high_watermark for log in logs.values())
             start = max(log.log_start_offset for log in logs.values())
-            contents = {number: _bytes_of(log, start, end) for number, log in logs.items()}
+            contents = {number: bytes_of(log, start, end) for number, log in logs.items()}
             first = next(iter(contents))
             for number, content in contents.items():
                 if content != contents[first]:
@@ -374,22 +416,6 @@ def _is_zookeepers(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_zookeepers(each) for each in error.exceptions)
     return isinstance(error, ZkError | DuplicateBrokerId)
-
-
-def _bytes_of(log: Any, start: int, end: int) -> bytes:
-    pieces = []
-    offset = start
-    while offset < end:
-        result = log.read(offset, max_bytes=1 << 30, max_offset=end)
-        data = result.read()
-        if not data:
-            break
-        pieces.append(data)
-        from barnabas.protocol.record_batch import iter_batches
-
-        for _, header in iter_batches(data, 0, len(data)):
-            offset = header.last_offset + 1
-    return b"".join(pieces)
 
 
 class _LogCapture(logging.Handler):

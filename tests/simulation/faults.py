@@ -63,8 +63,6 @@ class Damage:
         self._cluster = cluster
         #: (broker, partition) -> the log end before the cut.
         self._before: dict[tuple[int, TopicPartition], int] = {}
-        #: (broker, partition) -> where its log ended when it was last seen.
-        self._ends: dict[tuple[int, TopicPartition], int] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         #: (broker, partition) -> when the partition's state was written, as of the last look at that damage.
         self._written_at: dict[tuple[int, TopicPartition], int] = {}
@@ -83,17 +81,13 @@ class Damage:
 
     def cut(self, process: BrokerProcess) -> None:
         """The power of `process` is about to be cut."""
-        self._note_ends(process)
+        if process.is_up:
+            self._cluster.watch.note_ends(process)
         # Also of logs that the process does not have open: their directory may be dead, or it may be starting.
-        for (broker, tp), log_end in self._ends.items():
+        for (broker, tp), log_end in self._cluster.watch.ends.items():
             if broker == process.id:
                 self._before.setdefault((broker, tp), log_end)
                 self._written_at.pop((broker, tp), None)
-
-    def _note_ends(self, process: BrokerProcess) -> None:
-        for partition in getattr(process.broker, "replicas", ()) if process.is_up else ():
-            if partition.log is not None:
-                self._ends[process.id, partition.tp] = partition.log.log_end_offset
 
     def may_lose(self, process: BrokerProcess) -> bool:
         """Whether each partition has an undamaged in-sync replica that is up beside this broker."""
@@ -111,8 +105,6 @@ class Damage:
 
     def _watch(self) -> None:
         self._cluster.world.after(WATCH_S, self._watch)
-        for process in self._cluster.brokers.values():
-            self._note_ends(process)
         before = self._states
         self._states = self._cluster.partition_states() or before
         for (broker, tp), log_end in list(self._before.items()):
@@ -188,9 +180,11 @@ class Faults:
             (self._look_dead, 2),
             (self._kill_zookeeper, 2),
             (self._pause_zookeeper, 1),
+            (self._tear_a_flush, 1),
             (self._jump_clock, 1),
             (self._die_in_the_middle, 3),
             (self._break_directory, 2),
+            (self._unplug_directory, 1),
             (self._lose_directory, 2),
             (self._fill_directory, 1),
             (self._write_foreign_znode, 2),
@@ -235,9 +229,10 @@ class Faults:
             if not process.is_up:
                 process.start()
 
-        # Often at once: before anybody has missed it.
-        delay_s = self._world.between(low_s, 0.5) if self._world.chance(0.5) else self._world.between(low_s, high_s)
-        self._world.after(delay_s, start)
+        # Often at once: before anybody has missed it. Now and then so late that everybody has.
+        luck = self._world.random.random()
+        longest_s = 0.5 if luck < 0.5 else high_s if luck < 0.9 else 3 * high_s
+        self._world.after(self._world.between(low_s, longest_s), start)
 
     def _may_kill(self, broker: BrokerProcess) -> bool:
         return not self.damage.has_any() or self.damage.may_lose(broker)
@@ -375,6 +370,21 @@ class Faults:
                 zookeeper.cut_power()
             self._start_later(zookeeper, 0.05, 2.5)
 
+    def _tear_a_flush(self) -> None:
+        """The power goes while ZooKeeper writes several records at once."""
+        zookeeper = self._cluster.zookeeper
+        if not zookeeper.is_serving:
+            return
+        sizes = [self._world.random.choice([700, 3_000, 3_000]) for _ in range(self._world.random.randint(2, 6))]
+        self._cluster.stranger.store(sizes)
+
+        def end() -> None:
+            if not self._has_ended:
+                zookeeper.cut_power()
+                self._start_later(zookeeper, 0.05, 2.5)
+
+        zookeeper.die_at_disk_operation(self._world.random.randint(1, 7), end)
+
     def _pause_zookeeper(self) -> None:
         zookeeper = self._cluster.zookeeper
         if zookeeper.is_up and not zookeeper.is_paused:
@@ -414,6 +424,16 @@ class Faults:
             broker, folder = pair
             self._world.note(broker.name, f"{folder} fails")
             broker.storage.fail_writes(folder)
+            self._repair_later(broker)
+
+    def _unplug_directory(self) -> None:
+        """Nothing works any more, or nothing can be read, under a broker that runs."""
+        pair = self._healthy_pair()
+        if pair is not None:
+            broker, folder = pair
+            has_bad_sectors = self._world.chance(0.6)
+            self._world.note(broker.name, f"{folder} {'cannot be read' if has_bad_sectors else 'is unplugged'}")
+            (broker.storage.fail_reads if has_bad_sectors else broker.storage.fail)(folder)
             self._repair_later(broker)
 
     def _fill_directory(self) -> None:

@@ -5,7 +5,7 @@ clients do not ask for.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
@@ -53,6 +53,8 @@ class Guest(Client):
         self._count = 0
         #: Whose committed offsets the audit compares.
         self.groups = [f"{self.name}-offsets"]
+        #: Each once, then all again.
+        self._next: list[Callable[[Cluster], Awaitable[None]]] = []
         self._visits: list[Callable[[Cluster], Awaitable[None]]] = [
             self._replaced,
             self._of_a_former_generation,
@@ -68,13 +70,17 @@ class Guest(Client):
             self._never_returns,
             self._asks_for_offsets,
             self._commits_once,
+            self._asks_for_a_new_epoch,
+            self._commits_for_others,
         ]
 
     async def main(self) -> None:
         while not self.ending:
             try:
+                if not self._next:
+                    self._next = self.chance.sample(self._visits, len(self._visits))
                 async with self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000) as cluster:
-                    await self.chance.choice(self._visits)(cluster)
+                    await self._next.pop()(cluster)
             except ClientError as error:
                 self.note(f"leaves: {error}")
             await self.pause(*self.cluster.pace_s)
@@ -210,23 +216,7 @@ class Guest(Client):
         offsets = {tp: self._count}
         self.oracle.commits(group, offsets)
 
-        async def add() -> None:
-            answer = await cluster.ask_coordinator(
-                group,
-                AddOffsetsToTxnRequest(
-                    transactional_id=group,
-                    producer_id=identity.producer_id,
-                    producer_epoch=identity.epoch,
-                    group_id=group,
-                ),
-                AddOffsetsToTxnResponse,
-                kind=TRANSACTION,
-                error_of=lambda answer: answer.error_code,
-                version_max=_ADD_OFFSETS_V1,
-            )
-            check(answer.error_code)
-
-        await cluster.retrying("AddOffsetsToTxn", add)
+        await cluster.retrying("AddOffsetsToTxn", lambda: self._add_offsets(cluster, group, identity, group))
         await cluster.retrying("TxnOffsetCommit", lambda: self._write_offset(cluster, group, identity, tp))
         commit = self.chance.random() < 0.5
         await cluster.retrying("EndTxn", lambda: self._end(cluster, group, identity, commit=commit))
@@ -234,6 +224,22 @@ class Guest(Client):
             self.oracle.committed(group, offsets)
         else:
             self.oracle.withdraws(group, offsets)
+
+    async def _add_offsets(self, cluster: Cluster, name: str, identity: ProducerIdentity, group: str) -> None:
+        answer = await cluster.ask_coordinator(
+            name,
+            AddOffsetsToTxnRequest(
+                transactional_id=name,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                group_id=group,
+            ),
+            AddOffsetsToTxnResponse,
+            kind=TRANSACTION,
+            error_of=lambda answer: answer.error_code,
+            version_max=_ADD_OFFSETS_V1,
+        )
+        check(answer.error_code)
 
     async def _write_offset(self, cluster: Cluster, group: str, identity: ProducerIdentity, tp: TopicPartition) -> None:
         answer = await cluster.ask_coordinator(
@@ -266,19 +272,29 @@ class Guest(Client):
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         (leader,) = await cluster.leaders([tp])
         life = self.cluster.brokers[leader].lives
-        for sequence in range(4):
+        for sequence in range(8):
             outcome = await self._produce(cluster, self._record(tp, None), identity, sequence, to=leader)
-            if isinstance(outcome, BrokerRefused) and outcome.code in _REFUSED_AT_ONCE:
-                await self.pause(0.0, 2.0)
-                next_one = await self._produce(cluster, self._record(tp, None), identity, sequence + 1, to=leader)
-                is_out = isinstance(next_one, BrokerRefused) and next_one.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-                if (isinstance(next_one, int) or is_out) and self.cluster.brokers[leader].lives == life:
-                    self._broken(
-                        "what comes behind a refused batch waits for it",
-                        f"{tp}: sequence {sequence} got {outcome}, then {sequence + 1} got {next_one}",
-                    )
+            if _is_refused_at_once(outcome):
+                await self._follows(cluster, tp, identity, sequence, leader, life)
                 return
             if isinstance(outcome, ClientError):
+                return
+            await self.pause(0.0, 0.3)
+
+    async def _follows(
+        self, cluster: Cluster, tp: TopicPartition, identity: ProducerIdentity, refused: int, leader: int, life: int
+    ) -> None:
+        # Four may be under way behind it. Then the log judges.
+        for number in range(4):
+            await self.pause(0.0, 0.7)
+            outcome = await self._produce(cluster, self._record(tp, None), identity, refused + 1 + number, to=leader)
+            is_out = isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if (isinstance(outcome, int) or is_out) and self.cluster.brokers[leader].lives == life:
+                self._broken(
+                    "what comes behind a refused batch waits for it",
+                    f"{tp}: sequence {refused} was refused, then {refused + 1 + number} got {outcome}",
+                )
+            if not _is_refused_at_once(outcome):
                 return
 
     async def _begins_anywhere(self, cluster: Cluster) -> None:
@@ -379,7 +395,7 @@ class Guest(Client):
         group, tp = f"{self.name}-once-{self._count}", self.chance.choice(self._partitions)
         self.groups.append(group)
         self.oracle.commits(group, {tp: self._count})
-        looking = asyncio.create_task(self._look(cluster, group))
+        looking = asyncio.create_task(self._look(group))
         try:
             outcome = await commit_offsets(cluster, group, {tp: CommittedOffset(self._count)})
             if outcome[tp] is ErrorCode.NONE:
@@ -387,28 +403,71 @@ class Guest(Client):
         finally:
             await looking
 
-    async def _look(self, cluster: Cluster, group: str) -> None:
+    async def _look(self, group: str) -> None:
+        """On a connection of its own: on the other one it would wait for the commit."""
         await self.pause(0.0, 0.2)
         try:
-            found = await committed_offsets(cluster, group, require_stable=True)
+            async with self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000) as cluster:
+                found = await committed_offsets(cluster, group, require_stable=True)
         except ClientError as error:
             self.note(f"cannot look at {group}: {error}")
         else:
-            self.oracle.finds(group, {tp: entry.offset for tp, entry in found.items()})
+            self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
+
+    def _told_of(self, group: str, found: Mapping[TopicPartition, int]) -> None:
+        self.oracle.finds(group, found)
+        self.cluster.told_of_offsets(self.name, group, found)
 
     async def _asks_for_offsets(self, cluster: Cluster) -> None:
         """What one was told of a group's offsets stays, as what was committed does."""
         group = "group-of-keeper"
         found = await committed_offsets(cluster, group, require_stable=True)
-        self.oracle.finds(group, {tp: entry.offset for tp, entry in found.items()})
+        self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
+
+    async def _asks_for_a_new_epoch(self, cluster: Cluster) -> None:
+        """A client that began when the cluster raised epochs ends so, whatever the cluster has agreed on since."""
+        name, tp = f"{self.name}-raiser", self.chance.choice(self._partitions)
+        transactions = Transactions(cluster)
+        identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
+        sum_ = self._begin("raiser")
+        await transactions.add_partitions(name, identity, [tp])
+        await self._produce(cluster, self._record(tp, sum_), identity, 0, transactional_id=name)
+        after = await transactions.end(name, identity, committed=False, raises_epochs=True)
+        sum_.fate = Fate.ABORTED
+        if after == identity:
+            self._broken("who asks for a new epoch gets one", f"{name} is {identity}, before and after its transaction")
+
+    async def _commits_for_others(self, cluster: Cluster) -> None:
+        """A producer that says nothing of a member commits offsets of a group of KIP-848 that has some."""
+        if not self.cluster.scenario.modern_members:
+            return
+        group, name, tp = "modern", f"{self.name}-others", self.chance.choice(self._partitions)
+        identity = await Transactions(cluster).initialise(name, timeout_ms=_TIMEOUT_MS)
+        await cluster.retrying("AddOffsetsToTxn", lambda: self._add_offsets(cluster, name, identity, group))
+        answer = await cluster.ask_coordinator(
+            group,
+            _offset_commit(group, identity, tp, 1, transactional_id=name),
+            TxnOffsetCommitResponse,
+            error_of=lambda answer: answer.topics[0].partitions[0].error_code,
+            version_max=_TXN_OFFSET_COMMIT_V1,
+        )
+        if self._check_not_of_a_log(group, answer) is ErrorCode.UNKNOWN_MEMBER_ID:
+            self._broken("who names no member may commit in a transaction", f"{name} for {group}")
+        await cluster.retrying("EndTxn", lambda: self._end(cluster, name, identity, commit=False))
 
 
-def _offset_commit(group: str, identity: ProducerIdentity, tp: TopicPartition, offset: int) -> TxnOffsetCommitRequest:
+def _is_refused_at_once(outcome: int | ClientError) -> bool:
+    return isinstance(outcome, BrokerRefused) and outcome.code in _REFUSED_AT_ONCE
+
+
+def _offset_commit(
+    group: str, identity: ProducerIdentity, tp: TopicPartition, offset: int, *, transactional_id: str | None = None
+) -> TxnOffsetCommitRequest:
     partition = TxnOffsetCommitRequestPartition(
         partition_index=tp.partition, committed_offset=offset, committed_metadata=""
     )
     return TxnOffsetCommitRequest(
-        transactional_id=group,
+        transactional_id=transactional_id or group,
         group_id=group,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,

@@ -309,25 +309,46 @@ class OffsetKeeper(Client):
     async def main(self) -> None:
         while not self.ending:
             try:
-                async with self.connect(api_timeout_ms=10_000) as cluster:
+                async with (
+                    self.connect(api_timeout_ms=10_000) as cluster,
+                    # A connection of its own: on the first one a look would wait for the commit before it.
+                    self.connect(api_timeout_ms=10_000) as looking,
+                ):
                     while not self.ending:
-                        await self._commit(cluster)
+                        await self._commit(cluster, looking)
                         await self.pause(*self.cluster.pace_s)
             except ClientError as error:
                 self.note(f"starts anew: {error!r}")
                 await self.pause(0.1, 0.5)
 
-    async def _commit(self, cluster: Cluster) -> None:
+    async def _commit(self, cluster: Cluster, other: Cluster) -> None:
         self._offset += 1
         offsets = {tp: self._offset for tp in self._partitions if self.chance.random() < 0.7}
         if not offsets:
             return
         self.oracle.commits(self.group, offsets)
-        outcome = await commit_offsets(
-            cluster, self.group, {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
-        )
-        done = {tp: offsets[tp] for tp, code in outcome.items() if code is ErrorCode.NONE}
-        self.oracle.committed(self.group, done)
+        looking = asyncio.create_task(self._look(other)) if self.chance.random() < 0.4 else None
+        try:
+            outcome = await commit_offsets(
+                cluster, self.group, {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
+            )
+            done = {tp: offsets[tp] for tp, code in outcome.items() if code is ErrorCode.NONE}
+            self.oracle.committed(self.group, done)
+        finally:
+            if looking is not None:
+                await looking
+
+    async def _look(self, cluster: Cluster) -> None:
+        """While a commit is under way: what anybody is told of is committed."""
+        await self.pause(0.0, 0.1)
+        try:
+            found = await committed_offsets(cluster, self.group, require_stable=True)
+        except ClientError as error:
+            self.note(f"cannot look: {error}")
+            return
+        offsets = {tp: entry.offset for tp, entry in found.items()}
+        self.oracle.finds(self.group, offsets)
+        self.cluster.told_of_offsets(self.name, self.group, offsets)
 
 
 class Auditor(Client):

@@ -81,13 +81,6 @@ NOT_SIMULATED: Final = (
         "test_static_member_whose_return_could_not_be_written_is_as_before_and_expires",
     ),
     NotSimulated(
-        "T8",
-        "TxnOffsetCommit without a member is refused by a consumer group",
-        "our producers always say who consumed",
-        "unit/groups/test_groups_offsets.py",
-        "test_transactional_commit_to_a_consumer_group_is_fenced_by_epoch",
-    ),
-    NotSimulated(
         "T9",
         "our client sends Produce v12 and ends its transactions with EndTxn v4",
         "our client has no batch under way when it ends a transaction",

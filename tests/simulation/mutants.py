@@ -235,7 +235,7 @@ _ALL = [
         "controller",
         "went = sorted(set(context.brokers) - set(found))",
         "went: list[int] = []",
-        profile="elections",
+        profile="zookeeper",
     ),
     Mutant(
         "a new controller trusts who was away (Kafka's gap)",
@@ -255,7 +255,42 @@ _ALL = [
         "controller",
         "    if (yield from who_is_controller()) == state.settings.broker_id:",
         "    if True:",
+        also=(
+            (
+                "controller",
+                "        if term is None or self._controller_id != self._state.settings.broker_id:",
+                "        if term is None:",
+            ),
+        ),
         profile="zookeeper",
+    ),
+    Mutant(
+        "a process that is dead is not suspected",
+        "controller",
+        "        if registration is None or context.broker_epochs[broker] != broker_epoch or is_self:",
+        "        if True:",
+        profile="elections",
+    ),
+    Mutant(
+        "a suspect that answers stays out",
+        "controller",
+        "        if broker in context.suspects and error is ErrorCode.NONE:",
+        "        if False:",
+        profile="sync",
+    ),
+    Mutant(
+        "a suspect whose session has ended stays one",
+        "controller",
+        "        over = [broker for broker, epoch in suspects.items() if broker not in found or found[broker][1] != epoch]",
+        "        over: list[int] = []",
+        profile="elections",
+    ),
+    Mutant(
+        "nobody deposes a dead controller",
+        "controller",
+        "    if registration.broker_id == controller and registration.kraft_epoch < 0:",
+        "    if False:",
+        profile="elections",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",
@@ -404,6 +439,29 @@ _ALL = [
         "            replaced = settle_leftovers(self._directory, self._disk)\n",
         "            replaced = set()\n",
         world="storage",
+    ),
+    Mutant(
+        "the indexes of a segment that was being replaced are trusted",
+        "storage/recovery.py",
+        "            replaced = settle_leftovers(self._directory, self._disk)\n",
+        "            settle_leftovers(self._directory, self._disk)\n            replaced = set()\n",
+        finding="seed 20021",
+        world="storage",
+    ),
+    Mutant(
+        "a search for aborted transactions stops before the last of them",
+        "storage",
+        "                return Offset(min(first_offset, completed.last_offset + 1))",
+        "                return Offset(first_offset)",
+        also=(
+            (
+                "storage",
+                "            if min(txn.last_stable_offset, txn.last_offset + 1) >= upper_bound_offset:",
+                "            if txn.last_stable_offset >= upper_bound_offset:",
+            ),
+        ),
+        finding="seed 2086",
+        profile="transactions",
     ),
     Mutant(
         "compaction does not know who aborted",
@@ -668,6 +726,14 @@ _ALL = [
         profile="transactions",
     ),
     Mutant(
+        "a partition that the coordinator has not heard of is gone",
+        "transactions",
+        "                if not await self._exists(partition):",
+        "                if True:",
+        finding="1a80086",
+        profile="transactions",
+    ),
+    Mutant(
         "markers that were refused are not sent again",
         "transactions",
         "        if again:\n            self._park(_Marker(decided, tuple(again)))",
@@ -750,10 +816,10 @@ _ALL = [
         profile="groups",
     ),
     Mutant(
-        "a moved coordinator goes on",
+        "the timers of a coordinator that has moved go on",
         "runtime",
         "        self.state = ShardState.CLOSED\n        self._alarms.clear()",
-        "        self._alarms.clear()",
+        "        self.state = ShardState.CLOSED",
         profile="groups",
     ),
     Mutant(
@@ -764,6 +830,15 @@ _ALL = [
         profile="groups",
     ),
     # -- groups
+    Mutant(
+        "TxnOffsetCommit without a member is refused by a consumer group",
+        "groups/consumer_group.py",
+        "        if is_transactional and generation < 0 and not member_id and instance_id is None:\n"
+        "            return  # producers may leave out who consumed\n",
+        "",
+        finding="T8",
+        profile="groups",
+    ),
     Mutant(
         "a commit of a former generation is taken",
         "groups",
@@ -785,7 +860,23 @@ _ALL = [
         "",
         profile="groups",
     ),
+    # -- the client
+    Mutant(
+        "batches that wait for a connection overtake each other",
+        "client",
+        "            if self._last is not None and self._failures != before:",
+        "            if False:",
+        finding="seed 7015",
+        profile="elections",
+    ),
     # -- the embedded ZooKeeper and the session
+    Mutant(
+        "a broker that was killed waits for its former session",
+        "coordination",
+        "            if self._former is not None and await self._former.end(stat.ephemeral_owner):",
+        "            if False:",
+        profile="power",
+    ),
     Mutant(
         "ZooKeeper takes a torn flush for damage",
         "coordination",
@@ -807,6 +898,13 @@ _ALL = [
         "coordination",
         "        paths = tuple(self.tree.ephemerals.get(session_id, ()))",
         "        paths = ()",
+        also=(
+            (
+                "coordination",
+                "        for path in dict.fromkeys((*txn.paths, *self.tree.ephemerals.get(session_id, ()))):",
+                "        for path in txn.paths:",
+            ),
+        ),
         profile="zookeeper",
     ),
     Mutant(

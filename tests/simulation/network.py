@@ -67,6 +67,10 @@ class Network:
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 
+    def is_whole(self, *hosts: str) -> bool:
+        """Whether all of them reach each other."""
+        return not self._cuts or not any((a, b) in self._cuts for a in hosts for b in hosts)
+
     def delay(self) -> float:
         delay_s = self.world.random.uniform(*self.delay_s)
         if self.loss and self.world.random.random() < self.loss:

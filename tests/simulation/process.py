@@ -71,6 +71,8 @@ class Process:
         self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
         self.lives = 0
+        #: Since its last life: what it had written and not synced may be gone.
+        self.has_lost_power = False
         #: Told when the process ends by itself, with what ended it.
         self.on_end: Callable[[Process, BaseException | None], None] = lambda process, error: None
 
@@ -124,6 +126,7 @@ class Process:
     def cut_power(self) -> None:
         loop, self.loop = self.loop, None
         self.world.note(self.name, "loses power")
+        self.has_lost_power = True
         if loop is not None:
             loop.kill()
         self.host.lose_power()
@@ -214,6 +217,12 @@ class ZooKeeperProcess(Process):
             make_log_thread=SimLogThread,
         )
         await self.server.start()
+        last_zxid = self.server.service.machine.last_zxid
+        if last_zxid < self.world.zxid_told:
+            self.world.violate(
+                "ZooKeeper forgets nothing that it has answered",
+                f"0x{self.world.zxid_told:x} was answered, and the last is 0x{last_zxid:x}",
+            )
         self.is_ready = loop_of(self).is_serving = True
         assert self.server.failed is not None
         await self.server.failed
@@ -257,6 +266,7 @@ class BrokerProcess(Process):
         await self.broker.run(self._ready)
 
     def _ready(self, broker: Broker) -> None:
+        self.has_lost_power = False
         self.is_ready = loop_of(self).is_serving = True
         self.world.note(self.name, "is ready")
 

@@ -33,7 +33,7 @@ PROFILES: dict[str, Profile] = {
         {**_FAST, "network_s": 0.01, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0,
          "group_members": 0, "guests": 1, "all_brokers": _SLOW_FETCH},
         {"cut_link": 4, "depose": 3, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2,
-         "ambush": 2, "kill_controller": 1, "kill": 1},
+         "ambush": 2, "kill_controller": 1, "kill": 1, "look_dead": 2},
     ),
     #: What is not synced is lost.
     "power": Profile(
@@ -57,7 +57,8 @@ PROFILES: dict[str, Profile] = {
     #: Directories fail, now and across a restart; logs are moved, topics deleted, partitions reassigned.
     "directories": Profile(
         {**_FAST, "brokers": 4, "has_admin": True, "has_table": True, "transactional": 1, "admin_s": (0.3, 1.5)},
-        {"break_directory": 4, "lose_directory": 5, "fill_directory": 2, "kill": 1, "kill_controller": 1, "restart": 1},
+        {"break_directory": 4, "unplug_directory": 3, "lose_directory": 5, "fill_directory": 2, "kill": 1,
+         "kill_controller": 1, "restart": 1},
     ),
     #: An administrator who never rests, and a controller that moves.
     "administrator": Profile(
@@ -68,8 +69,8 @@ PROFILES: dict[str, Profile] = {
     #: ZooKeeper dies, forgets nothing, and takes back sessions; strangers write into it.
     "zookeeper": Profile(
         {**_FAST, "session_timeout_ms": 2_000, "network_s": 0.01},
-        {"kill_zookeeper": 4, "pause_zookeeper": 2, "expire": 5, "write_foreign_znode": 2, "kill_controller": 2,
-         "isolate": 2, "cut_link": 2, "pause": 1, "restart": 1},
+        {"kill_zookeeper": 4, "tear_a_flush": 6, "pause_zookeeper": 2, "expire": 5, "write_foreign_znode": 2,
+         "kill_controller": 2, "isolate": 2, "cut_link": 2, "pause": 1, "restart": 1},
     ),
 }  # fmt: skip
 _NAMES = list(PROFILES)

@@ -1,13 +1,23 @@
-"""Somebody with a ZooKeeper client of their own, who writes where brokers read."""
+"""Somebody with a ZooKeeper client of their own: writes where brokers read, and holds ZooKeeper to its promises."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from kazoo.protocol import serialization as requests
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from barnabas.coordination.kazoo_client import KazooConnection
+from barnabas.coordination.operations import SetData
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, ZkError
 from tests.simulation.load import Client
 from tests.simulation.zookeeper import SimKazooClient
+
+#: Between two looks.
+PACE_S = (0.3, 1.5)
+_ROOT = "/stranger"
 
 
 class _Ignored:
@@ -24,15 +34,62 @@ class Stranger(Client):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._client: SimKazooClient | None = None
+        self._count = 0
 
     async def main(self) -> None:
         self._client = SimKazooClient(hosts="zk:2181", timeout=6.0)
         self._client.start_async()
-        await asyncio.Event().wait()
+        while not self.ending:
+            config = SessionConfig(hosts="zk:2181", session_timeout_ms=6_000, connection_timeout_ms=60_000)
+            session = ZooKeeperSession(config, partial(KazooConnection, make_client=SimKazooClient))
+            try:
+                await session.start()
+                await self._probe(session)
+            except ZkError as error:
+                self.note(f"starts anew: {error}")
+                await self.pause(*PACE_S)
+            finally:
+                await session.stop()
+        self._client.stop()
+
+    async def _probe(self, session: ZooKeeperSession) -> None:
+        try:
+            await session.create(_ROOT, b"0")
+        except NodeExists:
+            self.note("goes on with what is there")
+        while not self.ending:
+            await self._write_in_order(session)
+            await self._write_on_condition(session)
+            await self.pause(*PACE_S)
+
+    async def _write_in_order(self, session: ZooKeeperSession) -> None:
+        """Several at once: what a lost connection caught is repeated in its order."""
+        self._count += 1
+        values = [f"{self._count}-{number}".encode() for number in range(3)]
+        await asyncio.gather(*(session.begin_batch([SetData(_ROOT, value)]) for value in values))
+        found, _ = await session.get(_ROOT)
+        if found != values[-1]:
+            self.world.violate("writes of one client keep their order", f"{values} left {found!r}")
+
+    async def _write_on_condition(self, session: ZooKeeperSession) -> None:
+        _, stat = await session.get(_ROOT)
+        try:
+            await session.set(_ROOT, b"of the past", stat.version - 1)
+        except BadVersion:
+            return
+        self.world.violate("a write with a version of the past is refused", f"{stat.version - 1} at {stat.version}")
 
     def write(self, path: str, data: bytes) -> None:
-        if self._client is None or self.loop is None:
-            return
         self.note(f"writes {data!r} to {path}")
-        flags = 2 if path.endswith("_") else 0
-        self.loop.call_soon(self._client._call, requests.Create(path, data, OPEN_ACL_UNSAFE, flags), _Ignored())
+        self._create(path, data, is_sequence=path.endswith("_"))
+
+    def store(self, sizes_bytes: list[int]) -> None:
+        """Much at once, so that one flush of ZooKeeper's log has several records on several pages."""
+        self.note(f"stores {sizes_bytes} bytes")
+        for number, size_bytes in enumerate(sizes_bytes):
+            self._create(f"{_ROOT}/{number}-", bytes([65 + number]) * size_bytes, is_sequence=True)
+
+    def _create(self, path: str, data: bytes, *, is_sequence: bool) -> None:
+        if self._client is not None and self.loop is not None:
+            request = requests.Create(path, data, OPEN_ACL_UNSAFE, 2 if is_sequence else 0)
+            self.loop.call_soon(self._client._call, request, _Ignored())

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.delayed import DelayedProduce
+from tests.simulation.cluster import SimCluster
 from tests.simulation.disk_life import Life
 from tests.simulation.memory import walk
 from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
 from tests.simulation.process import Process
+from tests.simulation.scenario import Scenario
 from tests.simulation.world import Violation, World
 
 INPUT, OUTPUT = TopicPartition("orders", 0), TopicPartition("outcome", 0)
@@ -102,3 +106,33 @@ def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() 
         records = [acknowledged(oracle, b"former", 0), acknowledged(oracle, b"now", 0)]
         oracle.audit_again(COMING, b"now", 0, [Read(0, records[each].name) for each in names])
         assert (world.violation is not None) == broken, names
+
+
+def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
+    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of the watch."""
+    cluster = SimCluster(1, Scenario())
+    partition = SimpleNamespace(
+        tp=INPUT, log=SimpleNamespace(log_end_offset=3), machine=SimpleNamespace(is_leader=False)
+    )
+    process = cluster.brokers[1]
+    process.broker = cast("Any", SimpleNamespace(replicas=FakeReplicas([partition])))
+    watch = cluster.watch
+    watch._least[INPUT] = 1
+    watch.told("reader", INPUT, 2)
+    with pytest.raises(Violation, match="what is committed is on enough replicas"):
+        violated_by(cluster.world, lambda: watch.told("reader", INPUT, 3))
+    cluster.world.violation = None
+    partition.log = None
+    watch.told("reader", INPUT, 4)
+    assert cluster.world.violation is None
+
+
+class FakeReplicas(list[Any]):
+    def get(self, tp: TopicPartition) -> Any:
+        return next(each for each in self if each.tp == tp)
+
+
+def violated_by(world: World, act: Callable[[], None]) -> None:
+    act()
+    if world.violation is not None:
+        raise world.violation

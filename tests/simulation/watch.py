@@ -9,6 +9,7 @@ from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.state import Role
 from tests.simulation.process import BrokerProcess
+from tests.simulation.watch_control import SETTLED_S, ControlWatch
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
@@ -29,7 +30,7 @@ class Watch:
         self._cluster = cluster
         self._world = cluster.world
         #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
-        self._ends: dict[tuple[int, TopicPartition], int] = {}
+        self.ends: dict[tuple[int, TopicPartition], int] = {}
         #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
         self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
         self._last = self._before
@@ -44,41 +45,53 @@ class Watch:
 
         #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
         self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
-        #: (broker, partition): its directory is offline, and it may hold more than when it was last looked at.
-        self._closed: set[tuple[int, TopicPartition]] = set()
+        #: (broker, partition): its log is closed, and where it ends is not known.
+        self._unknown: set[tuple[int, TopicPartition]] = set()
         #: The highest offset that a client was told of.
         self._told: dict[TopicPartition, int] = {}
+        #: (broker, its life, partition) -> (a proposal of an ISR that is under way, since when, who was controller then).
+        self._proposed: dict[tuple[int, int, TopicPartition], tuple[object, float, object]] = {}
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._control = ControlWatch(cluster)
 
     def start(self) -> None:
         for process in self._cluster.brokers.values():
-            process.on_start = self._note_ends
+            process.on_start = self.note_ends
         # After `Damage` has looked: what it excuses is not looked at here.
         self._world.after(EVERY_S + 0.002, self._look)
 
-    def _note_ends(self, process: BrokerProcess) -> None:
+    def note_ends(self, process: BrokerProcess) -> None:
         """What a process held in memory when it died is still there, until it begins its next life."""
         for partition in getattr(process.broker, "replicas", ()):
-            if partition.log is not None:
-                self._ends[process.id, partition.tp] = partition.log.log_end_offset
+            self._note_end(process, partition)
+
+    def _note_end(self, process: BrokerProcess, partition: Any) -> None:
+        key = (process.id, partition.tp)
+        if partition.log is None:
+            # Closed by a clean stop, or its directory has failed: it may hold more than when it was last looked at.
+            self._unknown.add(key)
+        else:
+            self._unknown.discard(key)
+            self.ends[key] = partition.log.log_end_offset
 
     def _look(self) -> None:
         self._world.after(EVERY_S, self._look)
         behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
+        self._states = self._cluster.partition_states()
         # A replica that was moved away may come back, and is empty then.
         self._last, self._before = self._before, {}
-        self._closed.clear()
         for process in self._cluster.brokers.values():
             if not process.is_up:
-                self._note_ends(process)
+                self.note_ends(process)
                 continue
             for partition in getattr(process.broker, "replicas", ()):
-                if partition.log is None:
-                    self._closed.add((process.id, partition.tp))
-                elif partition.tp.topic not in IGNORED:
+                self._note_end(process, partition)
+                if partition.log is not None and partition.tp.topic not in IGNORED:
                     self._look_at(process, partition, behind)
         self._behind = behind
         self._look_at_isr()
         self._look_at_elected()
+        self._control.look(self._states)
 
     def _look_at(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, log, machine = partition.tp, partition.log, partition.machine
@@ -86,7 +99,6 @@ class Watch:
         key = (process.id, process.lives, tp)
         epoch, floor, topic_id = self._last.get(key, (-1, -1, partition.topic_id))
         self._before[key] = (machine.leader_epoch, committed, partition.topic_id)
-        self._ends[process.id, tp] = end
         if committed > self._committed.get(tp, -1):
             self._committed[tp] = committed
         if tp in self._cluster.oracle.excused:
@@ -106,6 +118,11 @@ class Watch:
                     "a transaction that has ended holds nobody up",
                     f"{tp} on {process.name}: [{first}, {last}] is below the high watermark {committed}, and unstable",
                 )
+            elif log.last_stable_offset > first:
+                self._broken(
+                    "a transaction is stable when its end is committed",
+                    f"{tp} on {process.name}: [{first}, {last}] below {log.last_stable_offset}, committed {committed}",
+                )
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
 
@@ -119,6 +136,7 @@ class Watch:
                 f"{tp} epoch {machine.leader_epoch}: broker {known[0]} in life {known[1]}, and {me[0]} in life {me[1]}",
             )
         self._note_least(partition)
+        self._look_at_proposal(process, partition)
         end = partition.log.log_end_offset
         if process.is_paused or machine.pending is not None:
             return
@@ -138,20 +156,48 @@ class Watch:
                         f"{tp}: broker {follower.broker_id} stands at {follower.log_end} of {end} for {limit_s:.0f} s",
                     )
 
+    def _look_at_proposal(self, process: BrokerProcess, partition: Any) -> None:
+        """A leader counts with the ISR that ZooKeeper has, and hears what became of its proposals."""
+        tp, machine = partition.tp, partition.machine
+        state = self._states.get(tp)
+        epochs = (process.id, machine.leader_epoch, machine.partition_epoch)
+        is_known = state is not None and (state.leader, state.leader_epoch, state.partition_epoch) == epochs
+        if state is not None and is_known and machine.isr != frozenset(state.isr):
+            self._broken(
+                "a leader counts with the ISR of ZooKeeper",
+                f"{tp} on {process.name}: {sorted(machine.isr)}, where ZooKeeper has {state.isr}",
+            )
+        key, controller = (process.id, process.lives, tp), self._cluster.controller()
+        if (
+            machine.pending is None
+            or controller is None
+            or not (controller.is_serving and process.is_serving and self._cluster.zookeeper.is_serving)
+            or controller.host.refuses
+            or process.host.refuses
+            or not self._cluster.network.is_whole(process.name, controller.name, "zk")
+        ):
+            self._proposed.pop(key, None)
+            return
+        same = (controller, controller.lives, self._cluster.zookeeper.lives)
+        proposal, since_s, among = self._proposed.get(key, (None, 0.0, None))
+        if proposal is not machine.pending or among != same:
+            self._proposed[key] = (machine.pending, self._world.now_s, same)
+        elif self._world.now_s - since_s > SETTLED_S:
+            self._broken("a proposal is settled", f"{tp} on {process.name}: {machine.pending} for {SETTLED_S:.0f} s")
+
     def _look_at_isr(self) -> None:
         """Who is in sync has all that is committed; and nobody leads in an epoch that ZooKeeper has not."""
-        for tp, state in self._cluster.partition_states().items():
+        for tp, state in self._states.items():
             committed = self._committed.get(tp)
             if committed is None or tp in self._cluster.oracle.excused:
                 continue
             for broker in state.isr:
-                end = self._ends.get((broker, tp))
+                end = self.ends.get((broker, tp))
                 if (
                     end is not None
-                    and (broker, tp) not in self._closed
+                    and (broker, tp) not in self._unknown
                     and end < committed
                     and not self._is_damaged(broker, tp)
-                    and not self._is_lost(broker, tp)
                 ):
                     self._broken(
                         "who is in sync has all that is committed",
@@ -169,10 +215,10 @@ class Watch:
         controller = cluster.controller()
         ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         if controller is not None and controller.is_serving and not cluster.network.has_cuts:
-            for tp, state in cluster.partition_states().items():
+            for tp, state in self._states.items():
                 if tp.topic in IGNORED:
                     continue
-                for broker in sorted({state.leader, *state.isr}):
+                for broker in sorted({state.leader, *state.isr, *cluster.settled_replicas(tp)}):
                     process = cluster.brokers.get(broker)
                     if process is None or not process.is_serving or _knows(process, tp, state):
                         continue
@@ -197,6 +243,8 @@ class Watch:
             for partition in getattr(process.broker, "replicas", ()):
                 if partition.future_log is not None:
                     found.append(f"{partition.tp} on {process.name} is being moved to another directory")
+                if partition.machine.pending is not None:
+                    found.append(f"{partition.tp} on {process.name} has not heard of {partition.machine.pending}")
                 leader = self._cluster.log_of(partition.machine.leader, partition.tp)
                 log = partition.log
                 if leader is not None and log is not None and log.log_start_offset < leader.log_start_offset:
@@ -211,14 +259,14 @@ class Watch:
         for process in self._cluster.brokers.values():
             replicas = getattr(process.broker, "replicas", None)
             partition = replicas.get(tp) if replicas is not None else None
-            if partition is not None and partition.log is not None:
-                self._ends[process.id, tp] = partition.log.log_end_offset
+            if partition is not None:
+                self._note_end(process, partition)
                 if partition.machine.is_leader:
                     self._note_least(partition)  # The setting may have changed a moment ago.
         holders = [
             broker
             for broker in self._cluster.brokers
-            if self._ends.get((broker, tp), -1) > offset or (broker, tp) in self._closed or self._is_damaged(broker, tp)
+            if self.ends.get((broker, tp), -1) > offset or (broker, tp) in self._unknown or self._is_damaged(broker, tp)
         ]
         if len(holders) < self._least.get(tp, 1):
             self._broken(
@@ -228,12 +276,6 @@ class Watch:
     def _note_least(self, partition: Any) -> None:
         least = partition.machine.effective_min_isr
         self._least[partition.tp] = min(least, self._least.get(partition.tp, least))
-
-    def _is_lost(self, broker: int, tp: TopicPartition) -> bool:
-        """Whether its directory has failed in this life: where its log ended is not known to the last record."""
-        replicas = getattr(self._cluster.brokers[broker].broker, "replicas", None)
-        partition = replicas.get(tp) if replicas is not None else None
-        return partition is not None and partition.log is None
 
     def _is_damaged(self, broker: int, tp: TopicPartition) -> bool:
         faults = self._cluster.faults

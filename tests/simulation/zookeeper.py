@@ -210,6 +210,7 @@ class SimKazooClient:
             return
         if zxid > 0:
             self._last_zxid = zxid
+            self.loop.world.zxid_told = max(zxid, self.loop.world.zxid_told)
         if not self._pending:
             return  # of the close
         request, answer, expected = self._pending.popleft()

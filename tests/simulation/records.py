@@ -1,0 +1,40 @@
+"""What a replica's log holds, read past everything that serves."""
+
+from typing import Any
+
+from barnabas.core.ids import TopicPartition
+from barnabas.groups import records
+from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import iter_records
+from barnabas.runtime.machine import KeyValue
+
+
+def bytes_of(log: Any, start: int, end: int) -> bytes:
+    pieces = []
+    offset = start
+    while offset < end:
+        data = log.read(offset, max_bytes=1 << 30, max_offset=end).read()
+        if not data:
+            break
+        pieces.append(data)
+        for _, header in iter_batches(data, 0, len(data)):
+            offset = header.last_offset + 1
+    return b"".join(pieces)
+
+
+def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int]:
+    """Where a log of `__consumer_offsets` has the commits of a group: (partition, offset) -> offset of the record."""
+    if log is None:
+        return {}
+    places: dict[tuple[TopicPartition, int], int] = {}
+    data = bytes_of(log, log.log_start_offset, log.log_end_offset)
+    for position, header in iter_batches(data, 0, len(data)):
+        for record in () if header.is_control else iter_records(data, position, header):
+            entry = records.decode(KeyValue(bytes(record.key or b""), record.value))
+            if entry is None or not isinstance(entry.key, OffsetCommitKey) or entry.key.group != group:
+                continue
+            if isinstance(entry.value, OffsetCommitValue):
+                tp = TopicPartition(entry.key.topic, entry.key.partition)
+                places[tp, entry.value.offset] = record.offset
+    return places

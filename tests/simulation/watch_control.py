@@ -1,0 +1,198 @@
+"""What must hold of controllers, coordinators and ZooKeeper at every moment; `watch.py` looks at the logs.
+
+Owner: the world. Reads what processes hold in memory; changes nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.coordination.paths import broker_id
+from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.core.ids import TopicPartition
+from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.replication.state import NO_BROKER_EPOCH
+from barnabas.runtime.shard import ShardState
+from tests.simulation.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
+
+#: Partitions of each coordinator's topic.
+COORDINATORS = 2
+#: How long a cluster whose network is whole may need for a new leader or controller, once it can know that one is gone.
+REPLACED_S = 3.0
+#: How long a broker may take to start after it was killed.
+STARTED_S = 2.5
+#: How long what is asked of another broker may stay undone: a connection to a host without power takes 10 s of it.
+SETTLED_S = 12.0
+
+
+class ControlWatch:
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        #: Controller epoch -> (broker, life).
+        self._controllers: dict[int, tuple[int, int]] = {}
+        #: What should not last -> (what must not change for it to count, since when).
+        self._since: dict[object, tuple[object, float]] = {}
+        self._still: dict[object, tuple[object, float]] = {}
+        #: (broker, life, coordinator's partition) -> the leader epoch at the last look, and its shard then.
+        self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
+        #: Shards that were loaded in this epoch and no other.
+        self._loaded_in: dict[int, tuple[object, int]] = {}
+
+    def look(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
+        self._still = {}
+        for process in self._cluster.brokers.values():
+            if process.is_up:
+                self._look_at_coordinators(process)
+                self._look_at_start(process)
+        self._look_at_controllers()
+        self._look_at_ephemerals()
+        self._look_for_the_dead(states)
+        self._since = self._still
+
+    def _broken(self, name: str, detail: str) -> None:
+        self._world.violate(name, detail)
+
+    def _lasts(self, what: object, same: object, limit_s: float) -> bool:
+        """Whether it has lasted for too long, with nothing that counts changed."""
+        known, since_s = self._since.get(what, (None, 0.0))
+        if known != same:
+            since_s = self._world.now_s
+        self._still[what] = (same, since_s)
+        return self._world.now_s - since_s > limit_s
+
+    # -- coordinators -----------------------------------------------------------------------------------------------------
+
+    def _look_at_coordinators(self, process: BrokerProcess) -> None:
+        for topic, parts in ((GROUP_METADATA_TOPIC, "groups"), (TRANSACTION_STATE_TOPIC, "transactions")):
+            assembled = getattr(process.broker, parts, None)
+            if assembled is None:
+                return
+            shards = assembled.coordinator._runtime._shards
+            for index in range(COORDINATORS):
+                self._look_at_shard(process, TopicPartition(topic, index), shards.get(index))
+        if process.is_serving and not self._cluster.network.has_cuts:
+            self._look_at_markers(process, assembled.coordinator.markers)
+
+    def _look_at_shard(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
+        """Nobody is served from what the leader before may not have committed."""
+        partition = process.broker.replicas.get(tp) if process.broker is not None else None
+        if partition is None:
+            return
+        key, machine = (process.id, process.lives, tp), partition.machine
+        epoch, known = self._shards.get(key, (-1, None))
+        self._shards[key] = (machine.leader_epoch, shard)
+        if shard is None:
+            return
+        if known is not shard and shard.epoch == machine.leader_epoch == epoch + 1:
+            self._loaded_in[id(shard)] = (shard, shard.epoch)
+        _, loaded_in = self._loaded_in.get(id(shard), (None, -2))
+        if loaded_in == machine.leader_epoch and shard.state is ShardState.ACTIVE and machine.high_watermark_lags:
+            self._broken(
+                "a coordinator serves what is committed",
+                f"{tp} on {process.name} in epoch {loaded_in}: loaded to {machine.leader_epoch_start}, "
+                f"committed up to {machine.high_watermark}",
+            )
+
+    def _look_at_markers(self, process: BrokerProcess, markers: Any) -> None:
+        states = self._cluster.partition_states()
+        for decided in markers._decided.values():
+            # All who have to write it, or to copy it: while one of them is away, a marker may have to wait.
+            involved = tuple(
+                (tp, states[tp], *(self._serves(each) for each in states[tp].isr))
+                for tp in sorted(decided.left)
+                if tp in states
+            )
+            if not involved or not all(all(lives) for _, _, *lives in involved):
+                continue
+            key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
+            if self._lasts(("markers", key), involved, SETTLED_S):
+                self._broken(
+                    "what is decided is told",
+                    f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
+                )
+
+    def _serves(self, broker: int) -> int:
+        """Which life of a broker serves everybody; 0 if none does."""
+        process = self._cluster.brokers.get(broker)
+        if process is None or not process.is_serving or process.host.refuses:
+            return 0
+        return process.lives
+
+    def _look_at_start(self, process: BrokerProcess) -> None:
+        """A broker that was only killed does not wait for the end of its former session."""
+        cluster = self._cluster
+        registrar = getattr(process.broker, "registrar", None)
+        is_registered = registrar is not None and registrar.epoch != NO_BROKER_EPOCH
+        is_quick = not (is_registered or process.is_paused or process.has_lost_power or process.storage.faults)
+        if not is_quick or process.disk_slowness > 1 or cluster.scenario.session_timeout_ms <= STARTED_S * 1000:
+            return
+        if cluster.zookeeper.is_serving and not cluster.network.has_cuts:
+            same = (process.lives, cluster.zookeeper.lives)
+            if self._lasts(("start", process.id), same, STARTED_S):
+                self._broken("a broker that was killed is back soon", f"{process.name} starts for {STARTED_S:.0f} s")
+
+    # -- controllers and ZooKeeper ----------------------------------------------------------------------------------------
+
+    def _look_at_controllers(self) -> None:
+        cluster = self._cluster
+        is_there = False
+        for process in cluster.brokers.values():
+            controller = getattr(process.broker, "controller", None)
+            if not process.is_up or controller is None or not controller.is_active:
+                continue
+            is_there = True
+            me = (process.id, process.lives)
+            known = self._controllers.setdefault(controller.epoch, me)
+            if known != me:
+                self._broken(
+                    "one broker is controller in an epoch",
+                    f"epoch {controller.epoch}: broker {known[0]} in life {known[1]}, and {me[0]} in life {me[1]}",
+                )
+        if is_there or not cluster.zookeeper.is_serving or cluster.network.has_cuts:
+            return
+        # A host without power says nothing: its session has to end first.
+        if all(self._serves(each.id) or (not each.is_up and each.host.is_up) for each in cluster.brokers.values()):
+            lives = tuple(each.lives for each in cluster.brokers.values() if each.is_up)
+            if lives and self._lasts("controller", (lives, cluster.zookeeper.lives), REPLACED_S):
+                self._broken("a dead controller is replaced", f"there has been none for {REPLACED_S:.0f} s")
+
+    def _look_at_ephemerals(self) -> None:
+        zookeeper = self._cluster.zookeeper
+        if zookeeper.server is None or not zookeeper.is_serving:
+            return
+        machine = zookeeper.server.service.machine
+        for session, paths in machine.tree.ephemerals.items():
+            if paths and session not in machine.sessions.by_id:
+                self._broken("ephemeral znodes go with their session", f"0x{session:x} has left {sorted(paths)}")
+
+    def _nodes(self) -> Any:
+        server = self._cluster.zookeeper.server
+        assert server is not None
+        return server.service.machine.tree.nodes
+
+    def _look_for_the_dead(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
+        """Who is dead leads nothing, once the controller can know."""
+        cluster = self._cluster
+        controller = cluster.controller()
+        if not states or controller is None or not controller.is_serving or cluster.network.has_cuts:
+            return
+        nodes = self._nodes()
+        gone = {
+            process.id
+            for process in cluster.brokers.values()
+            if broker_id(process.id) not in nodes or (not process.is_up and process.host.is_up)
+        }
+        for tp, state in states.items() if gone else ():
+            if state.leader not in gone or cluster.is_ignored(tp):
+                continue
+            others = tuple((each, self._serves(each)) for each in state.isr if each not in gone)
+            if not any(life for _, life in others):
+                continue
+            same = (state.leader_epoch, controller.id, controller.lives, others, cluster.brokers[state.leader].lives)
+            if self._lasts(("leader", tp), same, REPLACED_S):
+                self._broken(
+                    "who is dead leads nothing",
+                    f"{tp}: broker {state.leader} has been gone for {REPLACED_S:.0f} s, and {others} are in sync",
+                )
