@@ -133,6 +133,8 @@ def render() -> str:
             "",
             f"{len(MUTANTS)} small wrongs, put into shipping code one at a time (`tests/simulation/mutants.py`).",
             f"The simulation notices {len(noticed)} of them within 300 seeds.",
+            "A change of what ships or of the worlds moves what chance decides, and with it the seeds:",
+            "`hunt --again` looks anew.",
             "`python -m tests.simulation.mutant_table` makes this page from `tests/simulation/mutants.json`,",
             "which `python -m tests.simulation.hunt` keeps. To see one:",
             "",
