@@ -71,10 +71,10 @@ def test_settings_say_where_they_come_from_and_can_be_taken_back(console: Consol
     usual = setting("retention.ms")
     assert (usual["value"], usual["origin"], usual["default"]) == ("604800000", "default", "604800000")
     assert console.change("PATCH", path, {"settings": {"retention.ms": "1000"}}) == {"changed": ["retention.ms"]}
-    own = setting("retention.ms")
+    own = eventually(lambda: setting("retention.ms"), lambda found: found["value"] == "1000")
     assert (own["value"], own["origin"], own["default"], own["isDefault"]) == ("1000", "topic", "604800000", False)
     console.change("PATCH", path, {"settings": {"retention.ms": None}})
-    assert setting("retention.ms") == usual
+    eventually(lambda: setting("retention.ms"), lambda found: found == usual)
     assert console.change("PATCH", path, {"settings": {"no.such": "1"}})[1] == "INVALID_CONFIG"
 
 
