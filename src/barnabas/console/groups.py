@@ -38,7 +38,8 @@ async def group_list(call: Call) -> dict[str, Any]:
     known = total = len(listed)
     if sort == "lag":
         known, total = await book.sweep()
-        sums = await _sums(call.cluster, [group.group for group in found if group.group in book.known()])
+        committed = book.known()
+        sums = await _sums(call.cluster, [group.group for group in found if group.group in committed])
         found.sort(key=lambda group: (sums.get(group.group, -1), group.group), reverse=is_down)
     else:
         found.sort(key=lambda group: (getattr(group, sort), group.group), reverse=is_down)

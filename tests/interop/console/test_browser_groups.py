@@ -13,7 +13,7 @@ from barnabas.cli.local_cluster import LocalCluster
 def test_lag_grows_while_one_looks(open_tab: Callable[..., Any], world: LocalCluster) -> None:
     with open_tab(world.console_url) as tab:
         tab.go(f"/groups/{STUCK}")
-        tab.page.locator("main").get_by_text(ORDERS).first.wait_for()
+        tab.page.get_by_role("cell", name=ORDERS).first.wait_for()
         before = tab.page.locator("main dl.figures").first.inner_text()
         tab.page.wait_for_function(
             "(before) => document.querySelector('main dl.figures').innerText !== before", arg=before
@@ -28,7 +28,7 @@ def test_a_group_is_reset_as_its_preview_says(open_tab: Callable[..., Any], worl
         commit_until_taken(consumer, [TopicPartition(ORDERS, 0, 17)])
         with open_tab(world.console_url) as tab:
             tab.go(f"/groups/{group}")
-            tab.page.locator("main").get_by_text(ORDERS).first.wait_for()
+            tab.page.get_by_role("cell", name=ORDERS).first.wait_for()
             tab.page.get_by_role("button", name="Reset offsets…").click()
             dialog = tab.page.get_by_role("dialog")
             dialog.get_by_role("button", name="Preview").click()

@@ -43,6 +43,7 @@ PAGES = [
 def test_a_page_is_readable_by_everybody(open_tab: Open, world: LocalCluster, name: str, path: str, text: str) -> None:
     """In light and dark, on a desk and on a phone: nothing that axe-core calls serious, and no sideways scrolling."""
     with open_tab(world.console_url) as tab:
+        tab.expected = ["/api/acls"]  # there is no authorizer, and the page says so
         tab.go(path)
         for viewport in (WIDE, NARROW):
             tab.page.set_viewport_size(viewport)
@@ -56,6 +57,7 @@ def test_a_page_is_readable_by_everybody(open_tab: Open, world: LocalCluster, na
 
 def test_every_page_of_the_menu_opens(open_tab: Open, world: LocalCluster) -> None:
     with open_tab(world.console_url) as tab:
+        tab.expected = ["/api/acls"]
         tab.go("/")
         tab.page.locator("nav a").first.wait_for()
         links = [link.get_attribute("href") for link in tab.page.locator("#navigation a").all()]

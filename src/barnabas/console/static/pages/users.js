@@ -42,7 +42,7 @@ function View() {
             ${about.readWrite && html`<button type="button" class="link" aria-label=${`Remove ${each.mechanism} of ${row.user}`} onClick=${() => setOpen({ user: row.user, mechanism: each.mechanism })}>Remove</button>`}</span>`,
         ),
     },
-    ...(about.readWrite ? [{ id: "edit", label: "", render: (row) => html`<button type="button" class="link" aria-label=${`Set the password of ${row.user}`} onClick=${() => setOpen({ user: row.user })}>Set password</button>` }] : []),
+    ...(about.readWrite ? [{ id: "edit", label: "", render: (row) => html`<button type="button" class="link" aria-label=${`Set password of ${row.user}`} onClick=${() => setOpen({ user: row.user })}>Set password</button>` }] : []),
   ];
   return html`<${Heading} title="Users">${data && about.readWrite && html`<button type="button" class="primary" onClick=${() => setOpen({})}>Add user…</button>`}<//>
     <${Problem} error=${error} />
