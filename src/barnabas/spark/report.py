@@ -66,7 +66,8 @@ class PipelineReporter(StreamingQueryListener):
         self._sent_s: dict[str, float] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        self._report(str(event.id), {"query": event.name or str(event.id), "state": "running"}, always=True)
+        """Only remembered: `start()` waits for listeners, and Spark's workers have ten seconds to come up at that time."""
+        self._last[str(event.id)] = {"query": event.name or str(event.id)}
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         document = json.loads(event.progress.json)
