@@ -12,7 +12,7 @@ export function Term({ to, children }) {
 export function Silent({ rows }) {
   const silent = (rows ?? []).filter((each) => each.error);
   if (!silent.length) return null;
-  return html`<div class="notice" role="status">
+  return html`<div class="notice silent" role="status">
     ${silent.map((each) => html`<div key=${each.broker}><strong>Broker ${each.broker}</strong> ${each.error}</div>`)}
   </div>`;
 }
