@@ -28,7 +28,7 @@ from confluent_kafka import Producer
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.admin.topics import NewTopic, create_topics
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.core.ids import TopicPartition
 from bench.kafka import cpu_seconds
@@ -54,7 +54,7 @@ class Size:
 
 
 async def populate(bootstrap: str, size: Size) -> None:
-    async with Cluster(client_config(bootstrap)) as cluster:
+    async with AsyncClient(client_config(bootstrap)) as cluster:
         names = [f"topic-{number:04}" for number in range(size.topics)]
         began_s = time.monotonic()
         for at in range(0, len(names), 50):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -96,7 +96,7 @@ DOOMED: Final = {
 
 async def deletions_by_id(bootstrap: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    async with Cluster(client_of(bootstrap, "admin")) as admin, Cluster(client_of(bootstrap, "alice")) as alice:
+    async with AsyncClient(client_of(bootstrap, "admin")) as admin, AsyncClient(client_of(bootstrap, "alice")) as alice:
         asker = Asker(admin, alice)
         for number, (title, acls) in enumerate(DOOMED.items()):
             topic = CreatableTopic(name=f"doomed-{number}", num_partitions=1, replication_factor=1)
@@ -113,7 +113,7 @@ async def deletions_by_id(bootstrap: str) -> dict[str, list[str]]:
 
 async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
     """All that there is to know."""
-    async with Cluster(client_of(bootstrap, "admin")) as admin:
+    async with AsyncClient(client_of(bootstrap, "admin")) as admin:
         asker = Asker(admin, admin)
         for acl in ACLS:
             await asker.add((acl,))
@@ -125,7 +125,7 @@ async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
     return found
 
 
-async def _described(admin: Cluster, title: str) -> list[str]:
+async def _described(admin: AsyncClient, title: str) -> list[str]:
     answer = await admin.ask_any(DescribeAclsRequest(**_fields(title)), DescribeAclsResponse)
     return sorted(
         f"{found.resource_type}/{found.pattern_type}/{found.resource_name} "
@@ -135,7 +135,7 @@ async def _described(admin: Cluster, title: str) -> list[str]:
     )
 
 
-async def _deleted(admin: Cluster, title: str) -> list[str]:
+async def _deleted(admin: AsyncClient, title: str) -> list[str]:
     request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(title))])
     answer = await admin.ask_any(request, DeleteAclsResponse)
     return sorted(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -88,13 +88,13 @@ QUESTIONS: Final[tuple[tuple[tuple[tuple[str, int, str | None], ...], bool], ...
 
 
 async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
-    async with Cluster(client_of(bootstrap, "admin")) as admin:
+    async with AsyncClient(client_of(bootstrap, "admin")) as admin:
         altered = [await _altered(admin, entity, changes) for entity, changes in CHANGES]
         described = [await _described(admin, *question) for question in QUESTIONS]
     return {"altered": altered, "described": described, "znodes": _znodes(zookeeper)}
 
 
-async def _altered(admin: Cluster, entity: Named, changes: tuple[tuple[str, float | None], ...]) -> str:
+async def _altered(admin: AsyncClient, entity: Named, changes: tuple[tuple[str, float | None], ...]) -> str:
     entry = RequestEntryData(
         entity=[RequestEntityData(entity_type=kind, entity_name=name) for kind, name in entity],
         ops=[OpData(key=key, value=value or 0.0, remove=value is None) for key, value in changes],
@@ -104,7 +104,7 @@ async def _altered(admin: Cluster, entity: Named, changes: tuple[tuple[str, floa
     return f"{entity} {changes}: {ErrorCode(result.error_code).name} {result.error_message or ''}".strip()
 
 
-async def _described(admin: Cluster, components: tuple[tuple[str, int, str | None], ...], strict: bool) -> Any:
+async def _described(admin: AsyncClient, components: tuple[tuple[str, int, str | None], ...], strict: bool) -> Any:
     request = DescribeClientQuotasRequest(
         components=[ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in components],
         strict=strict,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ConnectionLost
@@ -96,7 +96,7 @@ def client_of(bootstrap: str, user: str) -> ClientConfig:
 class Asker:
     """Sets ACLs as admin, asks as alice."""
 
-    def __init__(self, admin: Cluster, alice: Cluster) -> None:
+    def __init__(self, admin: AsyncClient, alice: AsyncClient) -> None:
         self._admin = admin
         self._alice = alice
         self.stage = Stage(b"", b"")
@@ -264,7 +264,7 @@ def _note(
 
 
 async def ask_broker(bootstrap: str, *, probes: Iterable[Probe] = PROBES, with_singles: bool = True) -> dict[str, Any]:
-    async with Cluster(client_of(bootstrap, "admin")) as admin, Cluster(client_of(bootstrap, "alice")) as alice:
+    async with AsyncClient(client_of(bootstrap, "admin")) as admin, AsyncClient(client_of(bootstrap, "alice")) as alice:
         asker = Asker(admin, alice)
         await asker.set_the_stage()
         return await fill_in(asker, probes, with_singles=with_singles)

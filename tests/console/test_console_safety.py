@@ -21,7 +21,7 @@ from barnabas.auth.mechanisms.scram import ScramMechanism
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
 from barnabas.client.admin.configs import ScramUpsert, alter_scram
 from barnabas.client.admin.topics import NewTopic, create_topics
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
 from barnabas.console import guard as guard_module
@@ -61,7 +61,7 @@ def users_address(cluster: Cluster) -> str:
 
 
 async def _provision(cluster: Cluster) -> None:
-    async with Client(client_config(cluster.bootstrap)) as admin:
+    async with AsyncClient(client_config(cluster.bootstrap)) as admin:
         for user, password in (ROOT, ALICE):
             await alter_scram(admin, user, upserts=[ScramUpsert(ScramMechanism.SHA_512, 4096, password)])
         new = [NewTopic(name=name, partitions=1) for name in ("alice-orders", "secret-plans")]
@@ -85,7 +85,7 @@ async def _until_known(cluster: Cluster, user: str, password: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
-            async with Client(client_config(users_address(cluster), settings)) as client:
+            async with AsyncClient(client_config(users_address(cluster), settings)) as client:
                 if "alice-orders" in await client.all_topics():
                     return
         except ClientError:

@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 from kinds import MixedCluster, wait_until
 
 from barnabas.client.admin import partitions as admin
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -129,12 +129,12 @@ class Steering:
             what=f"new replicas of {topic}",
         )
 
-    def ask(self, question: Callable[[Cluster], Awaitable[T]]) -> T:
+    def ask(self, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """One question with our own client."""
 
         async def run() -> T:
             hosts = tuple(("127.0.0.1", port) for port in self.cluster.ports.values())
-            client = Cluster(ClientConfig(bootstrap=hosts))
+            client = AsyncClient(ClientConfig(bootstrap=hosts))
             try:
                 return await question(client)
             finally:

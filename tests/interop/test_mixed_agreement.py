@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from kinds import APACHE, OURS, MixedCluster, wait_until
 from steering import Steering
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -152,7 +152,7 @@ def test_deleted_records_are_deleted_on_followers_of_the_other_kind(
 
 
 def test_features_of_ours_alone_are_off(mixed: MixedCluster, steering: Steering, made: str) -> None:
-    async def heartbeats(cluster: Cluster) -> list[ConsumerGroupHeartbeatResponse]:
+    async def heartbeats(cluster: AsyncClient) -> list[ConsumerGroupHeartbeatResponse]:
         """Of several groups, so that some have their coordinator at our broker."""
         await cluster.retrying("the topic of groups", lambda: cluster.coordinator(made))
         return [

@@ -30,7 +30,7 @@ from tests.pki import Authority
 from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.tokens import DelegationToken, create_token, expire_token
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
 
@@ -110,9 +110,9 @@ def own(authority: Authority, line: str, mechanism: str) -> dict[str, str]:
     }
 
 
-def ask(address: str, settings: dict[str, str], what: Callable[[Cluster], Awaitable[T]]) -> T:
+def ask(address: str, settings: dict[str, str], what: Callable[[AsyncClient], Awaitable[T]]) -> T:
     async def story() -> T:
-        async with Cluster(client_config(address, settings)) as client:
+        async with AsyncClient(client_config(address, settings)) as client:
             return await what(client)
 
     return asyncio.run(story())

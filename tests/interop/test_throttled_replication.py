@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import alter_configs
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.core.words import AlterOperation, ConfigResourceType
 
@@ -55,7 +55,7 @@ def test_replica_is_copied_at_the_rate(
 
 def alter(mixed: MixedCluster, kind: ConfigResourceType, name: str, setting: str, value: str) -> None:
     async def story() -> None:
-        async with Cluster(client_config(mixed.bootstrap)) as cluster:
+        async with AsyncClient(client_config(mixed.bootstrap)) as cluster:
             await alter_configs(cluster, kind, name, {setting: (AlterOperation.SET, value)})
 
     asyncio.run(story())

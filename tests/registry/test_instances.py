@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from barnabas.cli.local_cluster import wait_until
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import Fetched
@@ -140,7 +140,7 @@ def test_an_instance_that_is_not_eligible_never_leads(cluster: Cluster) -> None:
 
 async def a_ghost_writes(config: ServerConfig) -> None:
     """A primary has slept through its own end, and writes what it had decided before."""
-    async with Client(config.client) as client, Client(config.client) as reader, asyncio.TaskGroup() as tasks:
+    async with AsyncClient(config.client) as client, AsyncClient(config.client) as reader, asyncio.TaskGroup() as tasks:
         logs = []
         for _ in range(2):
             store = Store()

@@ -12,7 +12,7 @@ from barnabas.client.admin.partitions import (
     elect_leaders,
 )
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.core.errors import ErrorCode
 from barnabas.core.words import AlterOperation, ConfigResourceType
@@ -38,7 +38,7 @@ _COMPACTION = (
 class Administrator(Client):
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)
-        kinds: list[Callable[[Cluster], Awaitable[object]]] = [
+        kinds: list[Callable[[AsyncClient], Awaitable[object]]] = [
             self._reassign,
             self._elect,
             self._delete_records,
@@ -62,18 +62,18 @@ class Administrator(Client):
             except ClientError as error:
                 self.note(f"is refused: {error}")
 
-    async def _reassign(self, cluster: Cluster) -> None:
+    async def _reassign(self, cluster: AsyncClient) -> None:
         tp = self.chance.choice(self.cluster.partitions)
         brokers = list(self.cluster.brokers)
         replicas = self.chance.sample(brokers, min(3, len(brokers)))
         self.note(f"moves {tp} to {replicas}")
         await alter_reassignments(cluster, {tp: replicas})
 
-    async def _elect(self, cluster: Cluster) -> None:
+    async def _elect(self, cluster: AsyncClient) -> None:
         self.note("has preferred leaders elected")
         await elect_leaders(cluster, 0, self.cluster.partitions)
 
-    async def _delete_records(self, cluster: Cluster) -> None:
+    async def _delete_records(self, cluster: AsyncClient) -> None:
         tp = self.chance.choice([each for each in self.cluster.partitions if each != OUTPUT])
         known = [r.offset for r in self.oracle.sent.values() if r.tp == tp and r.offset >= 0]
         if known:
@@ -81,7 +81,7 @@ class Administrator(Client):
             self.note(f"deletes records of {tp} below {below}")
             await delete_records(cluster, {tp: below})
 
-    async def _move_log(self, cluster: Cluster) -> None:
+    async def _move_log(self, cluster: AsyncClient) -> None:
         tp = self.chance.choice(self.cluster.partitions)
         broker = self.chance.choice(list(self.cluster.brokers))
         folder = self.chance.choice(["/one", "/two"])
@@ -90,7 +90,7 @@ class Administrator(Client):
         self.note(f"moves the log of {tp} on broker {broker} to {folder}")
         await alter_replica_log_dirs(cluster, broker, {tp: folder})
 
-    async def _change_topic(self, cluster: Cluster) -> None:
+    async def _change_topic(self, cluster: AsyncClient) -> None:
         topic = self.chance.choice(list(self.cluster.topics))
         name, value = self.chance.choice(
             [
@@ -110,7 +110,7 @@ class Administrator(Client):
         self.note(f"sets {name}={value} of {topic}")
         await alter_configs(cluster, ConfigResourceType.TOPIC, topic, {name: (AlterOperation.SET, value)})
 
-    async def _change_broker(self, cluster: Cluster) -> None:
+    async def _change_broker(self, cluster: AsyncClient) -> None:
         name, value = self.chance.choice(
             [
                 ("transaction.partition.verification.enable", "false"),
@@ -125,7 +125,7 @@ class Administrator(Client):
         self.note(f"sets {name}={value} of broker {where or 'default'}")
         await alter_configs(cluster, ConfigResourceType.BROKER, where, {name: (AlterOperation.SET, value)})
 
-    async def _come_and_go(self, cluster: Cluster) -> None:
+    async def _come_and_go(self, cluster: AsyncClient) -> None:
         """A topic that is made, deleted, and made again by the same name."""
         name = COMING
         self.note(f"deletes and makes {name}")

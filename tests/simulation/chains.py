@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.client.admin.groups import committed_offsets, decode_assignment
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused, ClientError, check
@@ -60,7 +60,7 @@ class Seat(Protocol):
 
 
 class ClassicSeat:
-    def __init__(self, cluster: Cluster, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, cluster: AsyncClient, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
         self._group = group
         protocol = RangeProtocol(cluster)
@@ -95,7 +95,7 @@ class ClassicSeat:
 
 
 class ModernSeat:
-    def __init__(self, cluster: Cluster, group: str, topics: Sequence[str], member_id: str) -> None:
+    def __init__(self, cluster: AsyncClient, group: str, topics: Sequence[str], member_id: str) -> None:
         self.member_id = member_id
         self._member = Member(cluster, group, topics, member_id)
 
@@ -131,7 +131,7 @@ class Transformer(Persistent):
         self._is_modern = is_modern
         self._count = 0
 
-    def _seat(self, cluster: Cluster) -> Seat:
+    def _seat(self, cluster: AsyncClient) -> Seat:
         if self._is_modern:
             return ModernSeat(cluster, self._group, self._topics, f"{self.name}-{self.chance.getrandbits(64):016x}")
         return ClassicSeat(cluster, self._group, self._topics)
@@ -167,7 +167,7 @@ class Transformer(Persistent):
             finally:
                 await seat.leave()
 
-    async def _transform(self, cluster: Cluster, producer: Producer, seat: Seat, inputs: list[Fetched]) -> None:
+    async def _transform(self, cluster: AsyncClient, producer: Producer, seat: Seat, inputs: list[Fetched]) -> None:
         assert producer.transaction is not None
         read = [
             (each.partition, record.offset)
@@ -203,7 +203,7 @@ class Transformer(Persistent):
         raise BrokerRefused(ErrorCode.OPERATION_NOT_ATTEMPTED, f"{sum_.name} was aborted")
 
     async def _send_offsets(
-        self, cluster: Cluster, producer: Producer, seat: Seat, offsets: Mapping[TopicPartition, int]
+        self, cluster: AsyncClient, producer: Producer, seat: Seat, offsets: Mapping[TopicPartition, int]
     ) -> None:
         assert producer.transaction is not None
         identity, adds_itself = producer.transaction.identity, producer.transaction.raises_epochs
@@ -287,7 +287,7 @@ class Pledger(Client):
                 self.note(f"tries again: {error!r}")
                 await self.pause(0.1, 0.5)
 
-    async def _pledge(self, cluster: Cluster) -> None:
+    async def _pledge(self, cluster: AsyncClient) -> None:
         config = ProducerConfig(
             transactional_id=self.name,
             transaction_timeout_ms=5_000,
@@ -316,7 +316,7 @@ class Pledger(Client):
             give_up(sum_)
             raise
 
-    async def _end(self, cluster: Cluster, sum_: Sum) -> None:
+    async def _end(self, cluster: AsyncClient, sum_: Sum) -> None:
         transactions = Transactions(cluster)
         sum_.fate = Fate.UNKNOWN
         kept = (await transactions.keep_all([self.name]))[self.name]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.group import RangeProtocol
@@ -54,8 +54,8 @@ class Guest(Client):
         #: Whose committed offsets the audit compares.
         self.groups = [f"{self.name}-offsets"]
         #: Each once, then all again.
-        self._next: list[Callable[[Cluster], Awaitable[None]]] = []
-        self._visits: list[Callable[[Cluster], Awaitable[None]]] = [
+        self._next: list[Callable[[AsyncClient], Awaitable[None]]] = []
+        self._visits: list[Callable[[AsyncClient], Awaitable[None]]] = [
             self._replaced,
             self._of_a_former_generation,
             self._commits_offsets,
@@ -92,7 +92,7 @@ class Guest(Client):
 
     async def _produce(
         self,
-        cluster: Cluster,
+        cluster: AsyncClient,
         record: Sent,
         identity: ProducerIdentity,
         sequence: int,
@@ -121,7 +121,7 @@ class Guest(Client):
             self.oracle.acknowledges(record, outcome)
         return outcome
 
-    async def _end(self, cluster: Cluster, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
+    async def _end(self, cluster: AsyncClient, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
         """As clients did before `transaction.version` 2: the epoch stays."""
         answer = await cluster.ask_coordinator(
             name,
@@ -139,7 +139,7 @@ class Guest(Client):
         check(answer.error_code)
 
     async def _settle(
-        self, cluster: Cluster, name: str, identity: ProducerIdentity, sum_: Sum, *, commit: bool
+        self, cluster: AsyncClient, name: str, identity: ProducerIdentity, sum_: Sum, *, commit: bool
     ) -> None:
         sum_.fate = Fate.UNKNOWN
         await cluster.retrying("EndTxn", lambda: self._end(cluster, name, identity, commit=commit))
@@ -156,7 +156,7 @@ class Guest(Client):
 
     # -- visits -----------------------------------------------------------------------------------------------------------
 
-    async def _replaced(self, cluster: Cluster) -> None:
+    async def _replaced(self, cluster: AsyncClient) -> None:
         """A producer that does not know that another one has taken its transactional id."""
         name, tp = f"{self.name}-twins", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
@@ -175,7 +175,7 @@ class Guest(Client):
             self._broken("a fenced producer ends nothing", f"{old} committed the transaction of {new}")
         await self._settle(cluster, name, new, sum_, commit=False)
 
-    async def _of_a_former_generation(self, cluster: Cluster) -> None:
+    async def _of_a_former_generation(self, cluster: AsyncClient) -> None:
         """A member that commits what it read before the group was rebalanced."""
         config = GroupConfig(
             group_id=f"{self.name}-group",
@@ -207,7 +207,7 @@ class Guest(Client):
         finally:
             await member.leave()
 
-    async def _commits_offsets(self, cluster: Cluster) -> None:
+    async def _commits_offsets(self, cluster: AsyncClient) -> None:
         """Offsets are a part of a transaction: they stay if it is committed, and only then."""
         group = self.groups[0]
         tp = self.chance.choice(self._partitions)
@@ -225,7 +225,7 @@ class Guest(Client):
         else:
             self.oracle.withdraws(group, offsets)
 
-    async def _add_offsets(self, cluster: Cluster, name: str, identity: ProducerIdentity, group: str) -> None:
+    async def _add_offsets(self, cluster: AsyncClient, name: str, identity: ProducerIdentity, group: str) -> None:
         answer = await cluster.ask_coordinator(
             name,
             AddOffsetsToTxnRequest(
@@ -241,7 +241,9 @@ class Guest(Client):
         )
         check(answer.error_code)
 
-    async def _write_offset(self, cluster: Cluster, group: str, identity: ProducerIdentity, tp: TopicPartition) -> None:
+    async def _write_offset(
+        self, cluster: AsyncClient, group: str, identity: ProducerIdentity, tp: TopicPartition
+    ) -> None:
         answer = await cluster.ask_coordinator(
             group,
             _offset_commit(group, identity, tp, self._count),
@@ -251,7 +253,7 @@ class Guest(Client):
         )
         check(self._check_not_of_a_log(group, answer))
 
-    async def _repeats_a_sequence(self, cluster: Cluster) -> None:
+    async def _repeats_a_sequence(self, cluster: AsyncClient) -> None:
         """librdkafka gives the sequences of what it purges on an abort to the next transaction."""
         name, tp = f"{self.name}-purger", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
@@ -266,7 +268,7 @@ class Guest(Client):
         again = await self._produce(cluster, self._record(tp, kept), identity, 0, transactional_id=name)
         await self._settle(cluster, name, identity, kept, commit=isinstance(again, int))
 
-    async def _comes_early(self, cluster: Cluster) -> None:
+    async def _comes_early(self, cluster: AsyncClient) -> None:
         """A batch behind one that was refused and will come again: nothing is out of order, and it must not be first."""
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
@@ -282,7 +284,7 @@ class Guest(Client):
             await self.pause(0.0, 0.3)
 
     async def _follows(
-        self, cluster: Cluster, tp: TopicPartition, identity: ProducerIdentity, refused: int, leader: int, life: int
+        self, cluster: AsyncClient, tp: TopicPartition, identity: ProducerIdentity, refused: int, leader: int, life: int
     ) -> None:
         # Four may be under way behind it. Then the log judges.
         for number in range(4):
@@ -297,7 +299,7 @@ class Guest(Client):
             if not _is_refused_at_once(outcome):
                 return
 
-    async def _begins_anywhere(self, cluster: Cluster) -> None:
+    async def _begins_anywhere(self, cluster: AsyncClient) -> None:
         """A producer of which the brokers know nothing any more goes on where it was: compaction and time forget producers."""
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
@@ -305,7 +307,7 @@ class Guest(Client):
         if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._broken("a producer that is not known begins anywhere", f"{tp}: {outcome}")
 
-    async def _goes_back(self, cluster: Cluster) -> None:
+    async def _goes_back(self, cluster: AsyncClient) -> None:
         """A producer that has raised its epoch, and a batch of the epoch before that arrives late."""
         tp = self.chance.choice(self._partitions)
         old = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
@@ -316,7 +318,7 @@ class Guest(Client):
             if isinstance(stale, int):
                 self._broken("a producer's epoch never goes back", f"{tp}: {new} at {outcome}, then {old} at {stale}")
 
-    async def _leaves_a_gap(self, cluster: Cluster) -> None:
+    async def _leaves_a_gap(self, cluster: AsyncClient) -> None:
         """A batch whose predecessors are missing."""
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
@@ -325,7 +327,7 @@ class Guest(Client):
             if isinstance(outcome, int):
                 self._broken("a producer leaves nothing out", f"{tp}: sequence 5 at {outcome}, behind 0")
 
-    async def _comes_late(self, cluster: Cluster) -> None:
+    async def _comes_late(self, cluster: AsyncClient) -> None:
         """A batch of a transaction that has ended: it would begin one that nobody ends."""
         name, tp = f"{self.name}-late", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
@@ -345,7 +347,7 @@ class Guest(Client):
             if isinstance(outcome, int):
                 self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
 
-    async def _asks_the_wrong_one(self, cluster: Cluster) -> None:
+    async def _asks_the_wrong_one(self, cluster: AsyncClient) -> None:
         """Anybody may be asked to coordinate: clients find the new coordinator only if they are told to look for it."""
         group = self.groups[0]
         tp = self.chance.choice(self._partitions)
@@ -367,7 +369,7 @@ class Guest(Client):
             self._broken("who does not coordinate a group says so", f"{code.name} to an offset of {group}")
         return code
 
-    async def _asks_for_ends(self, cluster: Cluster) -> None:
+    async def _asks_for_ends(self, cluster: AsyncClient) -> None:
         """What one was told of the end of a partition holds for everybody."""
         # One by one: of several, the first answers would be old when the last one is there.
         for tp in self.chance.sample(self._partitions, 2):
@@ -376,7 +378,7 @@ class Guest(Client):
             if listed.error is ErrorCode.NONE:
                 self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset)
 
-    async def _never_returns(self, cluster: Cluster) -> None:
+    async def _never_returns(self, cluster: AsyncClient) -> None:
         """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""
         self._count += 1
         name, tp = f"{self.name}-lost-{self._count}", self.chance.choice(self._partitions)
@@ -389,7 +391,7 @@ class Guest(Client):
             await transactions.add_partitions(name, identity, [tp])
             await self._produce(cluster, record, identity, 0, transactional_id=name)
 
-    async def _commits_once(self, cluster: Cluster) -> None:
+    async def _commits_once(self, cluster: AsyncClient) -> None:
         """A group that commits one offset, which no later one hides, while somebody looks: what either was told stays."""
         self._count += 1
         group, tp = f"{self.name}-once-{self._count}", self.chance.choice(self._partitions)
@@ -418,13 +420,13 @@ class Guest(Client):
         self.oracle.finds(group, found)
         self.cluster.told_of_offsets(self.name, group, found)
 
-    async def _asks_for_offsets(self, cluster: Cluster) -> None:
+    async def _asks_for_offsets(self, cluster: AsyncClient) -> None:
         """What one was told of a group's offsets stays, as what was committed does."""
         group = "group-of-keeper"
         found = await committed_offsets(cluster, group, require_stable=True)
         self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
 
-    async def _asks_for_a_new_epoch(self, cluster: Cluster) -> None:
+    async def _asks_for_a_new_epoch(self, cluster: AsyncClient) -> None:
         """A client that began when the cluster raised epochs ends so, whatever the cluster has agreed on since."""
         name, tp = f"{self.name}-raiser", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
@@ -437,7 +439,7 @@ class Guest(Client):
         if after == identity:
             self._broken("who asks for a new epoch gets one", f"{name} is {identity}, before and after its transaction")
 
-    async def _commits_for_others(self, cluster: Cluster) -> None:
+    async def _commits_for_others(self, cluster: AsyncClient) -> None:
         """A producer that says nothing of a member commits offsets of a group of KIP-848 that has some."""
         if not self.cluster.scenario.modern_members:
             return

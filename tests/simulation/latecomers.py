@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -54,7 +54,7 @@ class Latecomer(Client):
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
         self._partitions = list(partitions)
-        self._visits: list[Callable[[Cluster, _Known], Awaitable[None]]] = [
+        self._visits: list[Callable[[AsyncClient, _Known], Awaitable[None]]] = [
             self._in_a_former_leader_epoch,
             self._of_a_former_controller,
             self._for_a_former_life,
@@ -72,7 +72,7 @@ class Latecomer(Client):
                 self.note(f"starts anew: {error}")
                 await self.pause(*PACE_S)
 
-    async def _pay_a_visit(self, cluster: Cluster) -> None:
+    async def _pay_a_visit(self, cluster: AsyncClient) -> None:
         asked = self.chance.choice(list(await cluster.brokers()))
         process = self.cluster.brokers[asked]
         if process.is_serving:
@@ -82,7 +82,7 @@ class Latecomer(Client):
         if code == ErrorCode.NONE and known.is_same_life:
             self.world.violate(what, f"{known.process.name} obeys {detail}")
 
-    async def _in_a_former_leader_epoch(self, cluster: Cluster, known: _Known) -> None:
+    async def _in_a_former_leader_epoch(self, cluster: AsyncClient, known: _Known) -> None:
         """A consumer that has not heard of an election."""
         led = [
             partition
@@ -105,13 +105,13 @@ class Latecomer(Client):
             f"a request for {tp} of epoch {epoch - 1}, in {epoch}",
         )
 
-    async def _of_a_former_controller(self, cluster: Cluster, known: _Known) -> None:
+    async def _of_a_former_controller(self, cluster: AsyncClient, known: _Known) -> None:
         epoch = known.broker.replication.control.controller_epoch
         if epoch > 0:
             answer = await self._update_metadata(cluster, known, epoch - 1, -1)
             self._fenced("an old controller is fenced", answer, known, f"a controller of epoch {epoch - 1}, in {epoch}")
 
-    async def _for_a_former_life(self, cluster: Cluster, known: _Known) -> None:
+    async def _for_a_former_life(self, cluster: AsyncClient, known: _Known) -> None:
         epoch, registered = known.broker.replication.control.controller_epoch, known.broker.registrar.epoch
         if registered > 0:
             answer = await self._update_metadata(cluster, known, epoch, registered - 1)
@@ -120,7 +120,7 @@ class Latecomer(Client):
             )
 
     async def _update_metadata(
-        self, cluster: Cluster, known: _Known, controller_epoch: int, broker_epoch: int
+        self, cluster: AsyncClient, known: _Known, controller_epoch: int, broker_epoch: int
     ) -> ErrorCode:
         """Nobody is alive in it: whoever obeys has nobody left."""
         request = UpdateMetadataRequest(
@@ -128,7 +128,7 @@ class Latecomer(Client):
         )
         return ErrorCode((await cluster.ask(known.process.id, request, UpdateMetadataResponse)).error_code)
 
-    async def _of_a_former_leader(self, cluster: Cluster, known: _Known) -> None:
+    async def _of_a_former_leader(self, cluster: AsyncClient, known: _Known) -> None:
         """AlterPartition with an epoch that is over. The same ISR in another order: no leader would ask for that."""
         controller = self.cluster.controller()
         tp = self.chance.choice(self._partitions)

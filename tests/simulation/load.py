@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
@@ -53,8 +53,8 @@ class Client(Process):
     def end(self) -> None:
         self.ending = True
 
-    def connect(self, *, request_timeout_ms: int = 3_000, api_timeout_ms: int = 30_000) -> Cluster:
-        return Cluster(
+    def connect(self, *, request_timeout_ms: int = 3_000, api_timeout_ms: int = 30_000) -> AsyncClient:
+        return AsyncClient(
             ClientConfig(
                 bootstrap=self.cluster.bootstrap,
                 client_id=self.name,
@@ -321,7 +321,7 @@ class OffsetKeeper(Client):
                 self.note(f"starts anew: {error!r}")
                 await self.pause(0.1, 0.5)
 
-    async def _commit(self, cluster: Cluster, other: Cluster) -> None:
+    async def _commit(self, cluster: AsyncClient, other: AsyncClient) -> None:
         self._offset += 1
         offsets = {tp: self._offset for tp in self._partitions if self.chance.random() < 0.7}
         if not offsets:
@@ -338,7 +338,7 @@ class OffsetKeeper(Client):
             if looking is not None:
                 await looking
 
-    async def _look(self, cluster: Cluster) -> None:
+    async def _look(self, cluster: AsyncClient) -> None:
         """While a commit is under way: what anybody is told of is committed."""
         await self.pause(0.0, 0.1)
         try:
@@ -373,7 +373,7 @@ class Auditor(Client):
                 self.is_done = True
                 return
 
-    async def _wait_until_in_sync(self, cluster: Cluster) -> None:
+    async def _wait_until_in_sync(self, cluster: AsyncClient) -> None:
         told = ""
         while True:
             topics = await cluster.all_topics()
@@ -390,7 +390,7 @@ class Auditor(Client):
                 self.note(f"waits: {told}")
             await asyncio.sleep(0.5)
 
-    async def _audit(self, cluster: Cluster) -> None:
+    async def _audit(self, cluster: AsyncClient) -> None:
         starts: dict[TopicPartition, int] = {}
         committed: dict[TopicPartition, list[Read]] = {}
         for tp in self.cluster.partitions:
@@ -409,7 +409,7 @@ class Auditor(Client):
         await self._audit_coming(cluster)
         self.cluster.compare_replicas()
 
-    async def _audit_coming(self, cluster: Cluster) -> None:
+    async def _audit_coming(self, cluster: AsyncClient) -> None:
         """Of all topics of this name the last one, if it is there."""
         topics = await cluster.topics([COMING])
         if COMING not in topics or topics[COMING].error is not ErrorCode.NONE:
@@ -419,7 +419,7 @@ class Auditor(Client):
             found, start = await self._read(cluster, tp, READ_UNCOMMITTED)
             self.oracle.audit_again(tp, topics[COMING].topic_id, start, found)
 
-    async def _rows(self, cluster: Cluster, tp: TopicPartition) -> dict[str, str]:
+    async def _rows(self, cluster: AsyncClient, tp: TopicPartition) -> dict[str, str]:
         end = await self._offset(cluster, tp, LATEST, READ_UNCOMMITTED)
         rows: dict[str, str] = {}
         async with Consumer(cluster, ConsumerConfig(auto_offset_reset="none")) as consumer:
@@ -430,7 +430,7 @@ class Auditor(Client):
                         rows[bytes(record.key or b"").decode()] = bytes(record.value or b"").decode().strip()
         return rows
 
-    async def _read(self, cluster: Cluster, tp: TopicPartition, isolation: int) -> tuple[list[Read], int]:
+    async def _read(self, cluster: AsyncClient, tp: TopicPartition, isolation: int) -> tuple[list[Read], int]:
         start = await self._offset(cluster, tp, EARLIEST, isolation)
         while True:
             end = await self._offset(cluster, tp, LATEST, isolation)
@@ -450,7 +450,7 @@ class Auditor(Client):
                     ]
         return reads, start
 
-    async def _offset(self, cluster: Cluster, tp: TopicPartition, time: int, isolation: int) -> int:
+    async def _offset(self, cluster: AsyncClient, tp: TopicPartition, time: int, isolation: int) -> int:
         listed = (await list_offsets(cluster, {tp: time}, isolation_level=isolation))[tp]
         if listed.error is not ErrorCode.NONE:
             raise BrokerRefused(listed.error)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ClientError, check
 from barnabas.client.fetching import ConsumerConfig
@@ -39,7 +39,7 @@ class Member:
     Owner: its client. Beats run in a task of their own; they never give anything up.
     """
 
-    def __init__(self, cluster: Cluster, group: str, topics: Sequence[str], member_id: str) -> None:
+    def __init__(self, cluster: AsyncClient, group: str, topics: Sequence[str], member_id: str) -> None:
         self._cluster = cluster
         self._group = group
         self._topics = list(topics)

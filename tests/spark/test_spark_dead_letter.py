@@ -14,7 +14,7 @@ from pyspark.sql.functions import lit
 from barnabas.cli import pipeline
 from barnabas.cli.main import load
 from barnabas.client import error_headers as names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.replay import ReplayError, ReplayPlan, ReplayReport, judge, replay
 from barnabas.core.ids import Offset
@@ -168,7 +168,7 @@ def test_a_replay_that_was_killed_half_way_leaves_nothing_and_the_next_sends_all
     reader.close()
 
     async def again() -> ReplayReport:
-        async with Cluster(client_config(kafka.bootstrap, {}, client_id="test")) as cluster:
+        async with AsyncClient(client_config(kafka.bootstrap, {}, client_id="test")) as cluster:
             return await replay(cluster, plan)
 
     report = asyncio.run(again())

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from barnabas.client.cluster import Cluster
+    from barnabas.client.asynchronous import AsyncClient
 
 _TIMEOUT_S: Final = 3.0
 _TIMEOUT_MS: Final = "2000"
 
-Names = Callable[["Cluster"], Awaitable[Iterable[str]]]
+Names = Callable[["AsyncClient"], Awaitable[Iterable[str]]]
 
 
-async def _topics(cluster: "Cluster") -> Iterable[str]:
+async def _topics(cluster: "AsyncClient") -> Iterable[str]:
     return (await cluster.refresh(None)).topics
 
 
-async def _groups(cluster: "Cluster") -> Iterable[str]:
+async def _groups(cluster: "AsyncClient") -> Iterable[str]:
     from barnabas.client.admin.groups import list_groups
 
     return [group.group_id for group in await list_groups(cluster)]
 
 
-async def _brokers(cluster: "Cluster") -> Iterable[str]:
+async def _brokers(cluster: "AsyncClient") -> Iterable[str]:
     return [str(broker_id) for broker_id in (await cluster.refresh(())).brokers]
 
 
@@ -70,7 +70,7 @@ def _complete_entity(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _ask(names: Names, ctx: typer.Context, incomplete: str) -> list[str]:
-    from barnabas.client.cluster import Cluster
+    from barnabas.client.asynchronous import AsyncClient
     from barnabas.client.config import client_config, load_properties
     from barnabas.core.errors import BarnabasError
 
@@ -83,7 +83,7 @@ def _ask(names: Names, ctx: typer.Context, incomplete: str) -> list[str]:
         config = client_config(ctx.params.get("bootstrap_server"), settings | limits, client_id="barnabas-completion")
         if not config.bootstrap:
             return []
-        async with asyncio.timeout(_TIMEOUT_S), Cluster(config) as cluster:
+        async with asyncio.timeout(_TIMEOUT_S), AsyncClient(config) as cluster:
             return sorted(name for name in await names(cluster) if name.startswith(incomplete))
 
     try:

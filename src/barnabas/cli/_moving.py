@@ -14,7 +14,7 @@ from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
 from barnabas.cli._tool import UsageError, say, warn
 from barnabas.client.admin import partitions as admin
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 
@@ -30,7 +30,7 @@ class View:
     racks: dict[int, str | None]
 
 
-async def look(cluster: Cluster, *, measure_s: float) -> View:
+async def look(cluster: AsyncClient, *, measure_s: float) -> View:
     """Every partition, with its size, and how fast it grows while we look for `measure_s`."""
     topics = await cluster.all_topics()
     racks = {broker_id: broker.rack for broker_id, broker in (await cluster.brokers()).items()}
@@ -49,7 +49,7 @@ async def look(cluster: Cluster, *, measure_s: float) -> View:
     return View(found, racks)
 
 
-async def _sizes(cluster: Cluster, brokers: Sequence[int]) -> dict[TopicPartition, int]:
+async def _sizes(cluster: AsyncClient, brokers: Sequence[int]) -> dict[TopicPartition, int]:
     """Bytes of the largest replica of each partition."""
     sizes: dict[TopicPartition, int] = {}
     for broker in brokers:
@@ -96,7 +96,7 @@ def preview(view: View, proposal: Proposal) -> None:
 
 
 async def carry_out(
-    cluster: Cluster, view: View, targets: Mapping[TopicPartition, Sequence[int]], *, bytes_per_s: int, batch: int
+    cluster: AsyncClient, view: View, targets: Mapping[TopicPartition, Sequence[int]], *, bytes_per_s: int, batch: int
 ) -> None:
     """Until all is where it shall be. `bytes_per_s` below 0: no limit."""
     ongoing = await admin.list_reassignments(cluster)
@@ -142,7 +142,7 @@ def _copied(view: View, targets: Mapping[TopicPartition, Sequence[int]], where: 
     return partition.bytes * len(set(targets[where]) - set(partition.replicas))
 
 
-async def _until_done(cluster: Cluster, moving: Mapping[TopicPartition, object]) -> None:
+async def _until_done(cluster: AsyncClient, moving: Mapping[TopicPartition, object]) -> None:
     while True:
         ongoing = await admin.list_reassignments(cluster, moving)
         if not any(each.adding or each.removing for each in ongoing.values()):
@@ -150,7 +150,7 @@ async def _until_done(cluster: Cluster, moving: Mapping[TopicPartition, object])
         await asyncio.sleep(POLL_S)  # nobody tells a client when it is over
 
 
-async def _lead(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
+async def _lead(cluster: AsyncClient, partitions: Sequence[TopicPartition]) -> None:
     """The first replica of each takes the lead."""
     if not partitions:
         return

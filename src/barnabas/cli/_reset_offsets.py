@@ -15,7 +15,7 @@ from barnabas.cli._tool import UsageError, parse_number, run, say, say_json
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import CommittedOffset
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
@@ -134,7 +134,7 @@ def from_csv(text: str, groups: Sequence[str]) -> Plan:
 # -- carrying it out ----------------------------------------------------------------------------------------------------
 
 
-async def _reset(cluster: Cluster, rule: Rule, scope: Scope, file_plan: Plan | None, *, execute: bool) -> Plan:
+async def _reset(cluster: AsyncClient, rule: Rule, scope: Scope, file_plan: Plan | None, *, execute: bool) -> Plan:
     groups = [entry.group_id for entry in await admin.list_groups(cluster)] if scope.all_groups else list(scope.groups)
     plan: Plan = {}
     for group in groups:
@@ -153,7 +153,7 @@ async def _reset(cluster: Cluster, rule: Rule, scope: Scope, file_plan: Plan | N
 
 
 async def _plan(
-    cluster: Cluster, group: str, rule: Rule, scope: Scope, file_plan: Plan | None
+    cluster: AsyncClient, group: str, rule: Rule, scope: Scope, file_plan: Plan | None
 ) -> dict[TopicPartition, int]:
     if rule.kind == "from_file":
         wanted = (file_plan or {}).get(group)
@@ -171,7 +171,7 @@ async def _plan(
 
 
 async def _apply(
-    cluster: Cluster,
+    cluster: AsyncClient,
     rule: Rule,
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
@@ -200,14 +200,14 @@ async def _apply(
             return current | await _offsets(cluster, rest, LATEST)
 
 
-async def _offsets(cluster: Cluster, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+async def _offsets(cluster: AsyncClient, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
     listed = await list_offsets(cluster, dict.fromkeys(partitions, at))
     for where, found in listed.items():
         check(found.error, str(where))
     return {where: listed[where].offset for where in partitions}
 
 
-async def _at_time(cluster: Cluster, partitions: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+async def _at_time(cluster: AsyncClient, partitions: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
     found = await _offsets(cluster, partitions, at_ms)
     late = [where for where, offset in found.items() if offset < 0]
     for where in late:
@@ -218,7 +218,7 @@ async def _at_time(cluster: Cluster, partitions: Sequence[TopicPartition], at_ms
     return found | await _offsets(cluster, late, LATEST)
 
 
-async def _within_log(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+async def _within_log(cluster: AsyncClient, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """An offset outside the log is moved to its nearer end, with a warning."""
     partitions = list(wanted)
     first = await _offsets(cluster, partitions, EARLIEST)
@@ -235,7 +235,7 @@ async def _within_log(cluster: Cluster, wanted: Mapping[TopicPartition, int]) ->
     return result
 
 
-async def expand_topics(cluster: Cluster, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
+async def expand_topics(cluster: AsyncClient, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
     """Partitions of `topic` or `topic:0,1` arguments, and the topics that do not exist."""
     partitions: list[TopicPartition] = []
     whole: list[str] = []

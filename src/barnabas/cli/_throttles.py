@@ -5,7 +5,7 @@ from typing import Final
 
 from barnabas.cli import _reassign_plan as plan
 from barnabas.client.admin import configs as admin
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AlterOperation, ConfigResourceType
 
@@ -18,7 +18,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 _DELETE: Final[tuple[AlterOperation, str | None]] = (AlterOperation.DELETE, None)
 
 
-async def limit_moves(cluster: Cluster, moving: Mapping[TopicPartition, plan.Move], bytes_per_s: int) -> None:
+async def limit_moves(cluster: AsyncClient, moving: Mapping[TopicPartition, plan.Move], bytes_per_s: int) -> None:
     for topic, (leaders, followers) in plan.topic_throttles(moving).items():
         await admin.alter_configs(
             cluster,
@@ -33,13 +33,13 @@ async def limit_moves(cluster: Cluster, moving: Mapping[TopicPartition, plan.Mov
         )
 
 
-async def clear_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
+async def clear_brokers(cluster: AsyncClient, brokers: Iterable[int]) -> None:
     for broker in brokers:
         changes = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE, DIR_RATE), _DELETE)
         await admin.alter_configs(cluster, ConfigResourceType.BROKER, str(broker), changes)
 
 
-async def clear_topics(cluster: Cluster, topics: Iterable[str]) -> None:
+async def clear_topics(cluster: AsyncClient, topics: Iterable[str]) -> None:
     for topic in topics:
         changes = dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS), _DELETE)
         await admin.alter_configs(cluster, ConfigResourceType.TOPIC, topic, changes)

@@ -20,7 +20,7 @@ import typer
 
 from barnabas.cli._command import UsageError
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config, load_properties
 
 __all__ = [
@@ -96,7 +96,7 @@ def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
             warn(f"{name} is not a known setting of a {'topic' if of_topic else 'broker'}{meant}")
 
 
-def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: bool = False) -> T:
+def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fast: bool = False) -> T:
     """Carry out `body` on a cluster, and leave nothing behind. `fast`: on uvloop, for tools that move data."""
 
     was_told_to_end = has_lost_reader = False
@@ -122,7 +122,7 @@ def run(config: ClientConfig, body: Callable[[Cluster], Awaitable[T]], *, fast: 
         # As Ctrl-C: a member leaves its group, what was typed is sent.
         if threading.current_thread() is threading.main_thread():  # signals come nowhere else
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             cluster.tell = warn
             return await body(cluster)
 

@@ -9,7 +9,7 @@ import typer
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
 from barnabas.client.admin import acls as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
 
@@ -226,7 +226,7 @@ def _lines(entries: Sequence[Ace]) -> str:
     return "\n".join(f"\t{entry}" for entry in entries)
 
 
-async def _add(cluster: Cluster, plan: Plan) -> None:
+async def _add(cluster: AsyncClient, plan: Plan) -> None:
     for pattern, entries in plan.items():
         say(f"Adding ACLs for resource `{pattern}`: \n {_lines(entries)} \n")
         await admin.create_acls(cluster, pattern, entries)
@@ -242,12 +242,14 @@ def _confirm(pattern: ResourcePattern, entries: Sequence[Ace]) -> bool:
     return sys.stdin.readline().strip().lower() == "y"
 
 
-async def _remove(cluster: Cluster, plan: Plan) -> None:
+async def _remove(cluster: AsyncClient, plan: Plan) -> None:
     for pattern, entries in plan.items():
         await admin.delete_acls(cluster, pattern, entries)
 
 
-async def _list(cluster: Cluster, patterns: Sequence[ResourcePattern], principals: Sequence[str], json: bool) -> None:
+async def _list(
+    cluster: AsyncClient, patterns: Sequence[ResourcePattern], principals: Sequence[str], json: bool
+) -> None:
     found: dict[ResourcePattern, list[Ace]] = {}
     for pattern in patterns or [admin.ANY_RESOURCE]:
         found |= await admin.describe_acls(cluster, pattern)

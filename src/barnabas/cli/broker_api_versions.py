@@ -1,7 +1,7 @@
 """`barnabas broker-api-versions`: kafka-broker-api-versions.sh."""
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, options, run, say, say_json
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import Broker
@@ -13,7 +13,7 @@ def command(bootstrap_server: Bootstrap = None, command_config: CommandConfig = 
     run(options(bootstrap_server, command_config), lambda cluster: _print(cluster, json))
 
 
-async def _print(cluster: Cluster, json: bool) -> None:
+async def _print(cluster: AsyncClient, json: bool) -> None:
     document = []
     for broker_id, broker in sorted((await cluster.brokers()).items()):
         try:

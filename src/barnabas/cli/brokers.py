@@ -9,7 +9,7 @@ from barnabas.cli import _moving
 from barnabas.cli._balance import propose
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
 from barnabas.cli.rebalance import Batch, Execute, Throttle, finish, show
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 
 
 class Action(StrEnum):
@@ -40,7 +40,7 @@ def command(
         raise UsageError("--batch must be at least 1")
     leaving = brokers or []
 
-    async def body(cluster: Cluster) -> None:
+    async def body(cluster: AsyncClient) -> None:
         view = await _moving.look(cluster, measure_s=0)
         if action is Action.LIST:
             _list(view, json=json)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from barnabas.cli._tool import Bootstrap, Json, UsageError, options, run, say, say_json
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -37,12 +37,12 @@ def command(
         raise UsageError(f"{action!r} is not an action; use cluster-id or unregister")
 
 
-async def _cluster_id(cluster: Cluster) -> str | None:
+async def _cluster_id(cluster: AsyncClient) -> str | None:
     await cluster.brokers()
     return cluster.image.cluster_id
 
 
-async def _unregister(cluster: Cluster, broker_id: int) -> None:
+async def _unregister(cluster: AsyncClient, broker_id: int) -> None:
     try:
         response = await cluster.ask_any(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)
     except UnsupportedVersion:

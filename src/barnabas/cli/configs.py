@@ -24,7 +24,7 @@ from barnabas.cli._tool import (
 )
 from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.names import nearest
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
@@ -247,7 +247,7 @@ def parse_additions(text: str) -> dict[str, str]:
 # -- alter --------------------------------------------------------------------------------------------------------------
 
 
-async def _alter(cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]) -> None:
+async def _alter(cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]) -> None:
     if entity.type in _RESOURCES:
         await _alter_resource(cluster, entity, additions, deletions)
     elif entity.type == IPS:
@@ -268,7 +268,7 @@ async def _alter(cluster: Cluster, entity: Entity, additions: Mapping[str, str],
 
 
 async def _alter_resource(
-    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+    cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
     name = entity.names[0]
     kind, _ = _RESOURCES[entity.type]
@@ -289,7 +289,7 @@ async def _alter_resource(
 
 
 async def _alter_user_or_client(
-    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+    cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
     names = [*additions, *deletions]
     scram = [name for name in names if name in _SCRAM]
@@ -356,7 +356,7 @@ def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:
 
 
 async def _alter_quotas(
-    cluster: Cluster, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+    cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
     target = {_QUOTA_TYPES[kind]: name or None for kind, name in zip(entity.types, entity.names, strict=True)}
     existing = await admin.describe_quotas(cluster, target)
@@ -377,14 +377,14 @@ async def _alter_quotas(
 # -- describe -----------------------------------------------------------------------------------------------------------
 
 
-async def _describe(cluster: Cluster, entity: Entity, everything: bool, json: bool) -> None:
+async def _describe(cluster: AsyncClient, entity: Entity, everything: bool, json: bool) -> None:
     if entity.type in _RESOURCES:
         await _describe_resources(cluster, entity, everything, json)
     else:
         await _describe_quotas(cluster, entity, json)
 
 
-async def _resource_configs(cluster: Cluster, kind: str, name: str, *, everything: bool) -> list[ConfigEntry]:
+async def _resource_configs(cluster: AsyncClient, kind: str, name: str, *, everything: bool) -> list[ConfigEntry]:
     resource, dynamic = _RESOURCES[kind]
     if kind == BROKERS and not name:
         dynamic = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -393,7 +393,7 @@ async def _resource_configs(cluster: Cluster, kind: str, name: str, *, everythin
     return [entry for entry in entries if everything or dynamic is None or entry.source is dynamic]
 
 
-async def _describe_resources(cluster: Cluster, entity: Entity, everything: bool, json: bool) -> None:
+async def _describe_resources(cluster: AsyncClient, entity: Entity, everything: bool, json: bool) -> None:
     kind = entity.type
     if entity.names:
         names = [entity.names[0]]
@@ -435,7 +435,7 @@ def _entry_json(entry: ConfigEntry) -> dict[str, object]:
     }
 
 
-async def _describe_quotas(cluster: Cluster, entity: Entity, json: bool) -> None:
+async def _describe_quotas(cluster: AsyncClient, entity: Entity, json: bool) -> None:
     named = dict(zip(entity.types, entity.names, strict=False))
     target = {_QUOTA_TYPES[kind]: name or None for kind, name in named.items()}
     others = [_QUOTA_TYPES[kind] for kind in entity.types if kind not in named]

@@ -14,7 +14,7 @@ import typer
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._tool import UsageError, matches, options, pairs, run
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
@@ -121,7 +121,7 @@ def command(
     config = consumer_config(properties)
     group_id = next(iter(groups), None)
 
-    async def consume(cluster: Cluster) -> None:
+    async def consume(cluster: AsyncClient) -> None:
         async with _source(cluster, config, properties, topic, include, partition, start, group_id) as source:
             await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
 
@@ -215,7 +215,7 @@ class _Alone:
 
 @asynccontextmanager
 async def _source(
-    cluster: Cluster,
+    cluster: AsyncClient,
     config: ConsumerConfig,
     properties: Mapping[str, str],
     topic: str | None,

@@ -10,7 +10,7 @@ import typer
 
 from barnabas.cli._tool import UsageError, options, pairs, run
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.errors import ClientError
 from barnabas.client.producer import Batch, Headers, Producer, ProducerConfig
@@ -115,7 +115,7 @@ def _reader_pairs(items: list[str]) -> dict[str, str]:
     return found
 
 
-async def _produce(cluster: Cluster, topic: str, reader: "LineReader", config: ProducerConfig, sync: bool) -> None:
+async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", config: ProducerConfig, sync: bool) -> None:
     from barnabas.cli._stdin import stdin_lines
 
     failures: list[str] = []

@@ -23,7 +23,7 @@ from barnabas.cli._tool import (
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import GroupDescription
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import LATEST
@@ -167,7 +167,7 @@ def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
     return names
 
 
-async def _list(cluster: Cluster, state: str | None, kind: str | None, json: bool) -> None:
+async def _list(cluster: AsyncClient, state: str | None, kind: str | None, json: bool) -> None:
     listed = await admin.list_groups(
         cluster,
         states=_parse_names(state, _STATES, "state") if state else (),
@@ -225,14 +225,14 @@ class OffsetRow:
         return [self.group, topic, str(index), *numbers, self.member_id, self.host, self.client_id]
 
 
-async def _chosen(cluster: Cluster, groups: Sequence[str], all_groups: bool) -> list[str]:
+async def _chosen(cluster: AsyncClient, groups: Sequence[str], all_groups: bool) -> list[str]:
     if not all_groups:
         return list(groups)
     return [entry.group_id for entry in await admin.list_groups(cluster) if entry.protocol_type in ("consumer", "")]
 
 
 async def _describe(
-    cluster: Cluster, groups: Sequence[str], all_groups: bool, view: str, verbose: bool, json: bool
+    cluster: AsyncClient, groups: Sequence[str], all_groups: bool, view: str, verbose: bool, json: bool
 ) -> bool:
     """Whether all of them exist."""
     document: list[dict[str, object]] = []
@@ -271,7 +271,7 @@ def _announce(description: GroupDescription) -> bool:
     return True
 
 
-async def offset_rows(cluster: Cluster, description: GroupDescription) -> list[OffsetRow]:
+async def offset_rows(cluster: AsyncClient, description: GroupDescription) -> list[OffsetRow]:
     """Partitions that members have, the members with most of them first; then those that only have an offset."""
     group = description.group_id
     committed = await admin.committed_offsets(cluster, group)
@@ -297,7 +297,7 @@ async def offset_rows(cluster: Cluster, description: GroupDescription) -> list[O
     return rows
 
 
-async def _end_offsets(cluster: Cluster, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+async def _end_offsets(cluster: AsyncClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
     """Of those that still exist: a group keeps offsets of deleted topics for a while."""
     known = await cluster.topics({partition.topic for partition in partitions})
     there = {
@@ -383,7 +383,7 @@ def _assignment_text(partitions: Sequence[TopicPartition]) -> str:
     )
 
 
-def _print_state(cluster: Cluster, description: GroupDescription) -> None:
+def _print_state(cluster: AsyncClient, description: GroupDescription) -> None:
     broker = cluster.image.brokers.get(description.coordinator_id)
     where = f"{broker.host}:{broker.port}  ({broker.id})" if broker else MISSING
     headers = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
@@ -398,7 +398,7 @@ def _print_state(cluster: Cluster, description: GroupDescription) -> None:
     table(headers, [row], plain)
 
 
-async def _as_json(cluster: Cluster, description: GroupDescription) -> dict[str, object]:
+async def _as_json(cluster: AsyncClient, description: GroupDescription) -> dict[str, object]:
     rows = [] if description.missing else await offset_rows(cluster, description)
     return {
         "group": description.group_id,
@@ -434,7 +434,7 @@ async def _as_json(cluster: Cluster, description: GroupDescription) -> dict[str,
 # -- delete -------------------------------------------------------------------------------------------------------------
 
 
-async def _delete(cluster: Cluster, groups: Sequence[str], all_groups: bool) -> bool:
+async def _delete(cluster: AsyncClient, groups: Sequence[str], all_groups: bool) -> bool:
     names = await _chosen(cluster, groups, all_groups)
     outcome = {name: await admin.delete_group(cluster, name) for name in names}
     failed = {name: code for name, code in outcome.items() if code is not ErrorCode.NONE}
@@ -456,7 +456,7 @@ _HINTS: Final = {
 }
 
 
-async def _delete_offsets(cluster: Cluster, group: str, topics: Sequence[str]) -> bool:
+async def _delete_offsets(cluster: AsyncClient, group: str, topics: Sequence[str]) -> bool:
     partitions, unknown = await _reset_offsets.expand_topics(cluster, topics)
     code, results = await admin.delete_offsets(cluster, group, partitions)
     statuses: dict[TopicPartition, ErrorCode] = dict.fromkeys(

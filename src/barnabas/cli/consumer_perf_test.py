@@ -12,7 +12,7 @@ import typer
 
 from barnabas.cli._tool import UsageError, options, run, say
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConsumer
@@ -126,7 +126,7 @@ class _Report:
 
 
 async def _consume(
-    cluster: Cluster,
+    cluster: AsyncClient,
     topic: str,
     messages: int,
     timeout_ms: int,

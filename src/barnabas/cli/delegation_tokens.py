@@ -11,7 +11,7 @@ import typer
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
 from barnabas.client.admin import tokens as admin
 from barnabas.client.admin.tokens import DelegationToken
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 
 Principals = list[str] | None
 
@@ -57,7 +57,7 @@ def command(
             raise UsageError(f"{principal} is not a principal: write User:name")
     config = options(bootstrap_server, command_config)
 
-    async def carry_out(cluster: Cluster) -> None:
+    async def carry_out(cluster: AsyncClient) -> None:
         if action == "create":
             owner = owner_principal[0] if owner_principal else None
             token = await admin.create_token(

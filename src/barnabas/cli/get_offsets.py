@@ -9,7 +9,7 @@ import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
@@ -97,7 +97,7 @@ def _rule(text: str) -> Filter:
     return lambda where: matches(pattern, where.topic) and low <= where.partition < high
 
 
-async def _print(cluster: Cluster, wanted: Filter, at: int, exclude_internal: bool, json: bool) -> None:
+async def _print(cluster: AsyncClient, wanted: Filter, at: int, exclude_internal: bool, json: bool) -> None:
     chosen = [
         where
         for name, info in (await cluster.all_topics()).items()

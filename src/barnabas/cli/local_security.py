@@ -16,8 +16,8 @@ from barnabas.auth.jaas import SCRAM_MODULE
 from barnabas.auth.mechanisms.scram import ScramMechanism
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
 from barnabas.client.admin.configs import ScramUpsert, alter_scram
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.core.config.properties import format_properties
@@ -175,7 +175,7 @@ class LocalSecurity:
 
     async def provision(self, internal_bootstrap: str) -> None:
         """Users and ACLs, through the brokers' own listener. What is there already is written again."""
-        async with Cluster(client_config(internal_bootstrap, self.internal_settings())) as cluster:
+        async with AsyncClient(client_config(internal_bootstrap, self.internal_settings())) as cluster:
             for user, password in self.passwords.items():
                 await alter_scram(cluster, user, upserts=[ScramUpsert(_MECHANISM, _ITERATIONS, password)])
             for kind, name, operation in _CLIENT_ACLS:

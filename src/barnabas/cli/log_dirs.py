@@ -7,7 +7,7 @@ import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, parse_number, run, say
 from barnabas.client.admin.partitions import describe_log_dirs
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import error_code
 
 
@@ -28,7 +28,7 @@ def command(
     run(config, lambda cluster: _describe(cluster, brokers, topics, json))
 
 
-async def _describe(cluster: Cluster, wanted: list[int], topics: set[str], json: bool) -> None:
+async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], json: bool) -> None:
     alive = sorted(await cluster.brokers())
     missing = [broker for broker in wanted if broker not in alive]
     if missing:

@@ -11,7 +11,7 @@ import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
 from barnabas.client.admin.configs import ConfigEntry, describe_configs
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import TopicInfo
 from barnabas.core.config.broker import BrokerConfig
@@ -57,7 +57,7 @@ def command(
         raise typer.Exit(1)
 
 
-async def check_cluster(cluster: Cluster) -> list[Finding]:
+async def check_cluster(cluster: AsyncClient) -> list[Finding]:
     found: list[Finding] = []
     brokers = sorted(await cluster.brokers())
     for broker_id in brokers:

@@ -14,7 +14,7 @@ import typer
 
 from barnabas.cli._tool import UsageError, options, pairs, run, say
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.producer import Batch, Producer, ProducerConfig
 from barnabas.client.settings import producer_config
@@ -108,7 +108,7 @@ def _payloads(size: int | None, file: str | None, delimiter: str) -> Callable[[i
 
 
 async def _produce(
-    cluster: Cluster,
+    cluster: AsyncClient,
     topic: str,
     count: int,
     throughput: float,

@@ -27,7 +27,7 @@ from barnabas.cli._tool import (
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as admin
 from barnabas.client.admin.partitions import Reassignment
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -135,7 +135,7 @@ class _Throttles:
 # -- generate, list -----------------------------------------------------------------------------------------------------
 
 
-async def _current(cluster: Cluster, topics: Sequence[str]) -> dict[TopicPartition, list[int]]:
+async def _current(cluster: AsyncClient, topics: Sequence[str]) -> dict[TopicPartition, list[int]]:
     found = await cluster.topics(topics)
     for topic in topics:
         if topic not in found or found[topic].error is not ErrorCode.NONE:
@@ -145,7 +145,7 @@ async def _current(cluster: Cluster, topics: Sequence[str]) -> dict[TopicPartiti
     }
 
 
-async def _generate(cluster: Cluster, topics: list[str], brokers: list[int], use_racks: bool, json: bool) -> None:
+async def _generate(cluster: AsyncClient, topics: list[str], brokers: list[int], use_racks: bool, json: bool) -> None:
     current = await _current(cluster, topics)
     racks = {
         broker_id: broker.rack if use_racks else None
@@ -160,7 +160,7 @@ async def _generate(cluster: Cluster, topics: list[str], brokers: list[int], use
     say(f"Proposed partition reassignment configuration\n{plan.to_json(proposed)}")
 
 
-async def _list(cluster: Cluster, json: bool) -> None:
+async def _list(cluster: AsyncClient, json: bool) -> None:
     ongoing = await admin.list_reassignments(cluster)
     if json:
         say_json(
@@ -190,7 +190,7 @@ async def _list(cluster: Cluster, json: bool) -> None:
 
 
 async def _execute(
-    cluster: Cluster, target: Assignment, throttles: _Throttles, additional: bool, timeout_ms: int
+    cluster: AsyncClient, target: Assignment, throttles: _Throttles, additional: bool, timeout_ms: int
 ) -> None:
     ongoing = await admin.list_reassignments(cluster)
     if ongoing and not additional:
@@ -219,7 +219,7 @@ async def _execute(
 
 
 async def _set_throttles(
-    cluster: Cluster,
+    cluster: AsyncClient,
     target: Assignment,
     ongoing: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
@@ -243,7 +243,7 @@ async def _set_throttles(
         say(f"The replica-alter-dir throttle limit was set to {throttles.between_dirs} B/s")
 
 
-async def _move(cluster: Cluster, moves: Mapping[Replica, str], timeout_ms: int) -> None:
+async def _move(cluster: AsyncClient, moves: Mapping[Replica, str], timeout_ms: int) -> None:
     """A replica that is new on its broker can only be moved once it is there: until then, try again."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1000
@@ -264,7 +264,7 @@ async def _move(cluster: Cluster, moves: Mapping[Replica, str], timeout_ms: int)
         await asyncio.sleep(_MOVE_RETRY_S)
 
 
-async def _start_moves(cluster: Cluster, pending: Mapping[Replica, str]) -> list[Replica]:
+async def _start_moves(cluster: AsyncClient, pending: Mapping[Replica, str]) -> list[Replica]:
     started: list[Replica] = []
     for broker in sorted({replica.broker for replica in pending}):
         wanted = {
@@ -283,7 +283,7 @@ async def _start_moves(cluster: Cluster, pending: Mapping[Replica, str]) -> list
 # -- verify, cancel -----------------------------------------------------------------------------------------------------
 
 
-async def _verify(cluster: Cluster, target: Assignment, preserve_throttles: bool, json: bool) -> None:
+async def _verify(cluster: AsyncClient, target: Assignment, preserve_throttles: bool, json: bool) -> None:
     ongoing = await admin.list_reassignments(cluster)
     known = await cluster.topics(sorted({where.topic for where in target.partitions}))
     states: dict[TopicPartition, str] = {}
@@ -324,7 +324,7 @@ class _MoveState:
     future: str | None = None
 
 
-async def _move_states(cluster: Cluster, targets: Mapping[Replica, str]) -> dict[Replica, _MoveState]:
+async def _move_states(cluster: AsyncClient, targets: Mapping[Replica, str]) -> dict[Replica, _MoveState]:
     states: dict[Replica, _MoveState] = {}
     for broker in sorted({replica.broker for replica in targets}):
         mine = {replica: log_dir for replica, log_dir in targets.items() if replica.broker == broker}
@@ -366,7 +366,7 @@ def _move_text(replica: Replica, move: _MoveState) -> str:
     )
 
 
-async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool = False) -> None:
+async def _clear_throttles(cluster: AsyncClient, target: Assignment, *, quiet: bool = False) -> None:
     """All brokers: it is not known any more which ones took part."""
     alive = await cluster.brokers()
     brokers = sorted(alive.keys() | {broker for replicas in target.partitions.values() for broker in replicas})
@@ -379,7 +379,7 @@ async def _clear_throttles(cluster: Cluster, target: Assignment, *, quiet: bool 
     await _throttles.clear_topics(cluster, topics)
 
 
-async def _cancel(cluster: Cluster, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:
+async def _cancel(cluster: AsyncClient, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:
     ongoing = await admin.list_reassignments(cluster, target.partitions)
     active = sorted(where for where, moving in ongoing.items() if moving.adding or moving.removing)
     if active:

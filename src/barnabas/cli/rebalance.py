@@ -10,7 +10,7 @@ from barnabas.cli import _reassign_plan as plan
 from barnabas.cli._balance import Proposal, propose
 from barnabas.cli._json_files import read_json
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 
 Throttle = Annotated[
     int, typer.Option("--throttle", metavar="BYTES", help="Bytes/s that moves may use; none: no limit.")
@@ -48,7 +48,7 @@ def command(
     if batch < 1:
         raise UsageError("--batch must be at least 1")
 
-    async def body(cluster: Cluster) -> None:
+    async def body(cluster: AsyncClient) -> None:
         view = await _moving.look(cluster, measure_s=max(0.0, measure))
         if execute and plan_file is not None and plan_file.exists():
             kept = plan.parse_assignment(read_json(str(plan_file), option="--plan"))
@@ -76,7 +76,14 @@ def show(view: _moving.View, proposal: Proposal, *, json: bool) -> None:
 
 
 async def finish(
-    cluster: Cluster, view: _moving.View, proposal: Proposal, *, execute: bool, throttle: int, batch: int, quiet: bool
+    cluster: AsyncClient,
+    view: _moving.View,
+    proposal: Proposal,
+    *,
+    execute: bool,
+    throttle: int,
+    batch: int,
+    quiet: bool,
 ) -> None:
     if execute:
         await _moving.carry_out(cluster, view, proposal.targets, bytes_per_s=throttle, batch=batch)

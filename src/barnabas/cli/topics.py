@@ -28,7 +28,7 @@ from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.admin.partitions import Reassignment
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check
 from barnabas.client.image import PartitionInfo, TopicInfo
 from barnabas.core.errors import ErrorCode
@@ -229,7 +229,7 @@ def parse_uuid(text: str) -> bytes:
 # -- actions ------------------------------------------------------------------------------------------------------------
 
 
-async def _names(cluster: Cluster, pattern: str | None, exclude_internal: bool) -> dict[str, TopicInfo]:
+async def _names(cluster: AsyncClient, pattern: str | None, exclude_internal: bool) -> dict[str, TopicInfo]:
     """Topics whose names match, in the order of their names."""
     everything = await cluster.all_topics()
     return {
@@ -244,7 +244,7 @@ def _require(found: Sequence[str] | dict[str, TopicInfo], topic: str | None, if_
         raise UsageError(f"Topic '{topic}' does not exist as expected")
 
 
-async def _list(cluster: Cluster, pattern: str | None, exclude_internal: bool, json: bool) -> None:
+async def _list(cluster: AsyncClient, pattern: str | None, exclude_internal: bool, json: bool) -> None:
     names = list(await _names(cluster, pattern, exclude_internal))
     if json:
         say_json(names)
@@ -252,7 +252,7 @@ async def _list(cluster: Cluster, pattern: str | None, exclude_internal: bool, j
         say("\n".join(names))
 
 
-async def _create(cluster: Cluster, new: topic_admin.NewTopic, if_not_exists: bool) -> None:
+async def _create(cluster: AsyncClient, new: topic_admin.NewTopic, if_not_exists: bool) -> None:
     warn_of_unknown(new.configs, of_topic=True)
     if "." in new.name or "_" in new.name:
         say(_COLLISION)
@@ -266,7 +266,7 @@ async def _create(cluster: Cluster, new: topic_admin.NewTopic, if_not_exists: bo
 
 
 async def _alter(
-    cluster: Cluster,
+    cluster: AsyncClient,
     pattern: str,
     count: int,
     assignment: dict[int, list[int]],
@@ -285,7 +285,7 @@ async def _alter(
     await topic_admin.create_partitions(cluster, dict.fromkeys(found, count), new_replicas)
 
 
-async def _delete(cluster: Cluster, pattern: str, exclude_internal: bool, if_exists: bool) -> None:
+async def _delete(cluster: AsyncClient, pattern: str, exclude_internal: bool, if_exists: bool) -> None:
     found = await _names(cluster, pattern, exclude_internal)
     _require(found, pattern, if_exists)
     if not found:
@@ -322,7 +322,7 @@ class _Description:
 
 
 async def _describe(
-    cluster: Cluster,
+    cluster: AsyncClient,
     pattern: str | None,
     topic_id: bytes | None,
     exclude_internal: bool,
@@ -350,7 +350,7 @@ async def _describe(
         _print(description, filters, alive)
 
 
-async def _describe_all(cluster: Cluster, found: dict[str, TopicInfo]) -> list[_Description]:
+async def _describe_all(cluster: AsyncClient, found: dict[str, TopicInfo]) -> list[_Description]:
     configs = await config_admin.describe_configs(cluster, [(ConfigResourceType.TOPIC, name) for name in found])
     try:
         reassignments = await partition_admin.list_reassignments(cluster)

@@ -8,7 +8,7 @@ import typer
 
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json, table
 from barnabas.client.admin import transactions as admin
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -90,13 +90,13 @@ def _print(headers: Sequence[str], rows: Sequence[Sequence[object]], json: bool)
     table(headers, texts, plain)
 
 
-async def _list(cluster: Cluster, duration_ms: int, json: bool) -> None:
+async def _list(cluster: AsyncClient, duration_ms: int, json: bool) -> None:
     listed = await admin.list_transactions(cluster, duration_ms=duration_ms)
     rows = [(entry.transactional_id, entry.coordinator_id, entry.producer_id, entry.state) for entry in listed]
     _print(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows, json)
 
 
-async def _describe(cluster: Cluster, transactional_id: str, json: bool) -> None:
+async def _describe(cluster: AsyncClient, transactional_id: str, json: bool) -> None:
     coordinator, state = await admin.describe_transaction(cluster, transactional_id)
     started_ms = state.transaction_start_time_ms
     partitions = sorted(TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions)
@@ -129,7 +129,7 @@ async def _describe(cluster: Cluster, transactional_id: str, json: bool) -> None
     )
 
 
-async def _describe_producers(cluster: Cluster, where: TopicPartition, broker_id: int | None, json: bool) -> None:
+async def _describe_producers(cluster: AsyncClient, where: TopicPartition, broker_id: int | None, json: bool) -> None:
     producers = await admin.describe_producers(cluster, where, broker_id=broker_id)
     _print(
         (
@@ -156,7 +156,7 @@ async def _describe_producers(cluster: Cluster, where: TopicPartition, broker_id
 
 
 async def _abort(
-    cluster: Cluster,
+    cluster: AsyncClient,
     where: TopicPartition,
     start_offset: int | None,
     producer_id: int | None,
@@ -195,7 +195,7 @@ async def _abort(
 
 
 async def _find_hanging(
-    cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None, older_ms: int, json: bool
+    cluster: AsyncClient, topic: str | None, partition: int | None, broker_id: int | None, older_ms: int, json: bool
 ) -> None:
     """Open transactions on partitions that their coordinator will never write a marker to."""
     now_ms = int(time.time() * 1000)
@@ -239,7 +239,7 @@ async def _find_hanging(
 
 
 async def _partitions(
-    cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None
+    cluster: AsyncClient, topic: str | None, partition: int | None, broker_id: int | None
 ) -> list[TopicPartition]:
     if topic is not None and partition is not None:
         return [TopicPartition(topic, partition)]
@@ -252,7 +252,7 @@ async def _partitions(
     ]
 
 
-async def _expected(cluster: Cluster, transactional_id: str | None) -> set[TopicPartition]:
+async def _expected(cluster: AsyncClient, transactional_id: str | None) -> set[TopicPartition]:
     """The partitions to which the coordinator still will write a marker."""
     if transactional_id is None:
         return set()

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 from barnabas.client import fetching
 from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.config import ClientConfig
-from barnabas.client.core import DATA, ClusterCore
+from barnabas.client.core import DATA, ClientCore
 from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, check
 from barnabas.client.exchange import BrokerVersions, Exchange, Pending, negotiate, sayable
 from barnabas.client.fetching import ConsumerConfig, Fetched
@@ -321,7 +321,7 @@ class BlockingClient(_Closes):
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         # Patient: a task of Spark may begin while the whole cluster starts again.
-        self.core = ClusterCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
+        self.core = ClientCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
 
     def close(self) -> None:
         self.core.drop_links()

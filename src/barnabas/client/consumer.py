@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.fetching import ConsumerConfig, Fetched, fetch_request, fetched_of
 from barnabas.core.errors import RETRIABLE, ErrorCode
@@ -30,7 +30,7 @@ class _Position:
 class Consumer:
     """Assign partitions with their offsets, then `poll`. `async with` ends what is under way."""
 
-    cluster: Cluster
+    cluster: AsyncClient
     config: ConsumerConfig = field(default_factory=ConsumerConfig)
     _positions: dict[TopicPartition, _Position] = field(default_factory=dict)
     #: By leader: the fetch that is under way there.

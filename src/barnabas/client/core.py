@@ -1,8 +1,8 @@
 """What a client decides, without doing any of it: whom to ask, what an answer means, when to try again, what to forget.
 
 The core is written as coroutines and imports no event loop, socket or clock. All that it does to the world goes through
-`Io`: `client.cluster` gives it asyncio's, `client.blocking` one of plain sockets, a test or a simulation its own. So every
-operation that is written against `ClusterCore` (all of `client.admin`, `client.transactions`) serves both shells.
+`Io`: `client.asynchronous` gives it asyncio's, `client.blocking` one of plain sockets, a test or a simulation its own. So every
+operation that is written against `ClientCore` (all of `client.admin`, `client.transactions`) serves both shells.
 """
 
 import random
@@ -79,7 +79,7 @@ class Io(Protocol):
         """All of them, with their requests under way at once; what each came to, in their order."""
 
 
-class ClusterCore:
+class ClientCore:
     """Connections and knowledge, shared by everything that one client does."""
 
     def __init__(self, config: ClientConfig, io: Io, *, chance: random.Random, fails_early: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, check, error_code
 from barnabas.client.image import NO_TOPIC_ID, ClusterImage
 from barnabas.core.errors import ErrorCode
@@ -167,7 +167,7 @@ def _fetched(partition: TopicPartition, position: int, part: PartitionData, resp
     )
 
 
-async def fetch_one(cluster: ClusterCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
+async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
     """From the leader of one partition; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised."""
     positions = {partition: offset}
 

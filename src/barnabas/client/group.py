@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from barnabas.client.admin.groups import committed_offsets, decode_assignment
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig, Fetched
@@ -60,7 +60,7 @@ class RangeProtocol:
     type = "consumer"
     name = "range"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: AsyncClient) -> None:
         self._cluster = cluster
         self.topics: Collection[str] = ()
 
@@ -100,7 +100,7 @@ class GroupConsumer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: AsyncClient,
         group: GroupConfig,
         *,
         topics: Collection[str] = (),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -59,7 +59,7 @@ class GroupMember:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: AsyncClient,
         config: GroupConfig,
         protocol: GroupProtocol,
         *,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.connection import Connection
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
@@ -91,7 +91,7 @@ class Delivery(NamedTuple):
 class Producer:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: AsyncClient,
         config: ProducerConfig | None = None,
         *,
         clock: Clock | None = None,
@@ -388,7 +388,7 @@ class _Line:
         self._failures = 0
         self._last: ClientError | None = None
 
-    async def take(self, cluster: Cluster, leader: int) -> Connection:
+    async def take(self, cluster: AsyncClient, leader: int) -> Connection:
         before = self._failures
         async with self._lock:
             if self._last is not None and self._failures != before:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from barnabas.client import error_headers as names
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import by_topic, list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
@@ -114,7 +114,7 @@ def _count(value: bytes | None) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-async def replay(cluster: Cluster, plan: ReplayPlan) -> ReplayReport:
+async def replay(cluster: AsyncClient, plan: ReplayPlan) -> ReplayReport:
     """Replay what there is now, and say what was done."""
     if plan.to_topic == plan.from_topic:
         raise ReplayError(f"{plan.from_topic} cannot be replayed into itself")
@@ -142,7 +142,7 @@ def _is_full(plan: ReplayPlan, report: ReplayReport) -> bool:
     return plan.limit is not None and report.replayed.total() >= plan.limit
 
 
-async def _range(cluster: Cluster, plan: ReplayPlan) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+async def _range(cluster: AsyncClient, plan: ReplayPlan) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where to begin and to end, by partition."""
     info = (await cluster.topics([plan.from_topic], auto_create=False)).get(plan.from_topic)
     check(info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {plan.from_topic}")
@@ -161,7 +161,7 @@ async def _range(cluster: Cluster, plan: ReplayPlan) -> tuple[dict[TopicPartitio
 
 
 async def _send(
-    cluster: Cluster,
+    cluster: AsyncClient,
     producer: Producer,
     plan: ReplayPlan,
     chunk: Sequence[tuple[TopicPartition, Record]],
@@ -198,7 +198,7 @@ def _judged(record: Record, where: TopicPartition, plan: ReplayPlan, report: Rep
 
 
 async def _transact(
-    cluster: Cluster,
+    cluster: AsyncClient,
     producer: Producer,
     plan: ReplayPlan,
     letters: Iterable[tuple[Record, Letter]],
@@ -237,7 +237,7 @@ async def _transact(
 
 
 async def _add_offsets(
-    cluster: Cluster, producer: Producer, plan: ReplayPlan, done: Mapping[TopicPartition, int]
+    cluster: AsyncClient, producer: Producer, plan: ReplayPlan, done: Mapping[TopicPartition, int]
 ) -> None:
     """How far the replay has read becomes part of its transaction."""
     assert producer.transaction is not None, "offsets are a part of a transaction"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 
@@ -11,7 +11,7 @@ class Subscription:
     """Topics by name, or those whose names match. `look` every `metadata.max.age.ms` finds what was added."""
 
     def __init__(
-        self, cluster: ClusterCore, topics: Collection[str], matching: Callable[[str], bool] | None = None
+        self, cluster: ClientCore, topics: Collection[str], matching: Callable[[str], bool] | None = None
     ) -> None:
         self._cluster = cluster
         self._names = sorted(topics)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.client.admin.partitions import by_topic
-from barnabas.client.core import COORDINATION, TRANSACTION, ClusterCore
+from barnabas.client.core import COORDINATION, TRANSACTION, ClientCore
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.core.errors import RETRIABLE, ErrorCode
@@ -49,7 +49,7 @@ class Initialised(NamedTuple):
 
 
 class Transactions:
-    def __init__(self, cluster: ClusterCore) -> None:
+    def __init__(self, cluster: ClientCore) -> None:
         self._cluster = cluster
 
     async def initialise(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.client.image import ClusterImage, TopicInfo
@@ -43,7 +43,7 @@ class _Kept:
 
 class ConsoleCluster:
     def __init__(self, config: ClientConfig, tasks: Tasks, *, security: ClientSecurity | None = None) -> None:
-        self.client = Cluster(
+        self.client = AsyncClient(
             dataclasses.replace(
                 config,
                 client_id="barnabas-console",

@@ -11,7 +11,7 @@ from barnabas.auth.jwt import InvalidToken, Json, parse_jwt
 from barnabas.auth.mechanisms.oauthbearer import MECHANISM as OAUTHBEARER
 from barnabas.auth.mechanisms.oauthbearer import OAuthClient
 from barnabas.auth.tls import TlsSettings, client_context
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.security import ClientSecurity
@@ -102,7 +102,7 @@ async def prove(config: ClientConfig, credentials: Credentials) -> Identity:
     """The identity with which the cluster lets the user in. :raises AuthenticationFailed: where it does not."""
     failure: AuthenticationFailed | None = None
     for identity in _identities(config, credentials):
-        async with Cluster(identity.config, security=identity.security) as cluster:
+        async with AsyncClient(identity.config, security=identity.security) as cluster:
             try:
                 await cluster.any_connection()
             except AuthenticationFailed as error:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.doctor.checks import examine
@@ -31,7 +31,7 @@ async def check_cluster(config: ClientConfig, limits: Limits | None = None) -> R
         request_timeout_ms=min(config.request_timeout_ms, TIMEOUT_MS),
         api_timeout_ms=min(config.api_timeout_ms, 2 * TIMEOUT_MS),
     )
-    async with Cluster(patient) as cluster:
+    async with AsyncClient(patient) as cluster:
         try:
             image = await cluster.refresh(None)
         except ClientError as error:

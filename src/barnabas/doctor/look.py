@@ -15,7 +15,7 @@ from barnabas.client.admin.groups import committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
 from barnabas.client.admin.transactions import describe_transaction, list_transactions
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut, error_code
 from barnabas.client.image import ClusterImage
 from barnabas.core.errors import ErrorCode
@@ -55,7 +55,7 @@ _REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning",
 class Looker:
     """One look at a cluster. `refused` gathers what was not answered."""
 
-    def __init__(self, cluster: Cluster, image: ClusterImage, limits: Limits) -> None:
+    def __init__(self, cluster: AsyncClient, image: ClusterImage, limits: Limits) -> None:
         self._cluster = cluster
         self._image = image
         self._limits = limits

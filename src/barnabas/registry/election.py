@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Never
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.core.errors import ErrorCode
@@ -128,7 +128,7 @@ class Election:
     The primary stays what it is while members join and leave: the log itself keeps an old primary from writing.
     """
 
-    def __init__(self, cluster: Cluster, group: GroupConfig, own: Identity, *, changed: Callable[[], None]) -> None:
+    def __init__(self, cluster: AsyncClient, group: GroupConfig, own: Identity, *, changed: Callable[[], None]) -> None:
         self._own = own
         self._protocol = PrimaryProtocol(own)
         self._wake = asyncio.Event()

@@ -19,7 +19,7 @@ from typing import Final, Never
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.admin.topics import NewTopic, create_topics
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError, check
@@ -74,7 +74,9 @@ class LogConfig:
 
 
 class SchemaLog:
-    def __init__(self, cluster: Cluster, reader: Cluster, store: Store, config: LogConfig, *, clock: Clock) -> None:
+    def __init__(
+        self, cluster: AsyncClient, reader: AsyncClient, store: Store, config: LogConfig, *, clock: Clock
+    ) -> None:
         """`reader` is a client of its own: a fetch that waits must hold nothing else up."""
         self._cluster = cluster
         self._reader = reader

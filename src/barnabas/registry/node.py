@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.client.membership import GroupConfig
@@ -63,8 +63,8 @@ class Node:
         self.identity = config.identity
         self.store = Store(default_compatibility=config.default_compatibility)
         self.parser = Parser()
-        self._cluster = Cluster(config.client)
-        self._reader = Cluster(config.client)
+        self._cluster = AsyncClient(config.client)
+        self._reader = AsyncClient(config.client)
         self._log = SchemaLog(
             self._cluster,
             self._reader,

@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 
 T = TypeVar("T")
 S = TypeVar("S")
 Work: TypeAlias = Callable[[S], Awaitable[T]]
-Question: TypeAlias = Callable[[Client], Awaitable[T]]
+Question: TypeAlias = Callable[[AsyncClient], Awaitable[T]]
 
 
 def ask(config: ClientConfig, question: Question[T]) -> T:
     async def with_client() -> T:
-        async with Client(config) as client:
+        async with AsyncClient(config) as client:
             return await question(client)
 
     return run(with_client)

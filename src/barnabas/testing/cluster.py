@@ -7,7 +7,7 @@ from typing import Self
 
 from barnabas.cli.local_cluster import SettingValue, setting_texts, wait_until
 from barnabas.client.admin import topics as topic_admin
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.testing.faults import FaultyCluster
 from barnabas.testing.names import check_topic_settings, no_such_topic
 from barnabas.testing.records import RecordHelpers
@@ -87,7 +87,7 @@ class Cluster(FaultyCluster, RecordHelpers):
     def partitions(self, topic: str, *, seen_by: int | None = None) -> dict[int, PartitionView]:
         """Leader, replicas and ISR by partition, as a broker (any, if not said) knows them; nothing for an unknown topic."""
 
-        async def look(client: Client) -> dict[int, PartitionView]:
+        async def look(client: AsyncClient) -> dict[int, PartitionView]:
             found = (await client.topics([topic])).get(topic)
             partitions = found.partitions if found is not None else ()
             return {each.index: PartitionView(each.leader, each.replicas, each.isr) for each in partitions}
@@ -97,7 +97,7 @@ class Cluster(FaultyCluster, RecordHelpers):
     def topics(self) -> list[str]:
         """By name, without Kafka's own."""
 
-        async def look(client: Client) -> list[str]:
+        async def look(client: AsyncClient) -> list[str]:
             return sorted(name for name in await client.all_topics() if not name.startswith("__"))
 
         return self.ask(look)

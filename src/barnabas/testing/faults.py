@@ -22,7 +22,7 @@ from barnabas.cli.local_cluster import (
     wait_until,
 )
 from barnabas.client.admin.configs import alter_configs, alter_quotas
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.coordination import paths
 from barnabas.coordination.embedded.takeover import NoSuchSession, end_session_of
@@ -407,7 +407,7 @@ class FaultyCluster(LocalCluster):
     def controller(self, *, seen_by: int | None = None) -> int:
         """The controller's id, as a broker (any, if not said) knows it; -1 if there is no controller."""
 
-        async def look(client: Client) -> int:
+        async def look(client: AsyncClient) -> int:
             await client.topics([])
             return client.image.controller_id
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from barnabas.client.admin.groups import committed_offsets, describe_group
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import check
 from barnabas.client.fetching import ConsumerConfig
@@ -67,7 +67,7 @@ class RecordHelpers(ABC):
             raise TypeError(f"produce takes a list of records: [{records!r}]")
         given = [_record(each) for each in records]
 
-        async def write(client: Client) -> list[Record]:
+        async def write(client: AsyncClient) -> list[Record]:
             await _partitions_of(client, topic, partition)
             async with Producer(client) as producer:
                 sent = [
@@ -90,7 +90,7 @@ class RecordHelpers(ABC):
         """All records that the topic has now, by partition and offset. `read_committed` leaves out what was aborted, and what
         follows a transaction that is open."""
 
-        async def read(client: Client) -> list[Record]:
+        async def read(client: AsyncClient) -> list[Record]:
             wanted = await _partitions_of(client, topic, partition)
             level = ISOLATION_LEVELS[isolation]
             begins = await _offsets(client, wanted, EARLIEST, level)
@@ -161,11 +161,11 @@ class RecordHelpers(ABC):
 # -- asking ---------------------------------------------------------------------------------------------------------------
 
 
-async def _count(client: Client, topic: str) -> int:
+async def _count(client: AsyncClient, topic: str) -> int:
     return len(await _partitions_of(client, topic, None))
 
 
-async def _partitions_of(client: Client, topic: str, partition: int | None) -> list[TopicPartition]:
+async def _partitions_of(client: AsyncClient, topic: str, partition: int | None) -> list[TopicPartition]:
     found = (await client.topics([topic])).get(topic)
     if found is None or not found.partitions:
         raise no_such_topic(topic, await client.all_topics())
@@ -176,7 +176,7 @@ async def _partitions_of(client: Client, topic: str, partition: int | None) -> l
 
 
 async def _offsets(
-    client: Client, partitions: Iterable[TopicPartition], at: int, isolation_level: int
+    client: AsyncClient, partitions: Iterable[TopicPartition], at: int, isolation_level: int
 ) -> dict[TopicPartition, int]:
     listed = await list_offsets(client, dict.fromkeys(partitions, at), isolation_level=isolation_level)
     for where, offset in listed.items():
@@ -185,7 +185,7 @@ async def _offsets(
 
 
 async def _read(
-    client: Client, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], isolation_level: int
+    client: AsyncClient, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], isolation_level: int
 ) -> list[Record]:
     """What applications see between two offsets of each partition."""
     config = ConsumerConfig(isolation_level=isolation_level, fetch_max_wait_ms=100, auto_offset_reset="earliest")
@@ -217,7 +217,7 @@ def _kept(data: bytes | memoryview | None) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-async def _lag(client: Client, group: str, topic: str | None) -> dict[TopicPartition, int]:
+async def _lag(client: AsyncClient, group: str, topic: str | None) -> dict[TopicPartition, int]:
     committed = {where: entry.offset for where, entry in (await committed_offsets(client, group)).items()}
     if topic is not None:
         wanted = await _partitions_of(client, topic, None)

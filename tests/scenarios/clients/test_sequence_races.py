@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
 )
 
 from barnabas.cli.local_cluster import wait_until
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
-from barnabas.client.cluster import Cluster as ClusterClient
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.core import TRANSACTION
@@ -69,7 +69,7 @@ def cluster() -> Iterator[Cluster]:
 class OldProducer:
     """A transactional producer on one connection to a partition's leader. It repeats nothing."""
 
-    def __init__(self, client: ClusterClient, connection: Connection, tp: TopicPartition, transactional_id: str | None):
+    def __init__(self, client: AsyncClient, connection: Connection, tp: TopicPartition, transactional_id: str | None):
         self._client = client
         self._connection = connection
         self._tp = tp
@@ -164,7 +164,7 @@ async def producer_of(
     cluster: Cluster, tp: TopicPartition, broker: int, transactional_id: str | None = None
 ) -> AsyncIterator[OldProducer]:
     hosts = tuple((host, int(port)) for host, _, port in (a.rpartition(":") for a in cluster.bootstrap.split(",")))
-    client = ClusterClient(ClientConfig(bootstrap=hosts, client_id="wire"))
+    client = AsyncClient(ClientConfig(bootstrap=hosts, client_id="wire"))
     try:
         await client.brokers()
         producer = OldProducer(client, await client.connection(broker), tp, transactional_id)

@@ -4,7 +4,7 @@ import asyncio
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId
@@ -17,7 +17,7 @@ def test_topic_is_found_by_id_also_beside_an_empty_name(bootstrap: str, topic: s
     host, _, port = bootstrap.split(",")[0].rpartition(":")
 
     async def run() -> None:
-        cluster = Cluster(ClientConfig(bootstrap=((host, int(port)),)))
+        cluster = AsyncClient(ClientConfig(bootstrap=((host, int(port)),)))
         try:
             known = (await cluster.topics({topic}))[topic].topic_id
             unknown = TopicId(b"unknown topic id")

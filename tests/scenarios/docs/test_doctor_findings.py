@@ -16,7 +16,7 @@ from barnabas.cli.main import app
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import delete_records
 from barnabas.client.admin.tokens import create_token
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, Delete
@@ -127,7 +127,7 @@ def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> 
     produce(patient, "deleted", 20)
 
     async def delete() -> None:
-        async with Client(client_config(patient.bootstrap)) as client:
+        async with AsyncClient(client_config(patient.bootstrap)) as client:
             await delete_records(client, {Partition("deleted", 0): 10})
 
     asyncio.run(delete())
@@ -183,7 +183,7 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
         settings = client_config(settings=cluster.client_settings("admin"))
 
         async def make() -> None:
-            async with Client(settings) as client:
+            async with AsyncClient(settings) as client:
                 await create_token(client)
 
         asyncio.run(make())
@@ -294,7 +294,7 @@ def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> No
     commit(patient, "any", "orders", 0)
 
     async def alter() -> None:
-        async with Client(client_config(patient.bootstrap)) as client:
+        async with AsyncClient(client_config(patient.bootstrap)) as client:
             change = {"cleanup.policy": (AlterOperation.SET, "delete")}
             await alter_configs(client, ConfigResourceType.TOPIC, "__consumer_offsets", change)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection
 from barnabas.client.core import GROUP, TRANSACTION
@@ -173,7 +173,7 @@ async def id_of(topic: str, connection: Connection) -> bytes:
         await asyncio.sleep(0.02)
 
 
-async def ask_all_others(cluster: Cluster, topic: str, kind: int) -> None:
+async def ask_all_others(cluster: AsyncClient, topic: str, kind: int) -> None:
     coordinator = await cluster.coordinator(topic, kind)
     for broker in {1, 2, 3} - {coordinator}:
         connection = await cluster.connection(broker)
@@ -193,7 +193,7 @@ def test_who_does_not_coordinate_says_so_in_every_version(bootstrap: str, topic:
     hosts = tuple((host, int(port)) for host, _, port in (each.rpartition(":") for each in bootstrap.split(",")))
 
     async def scenario() -> None:
-        cluster = Cluster(ClientConfig(bootstrap=hosts, client_id=topic))
+        cluster = AsyncClient(ClientConfig(bootstrap=hosts, client_id=topic))
         try:
             async with asyncio.timeout(100):
                 await ask_all_others(cluster, topic, GROUP)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.consumer_group_heartbeat import (
@@ -26,7 +26,7 @@ JOIN = ConsumerGroupHeartbeatRequest(
 
 
 async def join(bootstrap: str) -> ErrorCode:
-    async with Cluster(client_config(bootstrap)) as client:
+    async with AsyncClient(client_config(bootstrap)) as client:
         await client.ask_any(FindCoordinatorRequest(key="g", coordinator_keys=["g"]), FindCoordinatorResponse)
         return ErrorCode((await client.ask_any(JOIN, ConsumerGroupHeartbeatResponse)).error_code)
 

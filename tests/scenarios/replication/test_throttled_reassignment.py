@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import describe_configs
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.core.words import ConfigResourceType
 
@@ -36,7 +36,7 @@ def plan_for(folder: Path, topic: str) -> Path:
 
 def overrides(cluster: LocalCluster, kind: ConfigResourceType, name: str) -> dict[str, str | None]:
     async def story() -> dict[str, str | None]:
-        async with Cluster(client_config(cluster.bootstrap)) as connected:
+        async with AsyncClient(client_config(cluster.bootstrap)) as connected:
             [entries] = (await describe_configs(connected, [(kind, name)])).values()
             return {each.name: each.value for each in entries if "throttled" in each.name and not each.is_default}
 

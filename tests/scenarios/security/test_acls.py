@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.acls import describe_acls
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import BrokerRefused
@@ -164,7 +164,7 @@ def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_was_to
     wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 
     async def story() -> None:
-        async with Cluster(client_config(open_cluster.bootstrap)) as cluster, asyncio.timeout(60):
+        async with AsyncClient(client_config(open_cluster.bootstrap)) as cluster, asyncio.timeout(60):
             await cluster.brokers()
             told, other = await cluster.connection(1), await cluster.connection(2)
 
@@ -206,7 +206,7 @@ def test_acls_without_an_authorizer_are_refused(bootstrap: str, topic: str) -> N
     assert refused.value.args[0].code() == SECURITY_DISABLED
 
     async def describe() -> None:
-        async with Cluster(client_config(bootstrap)) as cluster:
+        async with AsyncClient(client_config(bootstrap)) as cluster:
             await describe_acls(cluster)
 
     # Not with confluent-kafka, which takes the refusal for an empty list.

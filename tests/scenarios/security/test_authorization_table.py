@@ -8,7 +8,7 @@ from tests.authorization.probes import PROBES
 from tests.authorization.worlds import WORLDS
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.protocol.versions import api_of
 
 #: Over before there is a principal.
@@ -40,5 +40,5 @@ def test_acls_and_quotas_are_kept_and_found_as_apache_kafka_does() -> None:
 
 
 async def apis_of(bootstrap: str) -> set[str]:
-    async with Cluster(table.client_of(bootstrap, "alice")) as alice:
+    async with AsyncClient(table.client_of(bootstrap, "alice")) as alice:
         return {api_of(key).name for key in (await alice.any_connection()).versions.apis}

@@ -26,8 +26,8 @@ from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.admin.tokens import DelegationToken, create_token, describe_tokens
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ClientError
 from barnabas.core.config.properties import format_properties
@@ -213,7 +213,7 @@ def test_session_ends_with_its_token_and_is_renewed_with_the_next(cluster: Local
     short.answer = short_lived  # type: ignore[method-assign]
 
     async def asynchronous(settings: dict[str, str]) -> None:
-        async with Cluster(client_config(address, settings)) as client:
+        async with AsyncClient(client_config(address, settings)) as client:
             connection = await client.any_connection()
             while not both_came_back():
                 await client.refresh(())
@@ -284,9 +284,9 @@ def own_token(mechanism: str, token_id: str, hmac: str) -> dict[str, str]:
     }
 
 
-def with_cluster(address: str, settings: dict[str, str], what: Callable[[Cluster], Any]) -> Any:
+def with_cluster(address: str, settings: dict[str, str], what: Callable[[AsyncClient], Any]) -> Any:
     async def story() -> Any:
-        async with Cluster(client_config(address, settings)) as client:
+        async with AsyncClient(client_config(address, settings)) as client:
             return await what(client)
 
     return asyncio.run(story())
@@ -352,7 +352,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_token_for_another_needs_permission(cluster: LocalCluster) -> None:
     scram = bootstrap_of(cluster, "SCRAM")
 
-    async def for_alice(client: Cluster) -> DelegationToken:
+    async def for_alice(client: AsyncClient) -> DelegationToken:
         return await create_token(client, owner="User:alice")
 
     with pytest.raises(ClientError, match="DELEGATION_TOKEN_AUTHORIZATION_FAILED"):

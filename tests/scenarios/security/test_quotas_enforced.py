@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.configs import QuotaEntity, alter_quotas, describe_quotas
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
@@ -46,7 +46,7 @@ def quota_cluster() -> Iterator[LocalCluster]:
 
 def alter(cluster: LocalCluster, entity: QuotaEntity, **changes: float | None) -> None:
     async def story() -> None:
-        async with Cluster(client_config(cluster.bootstrap)) as connected:
+        async with AsyncClient(client_config(cluster.bootstrap)) as connected:
             await alter_quotas(connected, entity, changes)
 
     asyncio.run(story())
@@ -54,7 +54,7 @@ def alter(cluster: LocalCluster, entity: QuotaEntity, **changes: float | None) -
 
 def described(cluster: LocalCluster, entity: QuotaEntity) -> list[dict[str, float]]:
     async def story() -> list[dict[str, float]]:
-        async with Cluster(client_config(cluster.bootstrap)) as connected:
+        async with AsyncClient(client_config(cluster.bootstrap)) as connected:
             return [dict(values) for _, values in await describe_quotas(connected, entity, strict=True)]
 
     return asyncio.run(story())
@@ -210,7 +210,7 @@ def test_topics_over_the_rate_are_refused_with_the_time_to_wait(quota_cluster: L
     async def story() -> list[tuple[int, int]]:
         config = client_config(quota_cluster.bootstrap, client_id="maker")
         answers = []
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             for name, partitions in zip(names, (8, 1), strict=True):
                 wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
                 request = CreateTopicsRequest(topics=[wanted], timeout_ms=10_000)
@@ -240,7 +240,7 @@ def test_client_that_does_not_know_the_error_gets_its_topics_and_has_to_wait(
 
     async def story() -> list[int]:
         waits_ms: list[int] = []
-        async with Cluster(client_config(quota_cluster.bootstrap, client_id="old-maker")) as cluster:
+        async with AsyncClient(client_config(quota_cluster.bootstrap, client_id="old-maker")) as cluster:
             connection = await cluster.any_connection()
             for request, version in requests:
                 answer = await connection.request(request, version=version)
@@ -338,7 +338,7 @@ def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quo
     async def story() -> tuple[int, float, float]:
         greedy = client_config(quota_cluster.bootstrap, client_id="greedy")
         modest = client_config(quota_cluster.bootstrap, client_id="modest")
-        async with Cluster(greedy) as busy, Cluster(modest) as other:
+        async with AsyncClient(greedy) as busy, AsyncClient(modest) as other:
             throttle_ms, began_s = 0, time.monotonic()
             while throttle_ms < THROTTLE_MS_SEEN and time.monotonic() < began_s + 30:
                 throttle_ms = await asked(busy)
@@ -348,7 +348,7 @@ def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quo
             await asked(busy)
             return throttle_ms, time.monotonic() - throttled_s, other_s
 
-    async def asked(cluster: Cluster) -> int:
+    async def asked(cluster: AsyncClient) -> int:
         return (await cluster.ask_any(MetadataRequest(topics=[]), MetadataResponse)).throttle_time_ms
 
     throttle_ms, waited_s, other_s = asyncio.run(story())

@@ -29,8 +29,8 @@ from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
 from barnabas.core.config.properties import format_properties
@@ -184,7 +184,7 @@ def test_wrong_credentials_are_refused_in_words(
     assert any(error.code() == KafkaError._AUTHENTICATION for error in told)
 
     async def with_our_own_client() -> None:
-        async with Cluster(client_config(client_bootstrap(sasl_cluster), own_settings(mechanism, who))) as cluster:
+        async with AsyncClient(client_config(client_bootstrap(sasl_cluster), own_settings(mechanism, who))) as cluster:
             await cluster.refresh(())
 
     words = "Invalid username or password" if mechanism == "PLAIN" else "invalid credentials with SASL mechanism SCRAM"

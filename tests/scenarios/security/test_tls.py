@@ -15,8 +15,8 @@ from secured import ALICE, PLAIN_MODULE, bootstrap_of
 from tests.pki import Authority
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ClientError
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -156,7 +156,7 @@ def test_client_without_a_certificate_is_refused_where_one_is_required(
         reach(address, own(authority))
 
     async def with_our_async_client() -> None:
-        async with Cluster(client_config(address, own(authority))) as cluster:
+        async with AsyncClient(client_config(address, own(authority))) as cluster:
             await cluster.refresh(())
 
     with pytest.raises(AuthenticationFailed, match="certificate required"):
@@ -179,7 +179,7 @@ def test_client_does_not_trust_a_broker_of_another_authority(tls_cluster: LocalC
         reach(address, own(stranger))
 
     async def with_our_async_client() -> None:
-        async with Cluster(client_config(address, own(stranger))) as cluster:
+        async with AsyncClient(client_config(address, own(stranger))) as cluster:
             await cluster.refresh(())
 
     with pytest.raises(AuthenticationFailed, match="is not trusted"):

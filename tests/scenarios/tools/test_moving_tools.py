@@ -13,7 +13,7 @@ from barnabas.cli import _throttles
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.partitions import alter_reassignments
-from barnabas.client.cluster import Cluster as Client
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import ConfigResourceType
@@ -72,7 +72,7 @@ def test_rebalance_says_what_it_would_do_then_does_it(cluster: Cluster, crowded:
 
 def throttles(cluster: Cluster, topic: str) -> dict[str, str | None]:
     async def ask() -> dict[str, str | None]:
-        async with Client(client_config(cluster.bootstrap)) as client:
+        async with AsyncClient(client_config(cluster.bootstrap)) as client:
             kinds = [(ConfigResourceType.TOPIC, topic), *((ConfigResourceType.BROKER, str(id)) for id in (1, 2, 3))]
             names = {_throttles.LEADER_RATE, _throttles.FOLLOWER_RATE, _throttles.LEADER_REPLICAS}
             found = await describe_configs(client, kinds)
@@ -96,7 +96,7 @@ def test_plan_that_was_begun_is_carried_on(cluster: Cluster, crowded: str, tmp_p
     first = dict(sorted(targets.items())[: len(targets) // 2])
 
     async def begin() -> None:
-        async with Client(client_config(cluster.bootstrap)) as client:
+        async with AsyncClient(client_config(cluster.bootstrap)) as client:
             await alter_reassignments(client, first)
 
     asyncio.run(begin())

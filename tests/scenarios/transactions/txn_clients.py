@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
@@ -108,7 +108,7 @@ class WireProducer:
         hosts = tuple(
             (host, int(port)) for host, _, port in (address.rpartition(":") for address in bootstrap.split(","))
         )
-        self.cluster = Cluster(ClientConfig(bootstrap=hosts, client_id=transactional_id))
+        self.cluster = AsyncClient(ClientConfig(bootstrap=hosts, client_id=transactional_id))
         self.transactional_id = transactional_id
         self.identity = Identity(-1, -1)
         self.ongoing = Identity(-1, -1)

@@ -9,7 +9,7 @@ from live_broker import LISTENER, live_broker
 from tests.unit.coordination.zookeeper_fixture import run, session, zookeeper
 
 from barnabas.client.admin import topics as topic_admin
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -124,7 +124,7 @@ def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, g
                 for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
                     await put(zk, path, garbage)
                 # What is right is still done.
-                async with Cluster(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
+                async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
                     await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
                 await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
                 await until(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)

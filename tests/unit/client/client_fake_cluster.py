@@ -8,7 +8,7 @@ from typing import Any
 import uvloop
 from client_fake_broker import Call, FakeBroker
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -79,14 +79,14 @@ class FakeCluster:
             INIT_PRODUCER_ID: self._init_producer_id,
         }
 
-    def run(self, scenario: Callable[[Cluster], Awaitable[None]], **config: Any) -> None:
+    def run(self, scenario: Callable[[AsyncClient], Awaitable[None]], **config: Any) -> None:
         """The scenario, with a client of this cluster, within twenty seconds."""
         settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "api_timeout_ms": 5_000} | config
 
         async def main() -> None:
             async with asyncio.timeout(60), self.broker:
                 bootstrap = ((self.broker.host, self.broker.port),)
-                async with Cluster(ClientConfig(bootstrap=bootstrap, **settings)) as cluster:
+                async with AsyncClient(ClientConfig(bootstrap=bootstrap, **settings)) as cluster:
                     await scenario(cluster)
 
         uvloop.run(main())

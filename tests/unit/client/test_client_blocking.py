@@ -9,9 +9,9 @@ import pytest
 from client_fake_broker import Call
 from client_fake_cluster import FETCH, METADATA, FakeCluster
 
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
 from barnabas.core.errors import ErrorCode
@@ -35,7 +35,7 @@ def records(*values: bytes) -> bytes:
 
 
 def in_thread(fake: FakeCluster, body: Callable[[ClientConfig], None]) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = ClientConfig(
             bootstrap=cluster.config.bootstrap, retry_backoff_ms=5, api_timeout_ms=2_000, request_timeout_ms=2_000
         )

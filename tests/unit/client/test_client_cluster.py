@@ -8,7 +8,7 @@ from client_fake_cluster import METADATA, FakeCluster, canned
 
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.admin.acls import describe_acls
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
@@ -30,7 +30,7 @@ CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT, DESCRIBE_ACLS = 19, 10, 12, 29
 
 
 def test_topics_and_brokers_are_as_metadata_has_them() -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         topics = await cluster.all_topics()
         assert {name: len(info.partitions) for name, info in topics.items()} == {"a": 1, "b": 3}
         assert list(await cluster.brokers()) == [1]
@@ -42,7 +42,7 @@ def test_topics_and_brokers_are_as_metadata_has_them() -> None:
 def test_leaders_are_asked_for_once_while_they_are_known() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         for _ in range(5):
             assert await cluster.leaders([TopicPartition("t", 0)]) == {1: [TopicPartition("t", 0)]}
         assert fake.metadata_count == 1
@@ -56,7 +56,7 @@ def test_leaders_are_asked_for_once_while_they_are_known() -> None:
 def test_partition_that_does_not_exist_is_told_apart_from_one_without_a_leader() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         with pytest.raises(BrokerRefused, match="UNKNOWN_TOPIC_OR_PARTITION: partition t-7"):
             await cluster.leaders([TopicPartition("t", 7)])
         with pytest.raises(BrokerRefused, match="UNKNOWN_TOPIC_OR_PARTITION: topic nix"):
@@ -79,7 +79,7 @@ def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
             dead = (gone.host, gone.port)
         async with FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker:
             config = ClientConfig(bootstrap=(dead, (broker.host, broker.port)))
-            async with Cluster(config) as cluster:
+            async with AsyncClient(config) as cluster:
                 await cluster.brokers()
                 assert cluster.image.cluster_id == "x"
 
@@ -89,7 +89,7 @@ def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
 def test_those_who_come_at_once_share_the_first_connection() -> None:
     """A second one would be forgotten, and nobody would close it."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         links = await asyncio.gather(*(cluster.any_link() for _ in range(5)))
         assert len(set(map(id, links))) == 1
 
@@ -101,7 +101,7 @@ def test_cluster_that_was_never_reached_fails_soon_and_names_every_address() -> 
         async with FakeBroker() as one, FakeBroker() as two:
             ports = (one.port, two.port)
         config = ClientConfig(bootstrap=tuple(("127.0.0.1", port) for port in ports), retry_backoff_ms=1)
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             with pytest.raises(ConnectionLost) as failure:
                 await cluster.brokers()
         assert all(f"127.0.0.1:{port}" in str(failure.value) for port in ports)
@@ -116,7 +116,7 @@ def test_request_to_a_former_controller_is_repeated_at_the_new_one() -> None:
     fake = FakeCluster()
     fake.broker.handlers[CREATE_TOPICS] = canned([outcome(ErrorCode.NOT_CONTROLLER), outcome(ErrorCode.NONE)])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         await topic_admin.create_topics(cluster, [topic_admin.NewTopic(name="n")])
         assert fake.metadata_count == 2
 
@@ -128,7 +128,7 @@ def test_refusal_that_will_not_pass_is_not_repeated() -> None:
     refusal = CreatableTopicResult(name="n", error_code=ErrorCode.TOPIC_ALREADY_EXISTS, error_message="Topic 'n' …")
     fake.broker.handlers[CREATE_TOPICS] = canned([CreateTopicsResponse(topics=[refusal])])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         with pytest.raises(BrokerRefused, match="TOPIC_ALREADY_EXISTS"):
             await topic_admin.create_topics(cluster, [topic_admin.NewTopic(name="n")])
         assert sum(call.message.API_KEY == CREATE_TOPICS for call in fake.broker.calls) == 1
@@ -151,7 +151,7 @@ def test_coordinator_that_moved_is_looked_up_again() -> None:
         ]
     )
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         response = await cluster.ask_coordinator(
             "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, error_of=lambda answer: answer.error_code
         )
@@ -168,7 +168,7 @@ def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> Non
     async def refused() -> None:
         raise BrokerRefused(ErrorCode.NOT_ENOUGH_REPLICAS, "two of three")
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         with pytest.raises(DeadlineExceeded, match="writing: gave up after 60 ms: NOT_ENOUGH_REPLICAS: two of three"):
             await cluster.retrying("writing", refused, timeout_ms=60)
 
@@ -176,7 +176,7 @@ def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> Non
 
 
 def test_coordination_has_a_connection_of_its_own() -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         await cluster.brokers()
         data = await cluster.connection(1)
         coordination = await cluster.connection(1, purpose=COORDINATION)
@@ -189,7 +189,7 @@ def test_coordination_has_a_connection_of_its_own() -> None:
 def test_lost_connection_is_replaced_at_the_next_request() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         await cluster.brokers()
         first = await cluster.connection(1)
         fake.broker.drop_connections()
@@ -213,7 +213,7 @@ def test_entries_of_newer_operations_are_listed(number: int, operation: AclOpera
     )
     fake.broker.handlers[DESCRIBE_ACLS] = canned([DescribeAclsResponse(resources=[resource])])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         ((_, entries),) = (await describe_acls(cluster)).items()
         assert [each.operation for each in entries] == [operation]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config, load_properties, parse_bootstrap
 from barnabas.client.settings import consumer_config, producer_config
 from barnabas.core.errors import ConfigError
@@ -41,14 +41,14 @@ def test_unknown_security_protocol_is_refused() -> None:
 
 def test_sasl_without_a_usable_mechanism_says_what_to_set() -> None:
     with pytest.raises(ConfigError, match=r"GSSAPI is the default: set sasl\.mechanism"):
-        Cluster(client_config("h:1", {"security.protocol": "SASL_PLAINTEXT"}))
+        AsyncClient(client_config("h:1", {"security.protocol": "SASL_PLAINTEXT"}))
     with pytest.raises(ConfigError, match=r"sasl\.mechanism=PLAIN needs sasl\.jaas\.config"):
-        Cluster(client_config("h:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}))
+        AsyncClient(client_config("h:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}))
 
 
 def test_cluster_without_bootstrap_servers_is_refused() -> None:
     with pytest.raises(ConfigError):
-        Cluster(ClientConfig())
+        AsyncClient(ClientConfig())
 
 
 def test_producer_settings_default_to_kafkas() -> None:

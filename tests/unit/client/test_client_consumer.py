@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from client_fake_cluster import FakeCluster
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched, whole_batches_end
@@ -39,7 +39,7 @@ def test_records_come_in_order_from_the_position_on() -> None:
     fake.append("t", batch(b"0", b"1", b"2"))
     fake.append("t", batch(b"3", b"4"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster) as consumer:
             consumer.assign({T0: 1})
             assert await read_all(consumer) == [b"1", b"2", b"3", b"4"]
@@ -54,7 +54,7 @@ def test_batch_that_the_fetch_size_cut_is_read_by_the_next_fetch() -> None:
     fake.append("t", first)
     fake.append("t", batch(b"b" * 100))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster, ConsumerConfig(partition_max_bytes=len(first) + 70)) as consumer:
             consumer.assign({T0: 0})
             assert await read_all(consumer) == [b"a" * 100, b"b" * 100]
@@ -81,7 +81,7 @@ def test_read_committed_hides_aborted_transactions_and_all_markers() -> None:
     fake.append("t", batch(b"again", producer_id=7, transactional=True))
     fake.aborted = [AbortedTransaction(producer_id=7, first_offset=start)]
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster, ConsumerConfig(isolation_level=READ_COMMITTED)) as consumer:
             consumer.assign({T0: 0})
             seen = await read_all(consumer, isolation_level=READ_COMMITTED)
@@ -98,7 +98,7 @@ def test_offset_out_of_range_is_reset(reset: str, expected: list[bytes]) -> None
     for n in range(4):
         fake.append("t", batch(b"%d" % n))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster, ConsumerConfig(auto_offset_reset=reset)) as consumer:
             consumer.assign({T0: 0})
             seen = await read_all(consumer) + await read_all(consumer)
@@ -112,7 +112,7 @@ def test_offset_out_of_range_is_an_error_where_no_reset_is_wanted() -> None:
     for n in range(4):
         fake.append("t", batch(b"%d" % n))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster, ConsumerConfig(auto_offset_reset="none")) as consumer:
             consumer.assign({T0: 0})
             with pytest.raises(BrokerRefused, match="OFFSET_OUT_OF_RANGE"):
@@ -126,7 +126,7 @@ def test_answers_for_partitions_that_were_taken_away_are_dropped() -> None:
     fake.append("t", batch(b"x"), 0)
     fake.append("t", batch(b"y"), 1)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster) as consumer:
             consumer.assign({T0: 0})
             await cluster.leaders([T0])
@@ -141,7 +141,7 @@ def test_lost_connection_is_survived() -> None:
     fake = FakeCluster()
     fake.append("t", batch(b"x"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster, ConsumerConfig(retry_backoff_ms=5)) as consumer:
             consumer.assign({T0: 0})
             assert await read_all(consumer) == [b"x"]
@@ -169,7 +169,7 @@ def test_partition_without_a_leader_holds_nobody_back_and_the_time_limit_holds()
     fake = FakeCluster(topics={"t": 1, "gone": 0})
     fake.append("t", batch(b"a"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Consumer(cluster) as consumer:
             consumer.assign({TopicPartition("gone", 0): 0, T0: 0})
             assert [fetched.partition for fetched in await consumer.poll(5_000)] == [T0]

@@ -7,7 +7,7 @@ import pytest
 from client_fake_broker import Call
 from client_fake_cluster import FakeCluster, canned
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConsumer, assign_range
@@ -169,7 +169,7 @@ def test_member_gets_its_id_joins_leads_reads_commits_and_leaves() -> None:
     fake.append("t", records(b"a", b"b"), 0)
     fake.append("t", records(b"c"), 1)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
             values: list[bytes | None] = []
             while len(values) < 3:
@@ -190,7 +190,7 @@ def test_member_resumes_from_what_was_committed() -> None:
     group.committed = {0: 1}
     fake.append("t", records(b"a", b"b"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
             (fetched,) = await consumer.poll(1_000)
             assert [record.value for record in fetched.records()] == [b"b"]
@@ -203,7 +203,7 @@ def test_only_what_was_consumed_is_committed() -> None:
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b", b"c"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(1_000)
             consumer.consumed(TopicPartition("t", 0), 1)
@@ -217,7 +217,7 @@ def test_rebalance_told_by_a_heartbeat_makes_the_member_join_again() -> None:
     group = OneMemberGroup(fake)
     group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(1)
@@ -235,7 +235,7 @@ def test_forgotten_member_starts_over_without_its_id() -> None:
     group = OneMemberGroup(fake)
     group.heartbeats = [ErrorCode.UNKNOWN_MEMBER_ID]
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(1)
@@ -252,7 +252,7 @@ def test_commit_that_is_refused_for_good_is_raised() -> None:
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(1_000)
             consumer.consumed(TopicPartition("t", 0), 1)
@@ -268,7 +268,7 @@ def test_static_member_does_not_leave() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", group_instance_id="one")
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(500)
@@ -289,7 +289,7 @@ def test_idle_member_joins_again_when_the_group_rebalances() -> None:
     group = OneMemberGroup(fake)
     group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             waiting = asyncio.create_task(consumer.poll(3_600_000))
@@ -305,7 +305,7 @@ def test_idle_member_commits_what_was_consumed() -> None:
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b"))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", auto_commit_interval_ms=20)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             (fetched,) = await consumer.poll(5_000)
@@ -321,7 +321,7 @@ def test_member_that_was_thrown_out_hands_out_nothing_before_it_has_joined_again
     fake = FakeCluster()
     group = OneMemberGroup(fake)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(100)
@@ -342,7 +342,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     fake = FakeCluster()
     OneMemberGroup(fake)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         topics = ["t"] if matching is None else []
         group = GroupConfig(group_id="g")
         async with GroupConsumer(cluster, group, topics=topics, matching=matching) as consumer:
@@ -364,7 +364,7 @@ def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
     found = FindCoordinatorResponse(coordinators=[none])
     fake.broker.handlers[FIND_COORDINATOR] = canned([found])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
             async with asyncio.timeout(30):  # far less than the client would try for
                 assert await consumer.poll(100) == []

@@ -13,7 +13,7 @@ from barnabas.cli._tool import options
 from barnabas.cli.console_producer import LineReader, _produce
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client import names
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.settings import producer_config
 from barnabas.core.errors import ConfigError
@@ -49,7 +49,7 @@ def test_round_robin_goes_to_one_partition_after_the_other(given: str) -> None:
     """U5: six lines to three partitions landed in one."""
     fake = FakeCluster(topics={"t": 3})
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, producer_config({"partitioner.class": given})) as producer:
             for number in range(6):
                 await producer.send("t", b"%d" % number, key=b"same" if number % 2 else None)
@@ -74,7 +74,7 @@ def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(_stdin, "stdin_lines", lines)
     reader = LineReader.of({"parse.key": "true", "key.separator": ":"})
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         with pytest.raises(UsageError, match="No key separator found on line number 4"):
             await _produce(cluster, "t", reader, ProducerConfig(linger_ms=1_000), sync=False)
 

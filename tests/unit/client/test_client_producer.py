@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from client_fake_cluster import FakeCluster
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, UnsupportedVersion
 from barnabas.client.partitioner import partition_of_key
 from barnabas.client.producer import Producer, ProducerConfig
@@ -21,7 +21,7 @@ QUICK = ProducerConfig(batch_bytes=200, retry_backoff_ms=5)
 def test_offsets_are_those_of_the_broker() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster) as producer:
             deliveries = [await producer.send("t", b"%d" % n) for n in range(5)]
             assert [await delivery.offset() for delivery in deliveries] == [0, 1, 2, 3, 4]
@@ -33,7 +33,7 @@ def test_offsets_are_those_of_the_broker() -> None:
 def test_keys_choose_partitions_and_order_holds_in_each() -> None:
     fake = FakeCluster(topics={"t": 4})
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             for n in range(100):
                 await producer.send("t", b"%d" % n, key=b"key-%d" % (n % 10))
@@ -48,7 +48,7 @@ def test_keys_choose_partitions_and_order_holds_in_each() -> None:
 def test_batches_are_numbered_without_a_gap() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             for n in range(50):
                 await producer.send("t", b"value %d" % n)
@@ -71,7 +71,7 @@ def test_errors_that_pass_change_neither_order_nor_count(errors: list[ErrorCode]
     """The broker refuses sequences that are out of order, so the batches behind a failed one fail too."""
     fake = FakeCluster(produce_errors=list(errors))
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             for n in range(60):
                 await producer.send("t", b"%d" % n)
@@ -84,7 +84,7 @@ def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeyp
     """The first attempt to connect fails while three of them wait. A leader takes any first sequence of a new producer."""
     fake = FakeCluster(takes_any_first_sequence=True)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             await producer.partition_count("t")
             connect = cluster._connect
@@ -112,7 +112,7 @@ def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeyp
 def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.MESSAGE_TOO_LARGE])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, ProducerConfig(batch_bytes=60, retry_backoff_ms=5)) as producer:
             deliveries = [await producer.send("t", b"%d" % n) for n in range(10)]
             await producer.flush()
@@ -128,7 +128,7 @@ def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -
 def test_batch_that_never_gets_through_fails_when_its_time_is_up() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = ProducerConfig(retry_backoff_ms=5, delivery_timeout_ms=80)
         async with Producer(cluster, config) as producer:
             delivery = await producer.send("t", b"x")
@@ -141,7 +141,7 @@ def test_batch_that_never_gets_through_fails_when_its_time_is_up() -> None:
 def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.DUPLICATE_SEQUENCE_NUMBER])
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster) as producer:
             assert await (await producer.send("t", b"x")).offset() == -1
 
@@ -151,7 +151,7 @@ def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
 def test_acks_zero_waits_for_nobody() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, ProducerConfig(acks=0, idempotent=False)) as producer:
             assert await (await producer.send("t", b"x")).offset() == -1
             while not fake.produced:
@@ -168,7 +168,7 @@ def test_acks_zero_waits_for_nobody() -> None:
 def test_compressed_batches_are_readable(codec: Codec) -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, ProducerConfig(codec=codec)) as producer:
             for n in range(20):
                 await producer.send("t", b"value-%d" % n * 5)
@@ -180,7 +180,7 @@ def test_compressed_batches_are_readable(codec: Codec) -> None:
 def test_sending_waits_while_the_buffer_is_full() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = ProducerConfig(batch_bytes=500, buffer_memory_bytes=1_000)
         async with Producer(cluster, config) as producer:
             for _ in range(200):
@@ -194,7 +194,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
 def test_record_larger_than_the_buffer_still_goes_out() -> None:
     fake = FakeCluster()
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, ProducerConfig(buffer_memory_bytes=100)) as producer:
             await (await producer.send("t", b"v" * 5_000)).offset()
 
@@ -207,7 +207,7 @@ def test_ready_made_batch_is_produced_as_it_is() -> None:
     builder = BatchBuilder()
     builder.append(b"k", b"v", timestamp=1)
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, ProducerConfig(idempotent=False)) as producer:
             assert await producer.produce(TopicPartition("t", 0), builder.build()) == 0
 
@@ -218,7 +218,7 @@ def test_ready_made_batch_is_produced_as_it_is() -> None:
 def test_topic_that_grows_is_used_whole() -> None:
     fake = FakeCluster(topics={"t": 1})
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             await (await producer.send("t", b"before")).offset()
             fake.topics["t"] = 8
@@ -234,7 +234,7 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
     fake = FakeCluster()
     del fake.broker.served[22]
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster, QUICK) as producer:
             deliveries = [await producer.send("t", b"v" * 100) for _ in range(20)]
             await producer.flush()
@@ -246,7 +246,7 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
 
 
 def test_topic_that_does_not_come_into_being_is_an_error() -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster) as producer:
             with pytest.raises(DeadlineExceeded, match="metadata of nix"):
                 await producer.send("nix", b"x")

@@ -6,8 +6,8 @@ from client_fake_broker import Call
 
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
@@ -40,7 +40,7 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
 
     fake.broker.handlers[FETCH] = fetch
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster) as producer:
             await (await producer.send("t", b"v")).offset()
         (produced,) = fake.produced
@@ -76,7 +76,7 @@ def make_again(real: RealCluster) -> None:
 
 def test_offsets_of_a_topic_that_was_made_again_are_not_committed_for_the_new_one() -> None:
     async def scenario(real: RealCluster) -> None:
-        async with Cluster(client_config(real.bootstrap)) as cluster:
+        async with AsyncClient(client_config(real.bootstrap)) as cluster:
             await cluster.topics(["t"])
             offsets = {T0: CommittedOffset(3)}
             assert await commit_offsets(cluster, "g", offsets) == {T0: ErrorCode.NONE}

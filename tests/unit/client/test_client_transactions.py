@@ -7,10 +7,10 @@ import pytest
 from client_fake_broker import Call
 from client_fake_cluster import FakeCluster, canned
 
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.blocking_transactions import BlockingTransactions
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.identity import ProducerIdentity
@@ -62,7 +62,7 @@ def commit_one_with_asyncio(config: ClientConfig, topic: str, name: str) -> Prod
 
     async def scenario() -> ProducerIdentity:
         settings = ProducerConfig(transactional_id=name)
-        async with Cluster(config) as cluster, Producer(cluster, settings) as producer:
+        async with AsyncClient(config) as cluster, Producer(cluster, settings) as producer:
             transaction = producer.transaction
             assert transaction is not None
             await transaction.begin()
@@ -107,7 +107,7 @@ def test_late_batch_of_a_finished_transaction_is_refused(real: RealCluster, comm
     )
 
     async def late() -> int:
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             (leader,) = await cluster.leaders([TopicPartition(topic, 0)])
             response = await cluster.ask(leader, request, ProduceResponse, version_max=12)
             return response.responses[0].partition_responses[0].error_code
@@ -127,7 +127,7 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
         END_TXN: canned([EndTxnResponse()]),
     }
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         await asyncio.to_thread(commit_one, ClientConfig(bootstrap=cluster.config.bootstrap), "t", "x")
 
     fake.run(scenario)
@@ -152,7 +152,7 @@ def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_f
         monkeypatch.setattr(Transactions, "raises_epochs", raises_epochs)
         settings = ProducerConfig(transactional_id="differs")
         batches = []
-        async with Cluster(client_config(real.bootstrap)) as cluster, Producer(cluster, settings) as producer:
+        async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, settings) as producer:
             transaction = producer.transaction
             assert transaction is not None
             for at_begin, at_end in ((True, False), (False, False), (True, True)):
@@ -172,7 +172,7 @@ def test_transaction_with_a_record_that_was_refused_is_aborted_and_the_next_one_
 
     async def scenario() -> None:
         config = ProducerConfig(transactional_id="refused", batch_bytes=100)
-        async with Cluster(client_config(real.bootstrap)) as cluster, Producer(cluster, config) as producer:
+        async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, config) as producer:
             transaction = producer.transaction
             assert transaction is not None
             for turn in range(2):
@@ -214,7 +214,7 @@ def test_answer_to_an_end_that_was_lost_is_asked_for_again() -> None:
         END_TXN: end,
     }
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         config = ClientConfig(bootstrap=cluster.config.bootstrap, retry_backoff_ms=5)
 
         def body() -> ProducerIdentity:

@@ -13,8 +13,8 @@ import pytest
 from client_fake_cluster import FakeCluster
 from tests.pki import Authority
 
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ClientError, ConnectionLost
 from barnabas.core.errors import ErrorCode
@@ -49,7 +49,7 @@ def port(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def trouble(config: ClientConfig, *, blocking: bool) -> str:
     async def ask() -> None:
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             await cluster.brokers()
 
     with pytest.raises(ClientError) as failure:
@@ -106,7 +106,7 @@ def test_cluster_that_goes_away_is_told_at_once_and_again_when_it_is_back() -> N
     fake = FakeCluster()
     told: list[str] = []
 
-    async def scenario(cluster: Cluster) -> None:
+    async def scenario(cluster: AsyncClient) -> None:
         cluster.tell = told.append
         await cluster.brokers()
         address = f"127.0.0.1:{fake.broker.port}"

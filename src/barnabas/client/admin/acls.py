@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import check
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
@@ -46,7 +46,7 @@ ANY_RESOURCE = ResourcePattern(AclResourceType.ANY, None, PatternType.ANY)
 
 
 async def describe_acls(
-    cluster: ClusterCore, pattern: ResourcePattern = ANY_RESOURCE
+    cluster: ClientCore, pattern: ResourcePattern = ANY_RESOURCE
 ) -> dict[ResourcePattern, list[Ace]]:
     response = await cluster.ask_any(
         DescribeAclsRequest(
@@ -72,7 +72,7 @@ async def describe_acls(
     }
 
 
-async def create_acls(cluster: ClusterCore, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:
+async def create_acls(cluster: ClientCore, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:
     request = CreateAclsRequest(
         creations=[
             AclCreation(
@@ -96,7 +96,7 @@ async def create_acls(cluster: ClusterCore, pattern: ResourcePattern, entries: I
         check(result.error_code, result.error_message)
 
 
-async def delete_acls(cluster: ClusterCore, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
+async def delete_acls(cluster: ClientCore, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
     """These entries of what the pattern matches, or all of them where none are given."""
 
     def filter_of(entry: Ace | None) -> DeleteAclsFilter:

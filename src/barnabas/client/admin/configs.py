@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.auth.mechanisms.scram import ScramMechanism
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.alter_client_quotas import (
@@ -71,7 +71,7 @@ Resource = tuple[ConfigResourceType, str]
 
 
 async def describe_configs(
-    cluster: ClusterCore, resources: Sequence[Resource], *, synonyms: bool = False
+    cluster: ClientCore, resources: Sequence[Resource], *, synonyms: bool = False
 ) -> dict[Resource, list[ConfigEntry]]:
     """A broker (or its loggers) is asked about itself; everything else any broker knows."""
     found: dict[Resource, list[ConfigEntry]] = {}
@@ -114,7 +114,7 @@ def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
 
 
 async def alter_configs(
-    cluster: ClusterCore, kind: ConfigResourceType, name: str, changes: Mapping[str, tuple[AlterOperation, str | None]]
+    cluster: ClientCore, kind: ConfigResourceType, name: str, changes: Mapping[str, tuple[AlterOperation, str | None]]
 ) -> None:
     """Change some settings and leave the others alone (KIP-339)."""
     request = IncrementalAlterConfigsRequest(
@@ -147,7 +147,7 @@ QuotaEntity = Mapping[str, str | None]
 
 
 async def describe_quotas(
-    cluster: ClusterCore, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
+    cluster: ClientCore, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
 ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
     """Quotas of entities that match: by name, the default (None), or any name of the types in `any_name`."""
     components = [
@@ -165,7 +165,7 @@ async def describe_quotas(
     ]
 
 
-async def alter_quotas(cluster: ClusterCore, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+async def alter_quotas(cluster: ClientCore, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
     """None removes a quota."""
     request = AlterClientQuotasRequest(
         entries=[
@@ -201,7 +201,7 @@ class ScramUpsert:
 
 
 async def describe_scram(
-    cluster: ClusterCore, users: Sequence[str] | None
+    cluster: ClientCore, users: Sequence[str] | None
 ) -> dict[str, list[tuple[ScramMechanism, int]]]:
     """Mechanisms and iterations by user; None asks for all users that have any."""
     request = DescribeUserScramCredentialsRequest(
@@ -217,7 +217,7 @@ async def describe_scram(
 
 
 async def alter_scram(
-    cluster: ClusterCore, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
+    cluster: ClientCore, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
 ) -> None:
     """The password never travels: the broker gets the salted hash."""
     upsertions = []

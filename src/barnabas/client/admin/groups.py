@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.client.admin.partitions import by_topic
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check, error_code
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import RETRIABLE, ErrorCode
@@ -55,7 +55,7 @@ class GroupListing:
 
 
 async def list_groups(
-    cluster: ClusterCore, *, states: Sequence[str] = (), types: Sequence[str] = ()
+    cluster: ClientCore, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[GroupListing]:
     """Of every broker, since each knows the groups that it coordinates; by id."""
     found: dict[str, GroupListing] = {}
@@ -96,7 +96,7 @@ class GroupDescription:
     missing: bool = False
 
 
-async def describe_group(cluster: ClusterCore, group_id: str) -> GroupDescription:
+async def describe_group(cluster: ClientCore, group_id: str) -> GroupDescription:
     """Either kind of group: a KIP-848 group answers ConsumerGroupDescribe, a classic one DescribeGroups."""
     try:
         described = await cluster.ask_coordinator(
@@ -136,7 +136,7 @@ def _modern_member(member: modern.Member) -> GroupMember:
     )
 
 
-async def _describe_classic(cluster: ClusterCore, group_id: str) -> GroupDescription:
+async def _describe_classic(cluster: ClientCore, group_id: str) -> GroupDescription:
     response = await cluster.ask_coordinator(
         group_id,
         DescribeGroupsRequest(groups=[group_id]),
@@ -173,7 +173,7 @@ def _classic_members(group: DescribedGroup) -> tuple[GroupMember, ...]:
     )
 
 
-async def member_counts(cluster: ClusterCore, coordinator_id: int, kind: str, groups: Sequence[str]) -> dict[str, int]:
+async def member_counts(cluster: ClientCore, coordinator_id: int, kind: str, groups: Sequence[str]) -> dict[str, int]:
     """How many members each of these groups has, of one kind and one coordinator. Those that it does not have are left out."""
     if kind == CONSUMER:
         found = await cluster.ask(
@@ -207,7 +207,7 @@ class CommittedOffset:
 
 
 async def committed_offsets(
-    cluster: ClusterCore,
+    cluster: ClientCore,
     group_id: str,
     partitions: Iterable[TopicPartition] | None = None,
     *,
@@ -266,7 +266,7 @@ def _committed(response: OffsetFetchResponse, names: Mapping[bytes, str]) -> dic
 
 
 async def commit_offsets(
-    cluster: ClusterCore,
+    cluster: ClientCore,
     group_id: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
@@ -315,7 +315,7 @@ async def commit_offsets(
 
 
 async def delete_offsets(
-    cluster: ClusterCore, group_id: str, partitions: Iterable[TopicPartition]
+    cluster: ClientCore, group_id: str, partitions: Iterable[TopicPartition]
 ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
     """The outcome as a whole, and by partition."""
     request = OffsetDeleteRequest(
@@ -337,7 +337,7 @@ async def delete_offsets(
     }
 
 
-async def delete_group(cluster: ClusterCore, group_id: str) -> ErrorCode:
+async def delete_group(cluster: ClientCore, group_id: str) -> ErrorCode:
     response = await cluster.ask_coordinator(
         group_id,
         DeleteGroupsRequest(groups_names=[group_id]),

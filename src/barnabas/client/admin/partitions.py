@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, check, error_code
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -62,7 +62,7 @@ class ListedOffset:
 
 
 async def list_offsets(
-    cluster: ClusterCore, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+    cluster: ClientCore, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, ListedOffset]:
     """Offsets by time (or `LATEST`, `EARLIEST`, …). A partition whose leader keeps refusing has its error set."""
     found: dict[TopicPartition, ListedOffset] = {}
@@ -110,7 +110,7 @@ def list_offsets_request(
 
 
 async def delete_records(
-    cluster: ClusterCore, before: Mapping[TopicPartition, int]
+    cluster: ClientCore, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int, ErrorCode]]:
     """(new low watermark, outcome) by partition; offset -1 means the high watermark."""
 
@@ -150,7 +150,7 @@ UNCLEAN = 1
 
 
 async def elect_leaders(
-    cluster: ClusterCore, kind: int, partitions: Sequence[TopicPartition] | None
+    cluster: ClientCore, kind: int, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
     """None elects for every partition. Those that needed no election are left out then, as Kafka does."""
     request = ElectLeadersRequest(
@@ -177,7 +177,7 @@ class Reassignment:
 
 
 async def list_reassignments(
-    cluster: ClusterCore, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClientCore, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     request = ListPartitionReassignmentsRequest(
         timeout_ms=cluster.config.request_timeout_ms,
@@ -202,7 +202,7 @@ async def list_reassignments(
 
 
 async def alter_reassignments(
-    cluster: ClusterCore, targets: Mapping[TopicPartition, Sequence[int] | None]
+    cluster: ClientCore, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
     """New replicas by partition; None cancels. The outcome by partition."""
     request = AlterPartitionReassignmentsRequest(
@@ -233,7 +233,7 @@ async def alter_reassignments(
 
 
 async def describe_log_dirs(
-    cluster: ClusterCore, broker_id: int, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClientCore, broker_id: int, partitions: Iterable[TopicPartition] | None = None
 ) -> list[DescribeLogDirsResult]:
     """Each log directory of a broker, with the replicas in it (all, or those asked for)."""
     request = DescribeLogDirsRequest(
@@ -249,7 +249,7 @@ async def describe_log_dirs(
 
 
 async def alter_replica_log_dirs(
-    cluster: ClusterCore, broker_id: int, moves: Mapping[TopicPartition, str]
+    cluster: ClientCore, broker_id: int, moves: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, ErrorCode]:
     """Move replicas of one broker to other log directories of its own."""
     by_dir: dict[str, list[TopicPartition]] = {}

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import check
 from barnabas.protocol.messages.create_delegation_token import (
     CreatableRenewers,
@@ -52,7 +52,7 @@ def _split(principal: str) -> tuple[str, str]:
 
 
 async def create_token(
-    cluster: ClusterCore, *, renewers: Sequence[str] = (), lifetime_ms: int = -1, owner: str | None = None
+    cluster: ClientCore, *, renewers: Sequence[str] = (), lifetime_ms: int = -1, owner: str | None = None
 ) -> DelegationToken:
     """:raises ValueError: for a principal that is not written `User:name`."""
     kind, name = _split(owner) if owner is not None else (None, None)
@@ -76,7 +76,7 @@ async def create_token(
     )
 
 
-async def renew_token(cluster: ClusterCore, hmac: bytes, *, period_ms: int = -1) -> int:
+async def renew_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1) -> int:
     """When it ends now."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     response = await cluster.ask_any(request, RenewDelegationTokenResponse)
@@ -84,7 +84,7 @@ async def renew_token(cluster: ClusterCore, hmac: bytes, *, period_ms: int = -1)
     return response.expiry_timestamp_ms
 
 
-async def expire_token(cluster: ClusterCore, hmac: bytes, *, period_ms: int = -1) -> int:
+async def expire_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1) -> int:
     """When it ends now; a negative period ends it at once."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     response = await cluster.ask_any(request, ExpireDelegationTokenResponse)
@@ -92,7 +92,7 @@ async def expire_token(cluster: ClusterCore, hmac: bytes, *, period_ms: int = -1
     return response.expiry_timestamp_ms
 
 
-async def describe_tokens(cluster: ClusterCore, owners: Sequence[str] | None = None) -> list[DelegationToken]:
+async def describe_tokens(cluster: ClientCore, owners: Sequence[str] | None = None) -> list[DelegationToken]:
     """Those of `owners`, or all that one may see."""
     wanted = None
     if owners is not None:

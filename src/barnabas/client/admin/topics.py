@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from barnabas.client.core import ClusterCore
+from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, error_code
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.create_partitions import (
@@ -33,7 +33,7 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-async def create_topics(cluster: ClusterCore, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
+async def create_topics(cluster: ClientCore, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
     """All of them, or `BrokerRefused` for the first that failed."""
     request = CreateTopicsRequest(
         topics=[
@@ -63,7 +63,7 @@ async def create_topics(cluster: ClusterCore, topics: Sequence[NewTopic], *, val
 
 
 async def create_partitions(
-    cluster: ClusterCore, counts: Mapping[str, int], assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+    cluster: ClientCore, counts: Mapping[str, int], assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
 ) -> None:
     """Grow topics to `counts`; `assignments` gives the replicas of the new partitions, in order."""
     given = assignments or {}
@@ -90,7 +90,7 @@ async def create_partitions(
             raise BrokerRefused(result.error_code, result.error_message or f"topic {result.name}")
 
 
-async def delete_topics(cluster: ClusterCore, names: Sequence[str]) -> dict[str, ErrorCode]:
+async def delete_topics(cluster: ClientCore, names: Sequence[str]) -> dict[str, ErrorCode]:
     """The outcome by topic."""
     request = DeleteTopicsRequest(
         topic_names=list(names),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from barnabas.client.core import TRANSACTION, ClusterCore
+from barnabas.client.core import TRANSACTION, ClientCore
 from barnabas.client.errors import check
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.describe_producers import (
@@ -35,7 +35,7 @@ class TransactionListing:
 
 
 async def list_transactions(
-    cluster: ClusterCore, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_ms: int = -1
+    cluster: ClientCore, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_ms: int = -1
 ) -> list[TransactionListing]:
     """Of every broker, since each knows the transactions that it coordinates."""
     found: list[TransactionListing] = []
@@ -56,7 +56,7 @@ async def list_transactions(
     return found
 
 
-async def describe_transaction(cluster: ClusterCore, transactional_id: str) -> tuple[int, TransactionState]:
+async def describe_transaction(cluster: ClientCore, transactional_id: str) -> tuple[int, TransactionState]:
     """The coordinator's broker id, and what it knows."""
     response = await cluster.ask_coordinator(
         transactional_id,
@@ -71,7 +71,7 @@ async def describe_transaction(cluster: ClusterCore, transactional_id: str) -> t
 
 
 async def describe_producers(
-    cluster: ClusterCore, partition: TopicPartition, *, broker_id: int | None = None
+    cluster: ClientCore, partition: TopicPartition, *, broker_id: int | None = None
 ) -> list[ProducerState]:
     """The producers that the leader of a partition (or a given replica) remembers."""
 
@@ -94,7 +94,7 @@ async def describe_producers(
 
 
 async def abort_transaction(
-    cluster: ClusterCore, partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    cluster: ClientCore, partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> None:
     """Write an abort marker to one partition, past the coordinator: the way out of a hanging transaction."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from barnabas.client.admin.groups import committed_offsets
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.cluster import Cluster
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
 from barnabas.core.words import LATEST
@@ -55,7 +55,7 @@ async def group_lag(bootstrap: str, group: str, settings: Mapping[str, str]) -> 
     """`settings`: of the client, such as how to log in."""
     config = client_config(bootstrap, settings, client_id="barnabas-pipeline")
     try:
-        async with Cluster(config) as cluster:
+        async with AsyncClient(config) as cluster:
             committed = await committed_offsets(cluster, group)
             if not committed:
                 return GroupLag(group, bootstrap, None, "nothing is committed yet")

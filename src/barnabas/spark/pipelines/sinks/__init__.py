@@ -39,14 +39,14 @@ def ensure_topic(name: str, kafka: Mapping[str, str], partitions: int, replicati
     import asyncio
 
     from barnabas.client.admin.topics import NewTopic, create_topics
-    from barnabas.client.cluster import Cluster
+    from barnabas.client.asynchronous import AsyncClient
     from barnabas.client.config import client_config
     from barnabas.client.errors import BrokerRefused
     from barnabas.core.errors import ErrorCode
 
     async def create() -> None:
         settings = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
-        async with Cluster(
+        async with AsyncClient(
             client_config(kafka["bootstrap.servers"], settings, client_id="barnabas-pipeline")
         ) as cluster:
             new = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor)

@@ -1,6 +1,6 @@
 """A cluster for asyncio: the core of the client on an event loop. All decisions are in `client.core`.
 
-Owner: the event loop. `Cluster` is an async context manager; leaving it closes every connection. Time comes from the loop
+Owner: the event loop. `AsyncClient` is an async context manager; leaving it closes every connection. Time comes from the loop
 and connections from `opener`, so that a simulation can give both.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, cast
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection, authenticate, open_connection
-from barnabas.client.core import DATA, ClusterCore
+from barnabas.client.core import DATA, ClientCore
 from barnabas.client.errors import ClientError
 from barnabas.client.security import ClientSecurity
 
@@ -65,8 +65,8 @@ class _AsyncioIo:
         return cast(list[T | ClientError], outcomes)
 
 
-class Cluster(ClusterCore):
-    """`async with Cluster(client_config("localhost:9092")) as cluster`, then `client.admin`, `Producer`, `Consumer`."""
+class AsyncClient(ClientCore):
+    """`async with AsyncClient(client_config("localhost:9092")) as cluster`, then `client.admin`, `Producer`, `Consumer`."""
 
     def __init__(
         self,
