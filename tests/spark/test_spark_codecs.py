@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, named_struct, struct
 from pyspark.sql.pandas.types import to_arrow_type
 
+from barnabas.registry import wire
 from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import (
     Avro,
@@ -36,7 +37,6 @@ from barnabas.spark.pipelines.codecs import (
     encode,
     protobuf,
     protobuf_types,
-    wire,
 )
 from barnabas.spark.pipelines.codecs.base import Convert, convert_all
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema

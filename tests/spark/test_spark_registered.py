@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.registry.conftest import Registry, config_for, running
 
+from barnabas.registry import wire
 from barnabas.spark.pipelines.codecs import (
     CodecError,
     Registered,
@@ -18,7 +19,6 @@ from barnabas.spark.pipelines.codecs import (
     encode,
     from_registry,
     to_registry,
-    wire,
 )
 from barnabas.spark.pipelines.codecs.json_types import spark_type
 from barnabas.spark.pipelines.dead_letter import split
