@@ -42,3 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _active(request: pytest.FixtureRequest) -> None:
+    """Spark looks for data sources in the session that is active: a test before this one may have left another."""
+    if "spark" in request.fixturenames:
+        session: SparkSession = request.getfixturevalue("spark")
+        SparkSession._activeSession = session
+        SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -34,7 +34,7 @@ from barnabas.groups.subscriptions import (
     refresh_regexes,
     topics_record,
 )
-from barnabas.groups.target import compute_target, write_target
+from barnabas.groups.target import compute_target, target_before, write_target
 from barnabas.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -292,6 +292,8 @@ class ConsumerProtocol:
         if updated != member:
             out.records.append(updated.metadata_record(group.group_id))
         members = self._members_after(group, updated)
+        # A member that has taken another's place leaves its own: what it had is for the others.
+        has_changed = has_changed or len(members) < len(group.members)
         regexes, existing = group.regexes, group.topics
         if has_changed or group.topics_version != topics.version:
             before = len(out.records)
@@ -315,12 +317,11 @@ class ConsumerProtocol:
                 existing=existing,
                 topics=topics,
             )
-            write_target(group, targets, epoch, out)
+            write_target(group, members, targets, epoch, out)
             target, target_epoch = targets[updated.member_id], epoch
         else:
             target_epoch = group.target_epoch
-            former_id = group.static_members.get(updated.instance_id or "", updated.member_id)
-            target = group.target.get(updated.member_id, group.target.get(former_id, EMPTY))
+            target = target_before(group, updated) or EMPTY
         moved = reconcile(
             updated,
             target_epoch=target_epoch,

@@ -21,13 +21,6 @@ def compute_target(
 ) -> dict[str, Partitions]:
     """For the members as they will be; what they had, themselves or under a former id, is kept where it can be."""
     names = {each.topic_id: name for name, each in existing.items()}
-
-    def current(member: ConsumerMember) -> Partitions:
-        target = group.target.get(member.member_id)
-        if target is None and member.instance_id is not None:
-            target = group.target.get(group.static_members.get(member.instance_id, ""))
-        return EMPTY if target is None else target
-
     spec = GroupSpec(
         members={
             member_id: MemberSpec(
@@ -36,7 +29,7 @@ def compute_target(
                 topics=frozenset(
                     existing[name].topic_id for name in group.topics_of(member, regexes) if name in existing
                 ),
-                current=current(member),
+                current=target_before(group, member) or EMPTY,
             )
             for member_id, member in members.items()
         },
@@ -46,9 +39,20 @@ def compute_target(
     return ASSIGNORS[assignor](spec)
 
 
-def write_target(group: ConsumerGroup, target: Mapping[str, Partitions], epoch: int, out: Outcome) -> None:
+def target_before(group: ConsumerGroup, member: ConsumerMember) -> Partitions | None:
+    """Who takes the place of a static member has that one's target, also where it was a member itself with another."""
+    return group.target.get(group.static_members.get(member.instance_id or "", member.member_id))
+
+
+def write_target(
+    group: ConsumerGroup,
+    members: Mapping[str, ConsumerMember],
+    target: Mapping[str, Partitions],
+    epoch: int,
+    out: Outcome,
+) -> None:
     """Only what changed is written."""
     for member_id, partitions in target.items():
-        if group.target.get(member_id) != partitions:
+        if target_before(group, members[member_id]) != partitions:
             out.records.append(records.target_assignment(group.group_id, member_id, partitions))
     out.records.append(records.target_epoch(group.group_id, epoch))

@@ -355,6 +355,21 @@ def test_instance_id_that_a_member_has_given_up_is_free_for_others(h: Harness) -
     consumer_group(h).validate()
 
 
+@pytest.mark.parametrize("topics", [["t"], ["t", "u"]])
+def test_member_that_takes_a_static_members_place_gives_up_its_own(h: Harness, topics: list[str]) -> None:
+    """No partition is meant for two. With other topics than the static member had, the target is computed anew."""
+    h.topics.set("u", 1)
+    static, dynamic, other = Client(h, "s", instance_id="i0"), Client(h, "d", topics=topics), Client(h, "o")
+    settle(static, dynamic, other)
+    static.leave(epoch=-2)
+    dynamic.instance_id, dynamic.epoch, dynamic.owned = "i0", 0, set()
+    dynamic.poll()
+    consumer_group(h).validate()
+    settle(dynamic, other)
+    consumer_group(h).validate()
+    assert dynamic.numbers() | other.numbers() == set(range(6))
+
+
 def test_old_id_of_a_static_member_is_fenced(h: Harness) -> None:
     a = Client(h, "a", instance_id="i")
     a.poll()
