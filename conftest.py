@@ -14,6 +14,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
+#: What their tests share costs more than they do.
+TOGETHER = (SPARK, "tests/unit/config/test_settings_have_readers.py", "tests/scenarios/tools/test_host.py")
 REAL_PROCESSES = (SPARK, "tests/scenarios/")
 SIMULATION = "tests/simulation/"
 #: These begin first: one of them that began last would keep one process busy while the others have nothing left.
@@ -30,22 +32,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# A busy machine must not fail an example because it took long, nor because it took long to think of.
-hypothesis.settings.register_profile(
-    "busy machine", deadline=None, max_examples=50, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("busy machine")
+# A busy machine must not fail an example because it took long, nor because it took long to think of. The same examples each
+# time: a change is judged by what it changes. `pytest --hypothesis-profile explore` looks for others.
+for profile, options in {
+    "same": {"derandomize": True, "max_examples": 50},
+    "explore": {"max_examples": 300},
+}.items():
+    hypothesis.settings.register_profile(
+        profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], **options
+    )
+hypothesis.settings.load_profile("same")
 
 
-class SparkTogether(LoadScopeScheduling):
+class SomeTogether(LoadScopeScheduling):
     """Larger scopes are given out first, so Spark's tests begin at once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid
+        return next((scope for scope in TOGETHER if nodeid.startswith(scope)), nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
-    return SparkTogether(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SomeTogether:
+    return SomeTogether(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # they have been shuffled

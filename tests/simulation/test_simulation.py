@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SEEDS = int(os.environ.get("SEEDS", "24"))
+SEEDS = int(os.environ.get("SEEDS", "18"))
 CHUNK = 6 if SEEDS <= 100 else 25
 
 
