@@ -26,8 +26,8 @@ check: $(READY) ## Format, lint, types, dependency directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY) ## The whole suite, in random order, on three processes: two cores wait half of the time
-	$(BIN)/python -m pytest -n 3 $(TESTS)
+test: $(READY) ## The whole suite, in random order, on four processes: what waits for clusters leaves the two cores to others
+	$(BIN)/python -m pytest -n 4 $(TESTS)
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
