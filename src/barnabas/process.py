@@ -9,12 +9,11 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from barnabas.broker import Broker
 from barnabas.core.config.properties import load as load_properties
-from barnabas.core.errors import BarnabasError
+from barnabas.core.errors import BarnabasError, leaves
 from barnabas.core.log_format import log_to
 from barnabas.protocol import codec
 from barnabas.protocol.versions import api_named
@@ -42,7 +41,7 @@ def run_broker(properties: Mapping[str, str], *, control_path: str | None = None
     try:
         uvloop.run(_run_until_signal(properties, control_path))
     except* BarnabasError as errors:
-        for error in _leaves(errors):
+        for error in leaves(errors):
             log.critical("%s", error)
         exit_code = 1
     return exit_code
@@ -79,14 +78,6 @@ def _announce(broker: Broker) -> None:
     metrics = f" metrics={broker.metrics_server.url}" if broker.metrics_server.port >= 0 else ""
     print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}{metrics}", flush=True)  # noqa: T201
     log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
-
-
-def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for error in errors.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def warm_up() -> None:

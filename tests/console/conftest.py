@@ -1,8 +1,6 @@
 """One broker for all tests of a process, and a console for it in a thread of its own."""
 
-import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,46 +13,23 @@ from barnabas.client.config import client_config
 from barnabas.console.server import ConsoleServer
 from barnabas.console.settings import Settings
 from barnabas.testing import Cluster
+from tests.threaded_server import DEADLINE_S, ThreadedServer
 
-DEADLINE_S = 60.0
 _numbers = itertools.count(1)
 
 
-class Console:
+class Console(ThreadedServer[ConsoleServer]):
     """A console in a thread of its own, and a client for it."""
 
     def __init__(self, settings: Settings) -> None:
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=[settings], name="console", daemon=True)
-        self._thread.start()
-        assert self._ready.wait(DEADLINE_S), "the console did not start"
-        if self._failure is not None:
-            raise self._failure
+        super().__init__("console", lambda: ConsoleServer(settings))
         self.http = httpx.Client(base_url=self.server.url, timeout=DEADLINE_S, trust_env=False)
         if not settings.needs_sign_in:
             self.http.headers["x-csrf-token"] = self.get("/api/session")["csrfToken"]
 
-    def _run(self, settings: Settings) -> None:
-        async def main() -> None:
-            self.loop = asyncio.get_running_loop()
-            self.server = ConsoleServer(settings)
-            await self.server.run(self._ready.set)
-
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            self._failure = error
-            self._ready.set()
-
     def stop(self) -> None:
         self.http.close()
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.server.stop)
-            self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive(), "the console did not stop"
-        if self._failure is not None:
-            raise self._failure
+        super().stop()
 
     def get(self, path: str, /, **query: Any) -> Any:
         return answer_of(self.http.get(path, params=query))

@@ -39,6 +39,17 @@ class Load:
             what=what,
         )
 
+    def roll(self, *kinds: str) -> None:
+        """Every broker becomes one of each kind in turn, one after the other."""
+        for kind in kinds:
+            for broker_id in (1, 2, 3):
+                self.wait_progress(f"before broker {broker_id} becomes {kind}")
+                self.cluster.stop(broker_id)
+                self.cluster.start(broker_id, kind)
+                self.steering.wait_full_isr(*TOPICS)
+                self.steering.elect_preferred("plain")
+                self.wait_progress(f"broker {broker_id} is {kind}")
+
     def finish(self) -> None:
         for thread in [self.writer, *self.transactors]:
             thread.stop()
@@ -56,14 +67,7 @@ def test_three_brokers_move_over_and_back_under_load() -> None:
     with MixedCluster(kinds=dict.fromkeys((1, 2, 3), APACHE), zookeeper_kind=APACHE) as cluster:
         steering = Steering(cluster)
         load = Load(cluster, steering)
-        for kind in (OURS, APACHE):
-            for broker_id in (1, 2, 3):
-                load.wait_progress(f"before broker {broker_id} becomes {kind}")
-                cluster.stop(broker_id)
-                cluster.start(broker_id, kind)
-                steering.wait_full_isr(*TOPICS)
-                steering.elect_preferred("plain")
-                load.wait_progress(f"broker {broker_id} is {kind}")
+        load.roll(OURS, APACHE)
         load.finish()
         steering.close()
 

@@ -55,14 +55,7 @@ def test_brokers_are_upgraded_one_by_one_and_back_under_load(last_python: str) -
     with MixedCluster(kinds=dict.fromkeys((1, 2, 3), LAST), last_python=last_python) as cluster:
         steering = Steering(cluster)
         load = Load(cluster, steering)
-        for kind in (OURS, LAST):
-            for broker_id in (1, 2, 3):
-                load.wait_progress(f"before broker {broker_id} becomes {kind}")
-                cluster.stop(broker_id)
-                cluster.start(broker_id, kind)
-                steering.wait_full_isr(*TOPICS)
-                steering.elect_preferred("plain")
-                load.wait_progress(f"broker {broker_id} is {kind}")
+        load.roll(OURS, LAST)
         load.finish()
         steering.close()
 

@@ -1,8 +1,6 @@
 """One broker for all tests of a process; registries run in threads, each on a topic and in a group of its own."""
 
-import asyncio
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -13,8 +11,8 @@ import pytest
 from barnabas.client.config import client_config
 from barnabas.registry.server import RegistryServer, ServerConfig
 from barnabas.testing import Cluster
+from tests.threaded_server import DEADLINE_S, ThreadedServer
 
-DEADLINE_S = 60.0
 #: A busy machine must not change what a test sees: nobody is thrown out of a group, no read gives up waiting.
 PATIENT = {
     "session_timeout_ms": 45_000,
@@ -26,43 +24,20 @@ HEADERS = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 _numbers = itertools.count(1)
 
 
-class Registry:
+class Registry(ThreadedServer[RegistryServer]):
     """A registry in a thread of its own, and a client for it."""
 
     def __init__(self, config: ServerConfig, *, headers: dict[str, str] | None = None, verify: Any = True) -> None:
         self.config = config
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
-        self._thread.start()
-        assert self._ready.wait(DEADLINE_S), "the registry did not start"
-        if self._failure is not None:
-            raise self._failure
+        super().__init__("registry", lambda: RegistryServer(config))
         self.url = self.server.url
         self.http = httpx.Client(
             base_url=self.url, headers=HEADERS | (headers or {}), timeout=DEADLINE_S, trust_env=False, verify=verify
         )
 
-    def _run(self) -> None:
-        async def main() -> None:
-            self.loop = asyncio.get_running_loop()
-            self.server = RegistryServer(self.config)
-            await self.server.run(self._ready.set)
-
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            self._failure = error
-            self._ready.set()
-
     def stop(self) -> None:
         self.http.close()
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.server.stop)
-            self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive(), "the registry did not stop"
-        if self._failure is not None:
-            raise self._failure
+        super().stop()
 
     @property
     def is_primary(self) -> bool:

@@ -5,7 +5,9 @@ stops the broker: what is written and what memory says of it may no longer agree
 anything was written: it ends the request, which is answered with UNKNOWN_SERVER_ERROR, and nothing else.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -227,3 +229,12 @@ class NothingWritten(BarnabasError):
 
 class ConfigError(BarnabasError):
     """A setting that cannot be used; the message says which, why, and what would do."""
+
+
+def leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    """The exceptions in a group, and in the groups in it."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error

@@ -1,30 +1,24 @@
 """A registry as a process: settings, a socket, the node behind it, and an end that loses nothing."""
 
 import asyncio
-import contextlib
-import logging
-import signal
 import socket
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 
 from barnabas.client.config import ClientConfig
-from barnabas.core.errors import BarnabasError, ConfigError
+from barnabas.core.errors import ConfigError
 from barnabas.registry.access import OPEN, Access
 from barnabas.registry.api import BODY_BYTES_MAX, Api
 from barnabas.registry.election import Identity
 from barnabas.registry.forwarding import Forwarder
+from barnabas.registry.http_server import HttpServer, listen, run_until_signal, uvicorn_config
 from barnabas.registry.node import Node, NodeConfig
 
-log = logging.getLogger(__name__)
-
-_BACKLOG: Final = 1024
 _CONNECTIONS_MAX: Final = 5_000
-_KEEP_ALIVE_S: Final = 60
 _SHUTDOWN_S: Final = 10
 
 
@@ -52,18 +46,10 @@ class ServerConfig:
     body_bytes_max: int = BODY_BYTES_MAX
 
 
-class _Server(uvicorn.Server):
-    """Signals are this module's: the node has to leave its group after the last request."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 class RegistryServer:
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._socket = _listen(config.host, config.port)
+        self._socket = listen(config.host, config.port)
         port = self._socket.getsockname()[1]
         self.identity = Identity(
             host=config.advertised_host or _reachable(config.host),
@@ -100,7 +86,7 @@ class RegistryServer:
         config = self._config
         self._stopping = asyncio.Event()
         forwarder = Forwarder(timeout_s=30.0, tls=_forward_tls(config))
-        server = _Server(self._settings(Api(self.node, forwarder, config.access)))
+        server = HttpServer(self._settings(Api(self.node, forwarder, config.access)))
         try:
             async with asyncio.TaskGroup() as tasks:
                 started = asyncio.Event()
@@ -123,34 +109,14 @@ class RegistryServer:
 
     def _settings(self, api: Api) -> uvicorn.Config:
         config = self._config
-        return uvicorn.Config(
+        return uvicorn_config(
             api.application(body_bytes_max=config.body_bytes_max),
             lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level=logging.WARNING,
-            server_header=False,
-            ssl_certfile=config.certificate,
-            ssl_keyfile=config.key,
-            limit_concurrency=_CONNECTIONS_MAX,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_SHUTDOWN_S,
+            certificate=config.certificate,
+            key=config.key,
+            connections_max=_CONNECTIONS_MAX,
+            shutdown_s=_SHUTDOWN_S,
         )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Before anything else: others have to be told the port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return listener
 
 
 def _reachable(host: str) -> str:
@@ -168,27 +134,4 @@ def _forward_tls(config: ServerConfig) -> ssl.SSLContext | None:
 
 def run(config: ServerConfig, announce: Callable[[RegistryServer], None]) -> int:
     """As this process, until SIGTERM or SIGINT. Returns the exit code."""
-    import uvloop
-
-    async def main() -> None:
-        server = RegistryServer(config)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
-        await server.run(lambda: announce(server))
-
-    exit_code = 0
-    try:
-        uvloop.run(main())
-    except* BarnabasError as errors:
-        for error in _leaves(errors):
-            log.critical("%s", error)
-        exit_code = 1
-    return exit_code
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+    return run_until_signal(lambda: RegistryServer(config), announce)

@@ -16,6 +16,7 @@ from barnabas.runtime.purgatory import DelayedOperation
 
 #: Partitions of one operation that are shown to who looks inside.
 NAMED_MAX: Final = 20
+_LogEndKey = tuple[str, TopicPartition]
 
 
 def _named(partition: Partition) -> dict[str, Any]:
@@ -99,17 +100,15 @@ class DelayedFetch(DelayedOperation):
         self._on_done = on_done
 
     def waits_for(self) -> dict[str, Any]:
-        is_follower = self._session is not None
-        count = len(self._places)
+        keys = list(islice(self._places, NAMED_MAX))
+        # A follower watches log ends, each under ("log end", partition); what rests in its session it watches by that.
+        is_follower = self._session is not None or any(not isinstance(key, Partition) for key in keys)
         if self._session is not None:
             count = len(self._session.partitions)
             named = [want.tp for want in islice(self._session.partitions.values(), NAMED_MAX) if want.tp is not None]
         else:
-            named = []
-            for key in islice(self._places, NAMED_MAX):
-                # A follower watches the log end, under ("log end", partition).
-                is_follower = not isinstance(key, Partition)
-                named.append(key.tp if isinstance(key, Partition) else cast(tuple[str, TopicPartition], key)[1])
+            count = len(self._places)
+            named = [key.tp if isinstance(key, Partition) else cast(_LogEndKey, key)[1] for key in keys]
         return {
             "condition": "log end" if is_follower else "bytes",
             "missing_bytes": self._missing_bytes,
