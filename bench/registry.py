@@ -1,7 +1,8 @@
 """The schema registry: schemas by id and registrations a second, many subjects in memory, and how long it takes to start.
 
 One broker and one registry as processes; the clients are raw connections in this process, each with one request at a time.
-There is no rival in the table: Karapace is not on PyPI, and Confluent's registry is not on Maven Central.
+Karapace is not on PyPI, and Confluent's registry is not on Maven Central: `--beside NAME=URL` measures one that runs already,
+with the same requests, after ours.
 """
 
 import argparse
@@ -92,6 +93,10 @@ def register(connection: Connection, number: int) -> Awaitable[bytes]:
     return connection.ask("POST", f"/subjects/orders-{number}-value/versions", schema(number))
 
 
+def rate_of(url: str, work: Callable[[Connection, int], Awaitable[object]], rounds: int) -> float:
+    return statistics.median(asyncio.run(rate(url, work, iter(range(10**9)), SECONDS)) for _ in range(rounds))
+
+
 def memory_mib(cluster: LocalCluster) -> float:
     return float(psutil.Process(cluster._members[REGISTRY].pid).memory_info().rss) / 2**20
 
@@ -102,8 +107,8 @@ def measure(subjects: int, rounds: int) -> dict[str, float]:
         empty_mib = memory_mib(cluster)
         registered = asyncio.run(rate(url, register, iter(range(subjects)), float("inf")))
         full_mib = memory_mib(cluster)
-        gets = [asyncio.run(rate(url, by_id, iter(range(10**9)), SECONDS)) for _ in range(rounds)]
-        reads = [asyncio.run(rate(url, latest, iter(range(10**9)), SECONDS)) for _ in range(rounds)]
+        gets = rate_of(url, by_id, rounds)
+        reads = rate_of(url, latest, rounds)
         member = cluster._members[REGISTRY]
         os.kill(member.pid, 15)
         cluster._wait_exit(member, 30.0)
@@ -111,8 +116,8 @@ def measure(subjects: int, rounds: int) -> dict[str, float]:
         cluster._start_schema_registry()
         started_s = time.monotonic() - began_s
     return {
-        "schemas by id, a second": statistics.median(gets),
-        "latest versions (never stale), a second": statistics.median(reads),
+        "schemas by id, a second": gets,
+        "latest versions (never stale), a second": reads,
         "registrations, a second": registered,
         f"memory with {subjects} subjects and schemas, MiB": full_mib,
         "memory when empty, MiB": empty_mib,
@@ -120,12 +125,27 @@ def measure(subjects: int, rounds: int) -> dict[str, float]:
     }
 
 
+def measure_other(url: str, rounds: int, registrations: int) -> dict[str, float]:
+    registered = asyncio.run(rate(url, register, iter(range(registrations)), float("inf")))
+    return {
+        "schemas by id, a second": rate_of(url, by_id, rounds),
+        "latest versions (never stale), a second": rate_of(url, latest, rounds),
+        "registrations, a second": registered,
+    }
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench registry --")
+    parser.add_argument("--beside", metavar="NAME=URL", help="an empty registry that runs already")
+    parser.add_argument("--beside-subjects", type=int, default=1000, help="how many are registered there")
     parser.add_argument("--subjects", type=int, default=SUBJECTS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     found = measure(options.subjects, options.rounds)
+    if options.beside:
+        other, _, url = options.beside.partition("=")
+        there = measure_other(url, options.rounds, options.beside_subjects)
+        found |= {f"{other}: {name}": value for name, value in there.items()}
     width = max(map(len, found))
     text = "\n".join(f"{name:{width}}  {value:>10.1f}" for name, value in found.items())
     print(text)
