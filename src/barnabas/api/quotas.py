@@ -4,6 +4,7 @@ Users and client ids have `producer_byte_rate`, `consumer_byte_rate`, `request_p
 addresses have `connection_creation_rate`. All of them are enforced.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from barnabas.coordination import paths
@@ -61,9 +62,8 @@ class QuotasApi:
         self._context.require_cluster(call, AclOperation.DESCRIBE_CONFIGS)
         components = _components(request)
         entries = []
-        for named, keys, settings in await self._everything():
-            values = {name: value for name, value in settings.items() if name in keys}
-            if values and _matches(named, components, strict=request.strict):
+        for named, values in await stored_quotas(self._store):
+            if _matches(named, components, strict=request.strict):
                 entries.append(
                     EntryData(
                         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in named.items()],
@@ -71,20 +71,6 @@ class QuotasApi:
                     )
                 )
         return DescribeClientQuotasResponse(error_message=None, entries=entries)
-
-    async def _everything(self) -> list[tuple[Named, frozenset[str], dict[str, str]]]:
-        store = self._store
-        found: list[tuple[Named, frozenset[str], dict[str, str]]] = []
-        for name, settings in (await store.read_all(paths.USERS)).items():
-            found.append(({USER: _plain(name)}, _CLIENT_KEYS, settings))
-        for name, settings in (await store.read_user_clients()).items():
-            user, _, client_id = name.partition(f"/{paths.CLIENTS}/")
-            found.append(({USER: _plain(user), CLIENT_ID: _plain(client_id)}, _CLIENT_KEYS, settings))
-        for name, settings in (await store.read_all(paths.CLIENTS)).items():
-            found.append(({CLIENT_ID: _plain(name)}, _CLIENT_KEYS, settings))
-        for name, settings in (await store.read_all(paths.IPS)).items():
-            found.append(({IP: _plain(name)}, _IP_KEYS, settings))
-        return found
 
     # -- AlterClientQuotas --------------------------------------------------------------------------------------------
 
@@ -116,6 +102,22 @@ class QuotasApi:
                 settings[operation.key] = _value(operation, keys)
         if not validate_only:
             await self._write_config(entity_type, name, settings)
+
+
+async def stored_quotas(store: ConfigStore) -> list[tuple[Named, dict[str, str]]]:
+    """Every entity that has quotas, with their values as they are stored."""
+    found: list[tuple[Named, frozenset[str], dict[str, str]]] = []
+    for name, settings in (await store.read_all(paths.USERS)).items():
+        found.append(({USER: _plain(name)}, _CLIENT_KEYS, settings))
+    for name, settings in (await store.read_user_clients()).items():
+        user, _, client_id = name.partition(f"/{paths.CLIENTS}/")
+        found.append(({USER: _plain(user), CLIENT_ID: _plain(client_id)}, _CLIENT_KEYS, settings))
+    for name, settings in (await store.read_all(paths.CLIENTS)).items():
+        found.append(({CLIENT_ID: _plain(name)}, _CLIENT_KEYS, settings))
+    for name, settings in (await store.read_all(paths.IPS)).items():
+        found.append(({IP: _plain(name)}, _IP_KEYS, settings))
+    quotas = [(named, {key: settings[key] for key in settings if key in keys}) for named, keys, settings in found]
+    return [(named, values) for named, values in quotas if values]
 
 
 def _plain(sanitized: str) -> str | None:
@@ -172,6 +174,11 @@ def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
         if each.entity_name == "":
             raise Refused(ErrorCode.INVALID_REQUEST, f"Empty {each.entity_type} not supported")
         named[each.entity_type] = each.entity_name
+    return entity_path(named)
+
+
+def entity_path(named: Mapping[str, str | None]) -> tuple[str, str, frozenset[str]]:
+    """The same for names by type of entity."""
     if IP in named:
         if len(named) > 1:
             raise Refused(
@@ -190,12 +197,17 @@ def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
 def _value(operation: OpData, keys: frozenset[str]) -> str:
     if operation.key not in keys:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {operation.key}")
-    if operation.key in _FRACTIONAL:
-        return str(operation.value)
-    whole = int(operation.value + _EPSILON)
-    if abs(whole - operation.value) > _EPSILON:
-        kind = "INT" if operation.key in _IP_KEYS else "LONG"
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a {kind} value")
+    return quota_text(operation.key, operation.value)
+
+
+def quota_text(key: str, value: float) -> str:
+    """As it is stored."""
+    if key in _FRACTIONAL:
+        return str(value)
+    whole = int(value + _EPSILON)
+    if abs(whole - value) > _EPSILON:
+        kind = "INT" if key in _IP_KEYS else "LONG"
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a {kind} value")
     return str(whole)
 
 

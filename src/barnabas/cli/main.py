@@ -50,6 +50,7 @@ COMMANDS: dict[str, _Entry] = {
     "reassign-partitions": _Entry("barnabas.cli.reassign_partitions", "Move replicas between brokers."),
     "rebalance": _Entry("barnabas.cli.rebalance", "Spread replicas and leaders evenly over the brokers."),
     "brokers": _Entry("barnabas.cli.brokers", "Show what each broker has; move everything off one."),
+    "metadata": _Entry("barnabas.cli.backup.command", "Back up topics, settings, users and ACLs; restore them."),
     "transactions": _Entry("barnabas.cli.transactions", "List, describe and abort transactions."),
     "acls": _Entry("barnabas.cli.acls", "List, add and remove access control entries."),
     "delegation-tokens": _Entry(

@@ -84,7 +84,7 @@ class AclStore:
         self._authorizer = authorizer
         #: Reads and writes of one resource must not overtake each other, or an old answer would win.
         self._lock = asyncio.Lock()
-        self._reload = ReloadOnReturn(session, self._load, "ACLs")
+        self._reload = ReloadOnReturn(session, self.load, "ACLs")
         self._notifications = [
             ChangeNotifications(session, root, paths.ACL_CHANGE_PREFIX, handle, clock)
             for root, handle in (
@@ -100,7 +100,7 @@ class AclStore:
         await self._session.ensure_paths(paths.ACL_PERSISTENT)
         for each in self._notifications:
             await each.start()
-        await self._load()
+        await self.load()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -109,7 +109,8 @@ class AclStore:
                 tasks.create_task(each.run(), name="acl changes")
             tasks.create_task(self._reload.run(), name="acl reload")
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
+        """Everything that is stored, as it is now. Writes nothing."""
         async with self._lock:
             roots = [(kind, pattern_type) for pattern_type in ACL_PATTERNS for kind in ACL_RESOURCES]
             listings: list[ZkOperation] = [

@@ -1,0 +1,242 @@
+"""`barnabas metadata`: the command line."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from barnabas.auth.password_encoder import PasswordEncoder
+from barnabas.cli._json_files import parse_json
+from barnabas.cli._tool import CommandConfig, UsageError, options, run, say
+from barnabas.cli._zookeeper_settings import session_settings
+from barnabas.cli.backup import brokers, plan, znodes
+from barnabas.cli.backup.document import Coder, Document, counts, from_json, to_json
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session_config import SessionConfig
+from barnabas.core.errors import BarnabasError
+
+#: Standard output, or input.
+_STANDARD: Final = "-"
+_CIPHER: Final = "AES/GCM/NoPadding"
+_ITERATIONS: Final = 300_000
+T = TypeVar("T")
+
+
+class Action(StrEnum):
+    BACKUP = "backup"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the cluster is reached: one, the other, or both."""
+
+    cluster: AsyncClient | None
+    session: ZooKeeperSession | None
+
+
+def command(
+    action: Annotated[Action, typer.Argument(help="backup writes the file; restore reads it.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The backup; - is standard output, or input.")],
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            metavar="HOST:PORT[,…]",
+            envvar="BARNABAS_BOOTSTRAP_SERVER",
+            help="Read and write through brokers: no topic ids, no SCRAM verifiers; --offsets needs it.",
+        ),
+    ] = None,
+    command_config: CommandConfig = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option("--zookeeper", metavar="HOST:PORT[/PATH]", help="Read and write znodes: all but offsets."),
+    ] = None,
+    zookeeper_config: Annotated[
+        str | None,
+        typer.Option("--zookeeper-config", metavar="FILE", help="A broker's file, for how it reaches ZooKeeper."),
+    ] = None,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Also what groups have committed.")] = False,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option("--secret-file", metavar="FILE", help="Encrypt, or decrypt, SCRAM verifiers with what it has."),
+    ] = None,
+    without_scram: Annotated[bool, typer.Option("--without-scram", help="Leave SCRAM verifiers out.")] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="restore: let the cluster place replicas; else as they were.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="restore: say what would be done, and do nothing.")
+    ] = False,
+) -> None:
+    """Keep a cluster's metadata in a file, and restore it into an empty cluster.
+
+    Topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and with `--offsets`
+    what groups have committed. No records, and no delegation tokens. `restore` does what the cluster lacks: run it again if it
+    was interrupted.
+    """
+    if bootstrap_server is None and zookeeper is None:
+        raise UsageError("say where the cluster is: --zookeeper HOST:PORT, --bootstrap-server HOST:PORT, or both")
+    if offsets and bootstrap_server is None:
+        raise UsageError("--offsets needs --bootstrap-server: groups live in brokers")
+    if action is Action.BACKUP and (spread or dry_run):
+        raise UsageError("--spread and --dry-run belong to restore")
+    secret = _secret(secret_file)
+    client = options(bootstrap_server, command_config) if bootstrap_server is not None else None
+    config = session_settings(zookeeper, zookeeper_config, creates=True) if zookeeper is not None else None
+    if action is Action.BACKUP:
+        document = _through(client, config, lambda ways: _read(ways, offsets=offsets))
+        if without_scram:
+            document.scram = {}
+        _write(
+            file, json.dumps(to_json(document, secret.encode if secret else None), indent=2, ensure_ascii=False) + "\n"
+        )
+        tell = say if file != _STANDARD else _aside
+        tell(f"{counts(document)}" + (f" in {file}" if file != _STANDARD else ""))
+        for each in document.left_out:
+            tell(f"left out: {each}")
+        return
+    wanted = _load(file, secret.decode if secret else None, without_scram=without_scram)
+    if not _through(
+        client, config, lambda ways: _restore(ways, wanted, offsets=offsets, spread=spread, dry_run=dry_run)
+    ):
+        raise typer.Exit(1)
+
+
+def _through(
+    client: ClientConfig | None, config: SessionConfig | None, body: Callable[[Ways], Coroutine[None, None, T]]
+) -> T:
+    async def reach(cluster: AsyncClient | None) -> T:
+        if config is None:
+            return await body(Ways(cluster, None))
+        async with znodes.session_with(config) as session:
+            return await body(Ways(cluster, session))
+
+    return run(client, reach) if client is not None else asyncio.run(reach(None))
+
+
+async def _read(ways: Ways, *, offsets: bool) -> Document:
+    if ways.session is not None:
+        document = await znodes.read(ways.session)
+        if document.cluster_id is None:
+            raise UsageError(f"there is no cluster in ZooKeeper at {ways.session.hosts}: is a path missing?")
+    else:
+        assert ways.cluster is not None
+        document = await brokers.read(ways.cluster)
+    document.taken = datetime.now(UTC).isoformat(timespec="seconds")
+    if offsets and ways.cluster is not None:
+        document.groups = await brokers.read_offsets(ways.cluster)
+    else:
+        document.left_out.append("committed offsets of groups: see --offsets")
+    return document
+
+
+async def _restore(ways: Ways, wanted: Document, *, offsets: bool, spread: bool, dry_run: bool) -> bool:
+    """Whether all is as in the backup."""
+    made = await _plan(ways, wanted, spread=spread)
+    if offsets and ways.cluster is not None:
+        present = Document(groups=await brokers.read_offsets(ways.cluster))
+        plan.add_offsets(made, wanted, present, partial(brokers.commit, ways.cluster))
+    for note in made.notes:
+        say(f"note: {note}")
+    for conflict in made.conflicts:
+        say(f"in the way: {conflict}")
+    if dry_run:
+        for step in made.steps:
+            say(f"would restore {step.text}")
+    say(f"{len(made.steps)} steps to do" if made.steps else "nothing to do: everything of the backup is here")
+    if made.conflicts or dry_run:
+        return not made.conflicts
+    if ways.session is not None:
+        await znodes.prepare(ways.session)
+    return await _carry_out(made.steps)
+
+
+async def _plan(ways: Ways, wanted: Document, *, spread: bool) -> plan.Plan:
+    if ways.session is None:
+        assert ways.cluster is not None
+        present = await brokers.read(ways.cluster)
+        live = frozenset(await ways.cluster.brokers())
+        to = brokers.BrokersTarget(ways.cluster, spread=spread)
+        return plan.make(wanted, present, to, None, brokers=live, spread=spread)
+    places = await znodes.live_brokers(ways.session)
+    if spread and not places:
+        raise UsageError("--spread needs brokers that run")
+    root = znodes.ZnodesTarget(ways.session, places, spread=spread)
+    present = await znodes.read(ways.session)
+    return plan.make(wanted, present, root, root, brokers=frozenset(places), spread=spread)
+
+
+async def _carry_out(steps: list[plan.Step]) -> bool:
+    """One failure does not keep the others from being restored."""
+    failed = 0
+    for number, step in enumerate(steps, 1):
+        try:
+            await step.carry_out()
+        except BarnabasError as error:
+            failed += 1
+            say(f"{number}/{len(steps)} failed: {step.text}: {error}")
+        else:
+            say(f"{number}/{len(steps)} {step.text}")
+    if failed:
+        say(f"{failed} of {len(steps)} steps failed: mend what they say, and run it again")
+    return not failed
+
+
+def _secret(file: Path | None) -> PasswordEncoder | None:
+    if file is None:
+        return None
+    try:
+        text = file.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--secret-file: cannot read {file}: {error.strerror}") from None
+    if not text:
+        raise UsageError(f"--secret-file: {file} is empty")
+    return PasswordEncoder(text, cipher=_CIPHER, key_bits=256, iterations=_ITERATIONS)
+
+
+def _load(file: str, unseal: Coder | None, *, without_scram: bool) -> Document:
+    try:
+        text = sys.stdin.read() if file == _STANDARD else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    value = parse_json(text, what=file)
+    if without_scram:
+        value["scram"] = {}
+    return from_json(value, what=file, unseal=unseal)
+
+
+def _write(file: str, text: str) -> None:
+    """For its owner alone, and whole or not at all."""
+    if file == _STANDARD:
+        sys.stdout.write(text)
+        return
+    target = Path(file)
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as made:
+            try:
+                made.write(text)
+                made.flush()
+                os.fsync(made.fileno())
+                Path(made.name).replace(target)
+            except BaseException:
+                Path(made.name).unlink()
+                raise
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _aside(line: str) -> None:
+    sys.stderr.write(line + "\n")
