@@ -73,12 +73,13 @@ class Broker:
         start: bool = True,
         broker_id: int = 1,
         cluster_id: str | None = "cluster",
+        disk: FailingDisk | None = None,
     ) -> None:
         self.roots = [str(root) for root in roots]
         self.clock = ManualClock(NOW_MS)
         self.timers = ManualTimers(self.clock)
         self.threads = ManualThreads()
-        self.disk = FailingDisk()
+        self.disk = disk or FailingDisk()
         self.failed: list[tuple[str, list[TopicPartition]]] = []
         env = LogEnvironment(disk=self.disk, clock=self.clock, timers=self.timers, threads=self.threads)
         self.manager = LogManager(
