@@ -9,8 +9,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.connect import proto
 
-from barnabas.spark.pipelines._schema import _put_in_place, remember_flows
-from barnabas.spark.pipelines.events import Event, Progress
+from barnabas.spark.pipelines import connector, topic_ids
+from barnabas.spark.pipelines._flows import flows_of, put_in_place, watermark_by_sql
+from barnabas.spark.pipelines.events import Event, FlowState, Progress
 from barnabas.spark.pipelines.project import load_project
 from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
 from barnabas.spark.pipelines.session import attach
@@ -62,7 +63,7 @@ from barnabas.spark.pipelines import sinks, sources
 
 @dp.table
 def again_orders():
-    return sources.synthetic({{"n": "sequence"}}, rows_per_second=100_000, rows={rows}).stream()
+    return sources.synthetic({{"n": "sequence", "at": "timestamp"}}, rows_per_second=100_000, rows={rows}).stream()
 
 @dp.temporary_view
 def again_view():
@@ -76,16 +77,35 @@ sinks.delta("{folder}/again").create("again_lake")
 
 @dp.append_flow(target="again_lake")
 def again_last():
-    return spark.readStream.table("again_more").withColumn("j", F.col("k") + 1)
+    return spark.readStream.table("again_more").withWatermark("at", "1 minute").withColumn("j", F.col("k") + 1)
 """
 
 
-def run(folder: Path, spark: SparkSession, code: str, options: RunOptions | None = None) -> list[Event]:
+FAILING = """
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+from barnabas.spark.pipelines import sources
+
+@dp.table
+def failing_one():
+    rows = sources.synthetic({"n": "sequence"}, rows_per_second=1000, rows=1).stream()
+    return rows.select(F.raise_error("topic t, partition 2, offset 41: no order").cast("string").alias("x"))
+
+@dp.table
+def failing_two():
+    return spark.readStream.table("failing_one")
+"""
+
+
+def run(
+    folder: Path, spark: SparkSession, code: str, options: RunOptions | None = None, told: list[Event] | None = None
+) -> list[Event]:
     (folder / "code").mkdir(exist_ok=True)
     (folder / "code" / "flows.py").write_text(code)
-    spec = "name: library\nstorage: storage\nlibraries:\n  - glob:\n      include: code/**\n"
+    once = 'configuration:\n  spark.sql.pipelines.maxFlowRetryAttempts: "0"\n' if code is FAILING else ""
+    spec = f"name: library\nstorage: storage\n{once}libraries:\n  - glob:\n      include: code/**\n"
     (folder / "spark-pipeline.yml").write_text(spec)
-    told: list[Event] = []
+    told: list[Event] = [] if told is None else told
     with attach(spark) as session:
         Runner(load_project(folder), session, told.append).run(options or RunOptions())
     return told
@@ -127,6 +147,7 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     assert (row["customer"], row["id"], row["card"], int(row["_sequence"][-19:])) == ("ann", 2, "", 1)
     counted = [one.expectations for one in told if isinstance(one, Progress) and one.flow == "lib_clean"]
     assert counted == [{"lib_orders.has pieces": {"action": "drop", "passed": 3, "failed": 1}}]
+    assert [group.rpartition("-")[0] for _, group in connector.groups()] == ["library-lib_orders"]
     with pytest.raises(PipelineFailed, match="define what it reads before it"):
         run(tmp_path, spark, UNKNOWN)
 
@@ -156,7 +177,7 @@ def test_datasets_of_the_pipeline_are_put_in_place_of_their_names_all_the_way_do
     plan.root.with_columns.input.common.plan_id = 7
     plan.root.with_columns.aliases.add().expr.literal.integer = 3
     known = cast(dict[str, Any], {"orders": _Frame(_Plan()), "raw": _Frame(_Rows())})
-    _put_in_place(plan, known, None)
+    put_in_place(plan, known, None)
     put = plan.root.with_columns.input
     assert (put.common.plan_id, put.filter.input.range.end) == (7, 5)
 
@@ -170,17 +191,18 @@ def test_what_flows_return_is_remembered_once_by_target() -> None:
             flow.func()
 
     registry: Any = Registry()
-    remember_flows(registry)
-    remember_flows(registry)
+    flows = flows_of(registry)
+    assert flows_of(registry) is flows
     calls: list[str] = []
 
     def query() -> Any:
-        calls.append("called")
+        calls.append(flows.current or "")
         return "a DataFrame"
 
     registry.register_flow(Flow("f", "cat.db.orders", {}, SourceCodeLocation("x.py", 1), query))
-    assert calls == ["called"]
-    assert registry._barnabas_known == {"orders": "a DataFrame"}
+    assert calls == ["f"] and flows.current is None
+    assert flows.known == {"orders": "a DataFrame"}
+    assert (flows.places, flows.targets) == ({"f": "x.py:1"}, {"f": "orders"})
 
 
 def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doubles_nothing(
@@ -197,3 +219,55 @@ def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doub
     with pytest.raises(PipelineFailed, match="write all rows again into again_lake"):
         run(tmp_path, spark, AGAIN.format(rows=5000, folder=tmp_path), RunOptions(full_refresh_all=True))
     assert lake() == list(range(5000))
+
+
+def test_a_flow_that_fails_is_told_in_one_sentence_and_never_completed(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[Event] = []
+    with pytest.raises(PipelineFailed) as raised:
+        run(tmp_path, spark, FAILING, told=told)
+    place = "code/flows.py:6"
+    assert str(raised.value) == f"flow failing_one ({place}) failed: topic t, partition 2, offset 41: no order"
+    states = [(each.flow, each.state, each.message) for each in told if isinstance(each, FlowState)]
+    assert "COMPLETED" not in {state for _, state, _ in states}
+    assert states[-2:] == [
+        ("failing_one", "FAILED", f"Flow failing_one ({place}) failed: topic t, partition 2, offset 41: no order"),
+        ("failing_two", "SKIPPED", "Flow failing_two (code/flows.py:11) has not run: what it reads failed."),
+    ]
+
+
+def test_a_watermark_on_a_dataset_of_the_pipeline_is_sent_as_sql_which_waits_for_it() -> None:
+    plan = proto.Relation()
+    marked = plan.with_columns.input.with_watermark
+    marked.event_time, marked.delay_threshold = "a`t", "1 hour 30 minutes"
+    marked.input.read.named_table.unparsed_identifier = "orders"
+    other = proto.Relation()
+    other.CopyFrom(plan)
+    watermark_by_sql(other)
+    assert other == plan, "no stream: left alone"
+    marked.input.read.is_streaming = True
+    watermark_by_sql(plan)
+    wanted = "SELECT * FROM STREAM orders WATERMARK `a``t` DELAY OF INTERVAL 1 hour 30 minutes"
+    assert plan.with_columns.input.sql.query == wanted
+
+
+def test_a_topic_that_was_made_again_between_two_runs_is_noticed(kafka: Kafka, tmp_path: Path) -> None:
+    topic, file = kafka.topic("again"), tmp_path / "state" / "topics.json"
+
+    def check(*, lossy: bool = False, anew: tuple[str, ...] = ()) -> list[str]:
+        options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
+        options |= {"failOnDataLoss": "false"} if lossy else {}
+        return topic_ids.check(file, [topic_ids.TopicRead("received", options)], anew)
+
+    assert check() == []
+    assert check() == []
+    kafka.cluster.delete_topic(topic)
+    assert check() == [], "gone: the flow says so itself"
+    kafka.cluster.create_topic(topic)
+    with pytest.raises(topic_ids.TopicMadeAgain, match=f"flow received reads topic {topic}, which was deleted"):
+        check()
+    assert check(anew=("received",)) == []
+    assert check() == []
+    kafka.cluster.delete_topic(topic)
+    kafka.cluster.create_topic(topic)
+    assert "deleted and made again" in check(lossy=True)[0]
+    assert check() == []

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
 from barnabas.spark.pipelines.database import Database, DatabaseError
+from barnabas.spark.pipelines.failures import Telling, cause_of, innermost, once_each, plain_message
 from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
-from barnabas.spark.pipelines.runner import innermost, once_each, plain_message
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
 from barnabas.spark.pipelines.sources.sql_query import SqlQuery, bounds
@@ -88,6 +88,8 @@ def test_messages_of_spark_become_states() -> None:
         failed = events.parse_message("t", f"Flow '{name}' has FAILED more than 2 times and will not be restarted.")
         assert isinstance(failed, events.FlowState) and failed.state == "FAILED"
         assert failed.flow == "publish", "the one that ran, not another with quotes around its name"
+    skipped = events.parse_message("t", "Flow 'x' SKIPPED due to upstream failure(s).")
+    assert isinstance(skipped, events.FlowState) and (skipped.flow, skipped.state) == ("x", "SKIPPED")
     assert events.parse_message("t", "Something else happened.") is None
 
 
@@ -246,6 +248,74 @@ def test_a_failure_that_spark_tells_again_and_again_is_told_once() -> None:
     reason = "column n is int in the table and string in the rows"
     told = [f"Flow a has FAILED: {reason}", f"Flow a has FAILED: {reason}", reason, "", "Run has FAILED"]
     assert once_each(told) == [f"Flow a has FAILED: {reason}", "Run has FAILED"]
+
+
+TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_X] Failed: Traceback (most recent call last):
+  File "/x/reader.py", line 176, in f
+    self.g()
+    ^^^^^^^
+{error}
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: t"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (TRACE.format(error="barnabas.core.errors.ConfigError: topic x does not exist"), "topic x does not exist"),
+        (TRACE.format(error="adbc.Error: a\nb"), "Error: a b"),
+        (TRACE.format(error="KeyError"), "KeyError"),
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: [USER_RAISED_EXCEPTION] bad SQLSTATE: P0001",
+            "bad",
+        ),
+        ("Job aborted due to stage failure: Task 0 (TID 7) (vm executor driver): java.io.IOException: full", "full"),
+        ("[TABLE_OR_VIEW_NOT_FOUND] no x. SQLSTATE: 42P01;\n'Unresolved [x]", "[TABLE_OR_VIEW_NOT_FOUND] no x.;"),
+    ],
+)
+def test_the_cause_is_one_sentence_out_of_what_spark_says(text: str, cause: str) -> None:
+    assert cause_of(text) == cause
+
+
+def test_states_are_told_as_they_are_and_causes_once() -> None:
+    telling = Telling({"a": "code/flows.py:4"})
+    failed = "Flow 'spark_catalog.default.a' has FAILED.\nError: " + TRACE.format(error="barnabas.x.Y: no topic")
+
+    def states(*messages: str) -> list[tuple[str, str]]:
+        told = [event for message in messages for event in telling.take("t", message)]
+        return [(event.state, event.message) for event in told if not isinstance(event, events.Progress)]
+
+    assert [state for state, _ in states("Flow a is QUEUED.", "Flow b is QUEUED.", "Flow a is STARTING.")] == [
+        "QUEUED",
+        "QUEUED",
+        "STARTING",
+    ]
+    assert states("Flow a has COMPLETED.", failed) == [
+        ("RETRYING", "Flow a (code/flows.py:4) failed, and starts again: no topic")
+    ]
+    assert states("Flow a is STARTING.", "Flow a has COMPLETED.", failed)[1:] == [
+        ("RETRYING", "Flow a (code/flows.py:4) failed again, for the same reason, and starts again")
+    ]
+    ended = [(event.state, event.message) for event in telling.end("t") if isinstance(event, events.FlowState)]
+    assert ended == [
+        ("FAILED", "Flow a (code/flows.py:4) failed 2 times, and is not started again: no topic"),
+        ("SKIPPED", "Flow b has not run: the run failed before it."),
+    ]
+    assert telling.failure("Run has FAILED") == "flow a (code/flows.py:4) failed: no topic"
+
+
+def test_a_flow_that_failed_and_completed_in_the_end_has_no_part_in_a_failure() -> None:
+    telling = Telling({})
+    for message in (
+        "Flow a is STARTING.",
+        "Flow a has FAILED.\nError: x",
+        "Flow a is STARTING.",
+        "Flow a has COMPLETED.",
+    ):
+        telling.take("t", message)
+    assert [getattr(event, "state", "") for event in telling.take("t", "Run is COMPLETED.")] == ["COMPLETED"] * 2
+    assert telling.failure("[X] other") == "[X] other"
 
 
 def test_columns_of_the_live_view_have_names_of_their_own() -> None:

@@ -63,7 +63,9 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool) -
                 on_signal(runner.stop if options.continuous else _interrupt)
                 runner.run(options)
         except BarnabasError as error:
-            report.take(RunState(live.now(), "FAILED", str(error)))
+            # What a flow failed for is told with the flow.
+            said = "Run has FAILED." if report.status.failures() else str(error)
+            report.take(RunState(live.now(), "FAILED", said))
             raise
         except KeyboardInterrupt:
             report.take(RunState(live.now(), "STOPPED", "Run has been stopped."))
@@ -128,8 +130,9 @@ def show_status(place: Path, *, as_json_document: bool, command_config: str | No
         expected = live.expectation_rows(known)
         for row in (live.EXPECTATION_HEADERS, *expected) if expected else ():
             sys.stdout.write("\t".join(row) + "\n")
-    if known.message:
-        sys.stdout.write(known.message + "\n")
+    for message in (*known.failures(), known.message):
+        if message and not console.is_terminal:
+            sys.stdout.write(message + "\n")
     for lag in lags:
         behind = f"{lag.lag:,} behind" if lag.lag is not None else lag.error
         sys.stdout.write(f"consumer group {lag.group} at {lag.bootstrap}: {behind}\n")

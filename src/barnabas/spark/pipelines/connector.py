@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+from barnabas.spark.pipelines._flows import active_flow
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -38,6 +40,8 @@ _before_run: list[Callable[[], None]] = []
 _groups: list[tuple[str, str]] = []
 #: Sinks of the pipeline that is being defined, by name.
 _sinks: list[str] = []
+#: Streams of topics in the pipeline that is being defined: the flow, and the options of the source.
+_streams: list[tuple[str, Mapping[str, str]]] = []
 _pipeline: str | None = None
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
@@ -50,6 +54,7 @@ def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) ->
     _before_run.clear()
     _groups.clear()
     _sinks.clear()
+    _streams.clear()
     _client_settings.update(client_settings or {})
     _pipeline = pipeline
     try:
@@ -83,6 +88,10 @@ def groups() -> list[tuple[str, str]]:
     return list(_groups)
 
 
+def streams() -> list[tuple[str, Mapping[str, str]]]:
+    return list(_streams)
+
+
 def sinks() -> list[str]:
     return list(_sinks)
 
@@ -103,6 +112,8 @@ class Source:
 
     def stream(self, spark: "SparkSession | None" = None) -> "DataFrame":
         session = self._session(spark)
+        if self.format == "barnabas" and (flow := active_flow()) is not None:
+            _streams.append((flow, self.options))
         reader = session.readStream.format(self.format).options(**self.options)
         return (reader.schema(self.schema) if self.schema is not None else reader).load()
 

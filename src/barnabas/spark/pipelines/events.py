@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 from barnabas.spark.pipelines.expectation_counts import counts
 
-_MESSAGE = re.compile(r"(Flow|Run) ?(\S*?) (?:is|has) ([A-Z]+)\.?")
+_MESSAGE = re.compile(r"(Flow|Run) ?(\S*?) (?:(?:is|has) ([A-Z]+)|(SKIPPED) due to)")
 
 
 @dataclass(frozen=True)
 class FlowState:
-    """A flow has come to a state of its life: QUEUED, STARTING, RUNNING, COMPLETED, FAILED, RETRYING, …"""
+    """A flow has come to a state of its life: QUEUED, STARTING, RUNNING, COMPLETED, FAILED, RETRYING, SKIPPED, …"""
 
     at: str
     flow: str
@@ -61,7 +61,8 @@ def parse_message(at: str, message: str) -> Event | None:
     found = _MESSAGE.match(message)
     if found is None:
         return None
-    kind, name, state = found.groups()
+    kind, name, said, skipped = found.groups()
+    state = said or skipped
     return FlowState(at, short_name(name), state, message) if kind == "Flow" else RunState(at, state, message)
 
 
@@ -166,6 +167,10 @@ class Status:
             flow.progress = event
             flow.rows_total += event.rows
             flow.count(event)
+
+    def failures(self) -> list[str]:
+        """What flows failed for that are down, or wait to be started again: a sentence each."""
+        return [flow.message for flow in self.flows.values() if flow.state in ("FAILED", "RETRYING") and flow.message]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

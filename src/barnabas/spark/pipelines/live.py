@@ -13,7 +13,7 @@ from barnabas.spark.pipelines.events import FlowStatus, Status
 
 HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "kept", "watermark")
 EXPECTATION_HEADERS: Final = ("flow", "expectation", "action", "passed", "failed")
-_COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow"}
+_COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow", "SKIPPED": "yellow"}
 
 
 class View:
@@ -53,8 +53,9 @@ def render(status: Status) -> RenderableType:
         for *words, lost in expected:
             rows_expected.add_row(*words, Text(lost, "white" if lost == "0" else "yellow"))
         tables.append(rows_expected)
-    failed = [Text(flow.message, "red") for flow in status.flows.values() if flow.state == "FAILED" and flow.message]
-    return Group(heading, *tables, *failed)
+    failed = [Text(message, "red") for message in status.failures()]
+    said = [Text(status.message)] if status.message else []
+    return Group(heading, *tables, *failed, *said)
 
 
 def rows(status: Status) -> list[Sequence[str]]:

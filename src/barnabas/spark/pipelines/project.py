@@ -48,6 +48,10 @@ class Project:
         return self.state / "progress.json"
 
     @property
+    def topics_file(self) -> Path:
+        return self.state / "topics.json"
+
+    @property
     def log_file(self) -> Path:
         return self.state / "spark.log"
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines import connector
-from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_message, parse_progress, short_name
+from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_progress, short_name
+from barnabas.spark.pipelines.failures import Telling, innermost, plain_message
 from barnabas.spark.pipelines.live import now
 from barnabas.spark.pipelines.project import Project
 from barnabas.spark.pipelines.session import Session
@@ -75,6 +76,10 @@ class Runner:
         self._batches: dict[str, int] = {}
         #: Tables that the code of each flow names.
         self._reads: dict[str, set[str]] = {}
+        #: File and line of each flow.
+        self._places: dict[str, str] = {}
+        #: The dataset or sink of each flow.
+        self._targets: dict[str, str] = {}
 
     def stop(self) -> None:
         self._stopping.set()
@@ -88,6 +93,7 @@ class Runner:
             _check_sinks(options)
             if not options.dry:
                 connector.prepare()
+                self._check_topics(options)
             try:
                 self._once(graph_id, options)
                 if not options.dry and not options.continuous:
@@ -110,7 +116,7 @@ class Runner:
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
         from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
-        from barnabas.spark.pipelines._schema import remember_flows, tables_read
+        from barnabas.spark.pipelines._flows import flows_of
 
         spark = self._session.spark
         defining = connector.defining(self._project.name, self._project.client_settings())
@@ -120,10 +126,22 @@ class Runner:
                 spark, self._project.catalog, self._project.database, self._changeable()
             )
             registry = SparkConnectGraphElementRegistry(spark, graph_id)
-            remember_flows(registry)
+            flows = flows_of(registry)
             _read_definitions(self._project, registry, spark, graph_id)
-            self._reads = tables_read(registry)
+        self._reads, self._targets = flows.reads, flows.targets
+        folder = f"{self._project.folder}{os.sep}"
+        self._places = {name: place.removeprefix(folder) for name, place in flows.places.items()}
         return graph_id
+
+    def _check_topics(self, options: RunOptions) -> None:
+        """Raises where a topic was made again since the last run."""
+        from barnabas.spark.pipelines import topic_ids
+
+        chosen = {short_name(name) for name in options.full_refresh}
+        anew = {flow for flow, target in self._targets.items() if options.full_refresh_all or target in chosen}
+        reads = [topic_ids.TopicRead(flow, given) for flow, given in connector.streams()]
+        for warning in topic_ids.check(self._project.topics_file, reads, anew):
+            self._told(RunState(now(), "RUNNING", warning))
 
     def _changeable(self) -> dict[str, str]:
         """Settings of the spec that Spark lets a flow change; the others were given to it when it started."""
@@ -135,19 +153,21 @@ class Runner:
         }
 
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
-        # Spark says what was wrong with a flow when it finds it, and at the end only that something was.
-        reasons: list[str] = []
+        telling = Telling(self._places)
+
+        def tell(events: Sequence[Event]) -> None:
+            for event in events:
+                over = isinstance(event, RunState) and options.continuous
+                if not over and not quiet:
+                    self._told(event)
+
         try:
             with self._session.remote(), _failing_well():
                 for message in self._messages(graph_id, options):
-                    event = parse_message(now(), message)
-                    if event is None or getattr(event, "state", "") == "FAILED":
-                        reasons.append(plain_message(message))
-                    over = isinstance(event, RunState) and options.continuous
-                    if event is not None and not over and not quiet:
-                        self._told(event)
+                    tell(telling.take(now(), message))
         except PipelineFailed as failed:
-            raise PipelineFailed("\n".join(once_each([*reasons, str(failed)]))) from failed
+            tell(telling.end(now()))
+            raise PipelineFailed(telling.failure(str(failed))) from failed
 
     def _catch_up(self, graph_id: str, options: RunOptions) -> None:
         """Run again while a flow may have started before its input had been read.
@@ -356,22 +376,6 @@ def _place(error: BaseException) -> str:
     return place
 
 
-def plain_message(text: str) -> str:
-    """What a reader needs of an error of Spark's: its own words, not where in Scala they were said."""
-    kept: list[str] = []
-    for line in text.splitlines():
-        if line.startswith(("JVM stacktrace:", "\tat ", "Suppressed:")):
-            break
-        kept.append(line)
-    return "\n".join(kept).strip()
-
-
-def once_each(reasons: Sequence[str]) -> list[str]:
-    """Spark reports a failure at each attempt, and again at the end: each once, without those that another one contains."""
-    found = list(dict.fromkeys(reason.strip() for reason in reasons if reason.strip()))
-    return [one for one in found if not any(one != other and one in other for other in found)]
-
-
 def _reason(execution: Any) -> str:
     failure = execution.exception()
     if not failure.isDefined():
@@ -382,12 +386,3 @@ def _reason(execution: Any) -> str:
         causes.append(str(error.getMessage() or error.getClass().getSimpleName()))
         error = error.getCause()
     return innermost(causes)
-
-
-def innermost(causes: Sequence[str]) -> str:
-    """The line of a chain of causes that says what happened: the last of a Python traceback, if there is one."""
-    for cause in reversed(causes):
-        lines = [line.strip() for line in cause.splitlines() if line.strip()]
-        if any(line.startswith("Traceback") for line in lines):
-            return next(line for line in reversed(lines) if not line.startswith(("SQLSTATE", "at ")))
-    return causes[-1].strip().splitlines()[0] if causes and causes[-1].strip() else "no reason was given"

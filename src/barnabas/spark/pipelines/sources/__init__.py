@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from barnabas.spark.pipelines._flows import active_flow
 from barnabas.spark.pipelines.connector import (
     Source,
     note_group,
@@ -34,7 +35,7 @@ def topic(
     """Topics of any Kafka cluster, by name or by `pattern`.
 
     `starting`: earliest, latest, or JSON of offsets. `max_records`: at most so many a batch. `group`: the consumer group that
-    shows the progress; in a pipeline there is one anyway, named for the pipeline. Records of transactions that were aborted are
+    shows the progress; in a pipeline there is one anyway, named for pipeline and flow. Records of aborted transactions are
     not read, nor those of open ones: `options={"kafka.isolation.level": "read_uncommitted"}` reads them. `options`: any other
     of the format `barnabas`, such as `kafka.security.protocol` or `failOnDataLoss`.
     """
@@ -53,7 +54,9 @@ def topic(
     if group is not None:
         given["kafka.group.id"] = group
     elif pipeline is not None and "kafka.group.id" not in given:
-        given.setdefault("groupIdPrefix", pipeline)
+        # Two flows that read one topic are not equally far.
+        flow = active_flow()
+        given.setdefault("groupIdPrefix", pipeline if flow is None else f"{pipeline}-{flow}")
     if pipeline is not None:
         note_group(bootstrap, _group(given))
     return Source("barnabas", given, register=register_topics)

@@ -1,0 +1,182 @@
+"""The flows of a project, remembered while it is read: what each returned, what it reads, where it is defined.
+
+A flow goes to Spark as it is, but for one thing. Spark looks for the table at once below `withWatermark`, which another flow of
+the pipeline is yet to make; its SQL with a WATERMARK clause waits. So `spark.readStream.table("orders").withWatermark(…)` is
+handed over as that.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+
+_FLOWS: Final = "_barnabas_flows"
+_DELAY: Final = re.compile(r"(?:interval\s+)?((?:\d+\s*[a-z]+\s*)+)", re.IGNORECASE)
+
+
+class UnknownSchema(ValueError):
+    """A schema that is needed now, while a pipeline is defined, and cannot be found out."""
+
+
+@dataclasses.dataclass
+class Flows:
+    #: What was returned for each dataset, by the dataset's name.
+    known: dict[str, DataFrame] = dataclasses.field(default_factory=dict)
+    #: What each flow names as a table.
+    reads: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    #: `file:line` of each flow.
+    places: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: The dataset or sink that each flow writes.
+    targets: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: The flow whose function is being called.
+    current: str | None = None
+
+
+def flows_of(registry: Any) -> Flows:
+    """Of this registry, from the first call on; later calls return the same."""
+    flows = getattr(registry, _FLOWS, None)
+    if isinstance(flows, Flows):
+        return flows
+    flows = Flows()
+    setattr(registry, _FLOWS, flows)
+    register: Callable[[Any], None] = registry.register_flow
+
+    def register_flow(flow: Any) -> None:
+        name = short(flow.name)
+        flows.targets[name] = short(flow.target)
+        if (place := _place_of(flow)) is not None:
+            flows.places[name] = place
+
+        def remembered() -> Any:
+            flows.current = name
+            try:
+                df: DataFrame = flow.func()
+            finally:
+                flows.current = None
+            flows.known.setdefault(short(flow.target), df)
+            client = getattr(df.sparkSession, "client", None) if is_of_connect(df) else None
+            if client is None:
+                return df
+            remote: Any = df
+            flows.reads.setdefault(name, set()).update(tables_in(remote._plan.to_proto(client)))
+            return _Handed(remote)
+
+        try:
+            register(dataclasses.replace(flow, func=remembered))
+        except AnalysisException as error:
+            raise UnknownSchema(f"flow {name} ({place}): {_advice(error)}{error}") from error
+
+    registry.register_flow = register_flow
+    return flows
+
+
+def active_flows() -> Flows | None:
+    """Of the project that is being read, by whichever program, from the first use of a connector on. None outside of one."""
+    from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+
+    try:
+        return flows_of(get_active_graph_element_registry())
+    except PySparkException:
+        return None
+
+
+def active_flow() -> str | None:
+    """The flow whose function is being called, if one is."""
+    flows = active_flows()
+    return None if flows is None else flows.current
+
+
+def _place_of(flow: Any) -> str | None:
+    place = getattr(flow, "source_code_location", None)
+    return None if place is None else f"{place.filename}:{place.line_number}"
+
+
+def _advice(error: AnalysisException) -> str:
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return ""
+    return (
+        "Spark looks for a table at once, which another flow of this pipeline is yet to make: na.fill and a few others make it "
+        "look, and withWatermark where it does not stand right behind readStream.table(…). Put withWatermark there, and write "
+        "the others with select: "
+    )
+
+
+class _Handed:
+    """What Spark's registry takes of a DataFrame: its plan."""
+
+    def __init__(self, df: Any) -> None:
+        self._df = df
+        self._plan = self
+
+    def plan(self, client: Any) -> Any:
+        relation = self._df._plan.plan(client)
+        watermark_by_sql(relation)
+        return relation
+
+
+def watermark_by_sql(message: Any) -> None:
+    """Replace a watermark right above the stream of a table by the query that says the same."""
+    import pyspark.sql.connect.proto as pb2
+
+    for child in _children(message):
+        watermark_by_sql(child)
+    if not isinstance(message, pb2.Relation) or message.WhichOneof("rel_type") != "with_watermark":
+        return
+    below = message.with_watermark.input
+    delay = _DELAY.fullmatch(message.with_watermark.delay_threshold.strip())
+    is_stream = below.WhichOneof("rel_type") == "read" and below.read.is_streaming
+    if not is_stream or below.read.WhichOneof("read_type") != "named_table" or delay is None:
+        return
+    table = below.read.named_table
+    if table.options:
+        return
+    column = message.with_watermark.event_time.replace("`", "``")
+    message.sql.query = (
+        f"SELECT * FROM STREAM {table.unparsed_identifier} WATERMARK `{column}` DELAY OF INTERVAL {delay[1]}"
+    )
+
+
+def is_of_connect(df: DataFrame) -> bool:
+    return type(df).__module__.startswith("pyspark.sql.connect")
+
+
+def short(name: str) -> str:
+    return name.rpartition(".")[2].strip("`")
+
+
+def tables_in(message: Any) -> Iterator[str]:
+    """The names of tables in a plan."""
+    import pyspark.sql.connect.proto as pb2
+
+    if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":
+        if message.read.WhichOneof("read_type") == "named_table":
+            yield short(message.read.named_table.unparsed_identifier)
+        return
+    for child in _children(message):
+        yield from tables_in(child)
+
+
+def put_in_place(message: Any, known: Mapping[str, DataFrame], client: Any) -> None:
+    """Replace reads of known datasets by what they are, all the way down."""
+    import pyspark.sql.connect.proto as pb2
+
+    if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":
+        if message.read.WhichOneof("read_type") == "named_table":
+            dataset: Any = known.get(short(message.read.named_table.unparsed_identifier))
+            if dataset is not None:
+                plan_id = message.common.plan_id
+                message.CopyFrom(dataset._plan.to_proto(client).root)
+                message.common.plan_id = plan_id
+                put_in_place(message, known, client)
+        return
+    for child in _children(message):
+        put_in_place(child, known, client)
+
+
+def _children(message: Any) -> Iterator[Any]:
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            yield from [value] if hasattr(value, "ListFields") else value

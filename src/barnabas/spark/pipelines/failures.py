@@ -1,0 +1,172 @@
+"""What went wrong, in one sentence, told once. Pure: Spark's messages in, events as they should be told out.
+
+Spark tells of a failure at each attempt and again at the end, each time with the stacks of two languages and the plan of the
+query. It says COMPLETED of a flow whose query has ended, and FAILED a moment later.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_message, short_name
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_ENDS: Final = ("JVM stacktrace:", "\tat ", "Suppressed:", "=== Streaming Query", "SQLSTATE:")
+_STATE: Final = re.compile(r"(\s*SQLSTATE: \w{5}\.?)+")
+_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\(TID \d+\).*?: (?=\S)")
+_JAVA_CLASS: Final = re.compile(r"^(?:[a-z][\w]*\.)+[\w$]+: ")
+_PYTHON_CLASS: Final = re.compile(r"^((?:\w+\.)*)(\w+): ")
+_FLOW: Final = re.compile(r"flow:? ['`]?([\w.`-]+?)['`]?[ .:]", re.IGNORECASE)
+_GIVEN_UP: Final = "will not be restarted"
+_LENGTH_MAX: Final = 2000
+
+
+def plain_message(text: str) -> str:
+    """What a reader needs of an error of Spark's: its own words, not where in Scala they were said."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(_ENDS[:3]):
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def cause_of(text: str) -> str:
+    """The sentence that says what happened: the last of a Python traceback if there is one, else Spark's first."""
+    traced = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
+    if traced:
+        lines = traced.lstrip("\n").splitlines()
+        # Frames are indented; the first line that is not has the exception, and what follows belongs to it.
+        first = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(" ")), None)
+        if first is not None:
+            return _without_class(_sentence(lines[first:]), _PYTHON_CLASS)
+    found = _QUERY.sub("", text.strip()).removeprefix("[USER_RAISED_EXCEPTION] ")
+    return _without_class(_TASK.sub("", _sentence(found.splitlines()[:1])), _JAVA_CLASS)
+
+
+def _sentence(lines: Sequence[str]) -> str:
+    kept: list[str] = []
+    for line in lines:
+        if not line.strip() or line.lstrip().startswith(_ENDS):
+            break
+        kept.append(line.strip())
+    return _STATE.sub("", " ".join(kept)).strip()[:_LENGTH_MAX]
+
+
+def _without_class(text: str, kind: re.Pattern[str]) -> str:
+    """Errors of ours speak for themselves; of others the name of the class helps, but not where it lives."""
+    found = kind.match(text)
+    if found is None:
+        return text
+    if kind is _JAVA_CLASS or found[1].startswith("barnabas."):
+        return text[found.end() :]
+    return text.removeprefix(found[1])
+
+
+def innermost(causes: Sequence[str]) -> str:
+    """Of a chain of causes, from the outside to the inside, the one that says what happened."""
+    traced = next((cause for cause in reversed(causes) if _TRACEBACK in cause), None)
+    last = traced or next((cause for cause in reversed(causes) if cause.strip()), None)
+    return cause_of(last) if last is not None else "no reason was given"
+
+
+class Telling:
+    """The events of one run of Spark's. `places` has file and line of each flow."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+        #: What each flow failed for last; in the order of the first failures.
+        self._causes: dict[str, str] = {}
+        #: What no flow is named in.
+        self._others: list[str] = []
+        self._failures: dict[str, int] = {}
+        #: Flows that failed and that Spark is to start again.
+        self._again: dict[str, None] = {}
+        #: Spark says so of a flow that has failed, too: told when something else happens.
+        self._completed: dict[str, FlowState] = {}
+        self._waiting: dict[str, None] = {}
+
+    def take(self, at: str, message: str) -> list[Event]:
+        event = parse_message(at, message)
+        if event is None:
+            self._note(message)
+            return []
+        if isinstance(event, RunState):
+            return [*self._release(), event]
+        assert isinstance(event, FlowState)
+        if event.state == "QUEUED":
+            self._waiting[event.flow] = None
+        elif event.state == "STARTING":
+            self._waiting.pop(event.flow, None)
+            self._again.pop(event.flow, None)
+            return [*self._release(), event]
+        elif event.state == "SKIPPED":
+            self._waiting.pop(event.flow, None)
+            said = f"Flow {self.named(event.flow)} has not run: what it reads failed."
+            return [FlowState(at, event.flow, event.state, said)]
+        elif event.state == "COMPLETED":
+            self._completed[event.flow] = event
+            return []
+        elif event.state == "FAILED":
+            self._waiting.pop(event.flow, None)
+            self._completed.pop(event.flow, None)
+            return [self._failure(event)]
+        return [event]
+
+    def end(self, at: str) -> list[Event]:
+        """The run failed: flows that Spark did not start again, and those that it never came to."""
+        given_up = [FlowState(at, flow, "FAILED", self._given_up(flow)) for flow in self._again]
+        said = "has not run: the run failed before it."
+        skipped = [FlowState(at, flow, "SKIPPED", f"Flow {self.named(flow)} {said}") for flow in self._waiting]
+        return [*self._release(), *given_up, *skipped]
+
+    def failure(self, error: str) -> str:
+        """What the run failed for: a sentence for each flow that did, else what Spark said of the whole."""
+        flows = [f"flow {self.named(flow)} failed: {cause}" for flow, cause in self._causes.items()]
+        return "\n".join(once_each([*flows, *self._others])) or cause_of(plain_message(error))
+
+    def named(self, flow: str) -> str:
+        place = self._places.get(flow)
+        return flow if place is None else f"{flow} ({place})"
+
+    def _release(self) -> list[Event]:
+        told: list[Event] = list(self._completed.values())
+        for flow in self._completed:
+            self._causes.pop(flow, None)  # it did what it should in the end
+        self._completed.clear()
+        return told
+
+    def _failure(self, event: FlowState) -> FlowState:
+        cause = cause_of(event.message.partition("\nError: ")[2] or event.message)
+        is_known = self._causes.get(event.flow) == cause
+        self._causes[event.flow] = cause
+        self._failures[event.flow] = self._failures.get(event.flow, 0) + 1
+        if _GIVEN_UP in event.message:
+            self._again.pop(event.flow, None)
+            return FlowState(event.at, event.flow, "FAILED", self._given_up(event.flow))
+        self._again[event.flow] = None
+        said = (
+            "failed again, for the same reason, and starts again" if is_known else f"failed, and starts again: {cause}"
+        )
+        return FlowState(event.at, event.flow, "RETRYING", f"Flow {self.named(event.flow)} {said}")
+
+    def _given_up(self, flow: str) -> str:
+        times = self._failures[flow]
+        said = "failed" if times == 1 else f"failed {times} times, and is not started again"
+        return f"Flow {self.named(flow)} {said}: {self._causes[flow]}"
+
+    def _note(self, message: str) -> None:
+        """Such as that a flow cannot be resolved."""
+        said, _, error = message.partition("\nError: ")
+        found = _FLOW.search(said + " ")
+        if found is not None and error:
+            self._causes.setdefault(short_name(found[1]), cause_of(error))
+        elif error or "fail" in said.lower():
+            self._others.append(cause_of(error) if error else plain_message(said))
+
+
+def once_each(reasons: Sequence[str]) -> list[str]:
+    """Each once, without those that another one contains."""
+    found = list(dict.fromkeys(reason.strip() for reason in reasons if reason.strip()))
+    return [one for one in found if not any(one != other and one in other for other in found)]
