@@ -218,7 +218,6 @@ def test_rows_that_a_table_cannot_take_are_refused_before_they_are_written(uri: 
 
     refused("column n is int in the table and string in the rows", id=LongType(), n=StringType())
     refused("column n is int in the table and double in the rows", id=LongType(), n=DoubleType())
-    refused("column n is int in the table and bigint in the rows", id=LongType(), n=LongType())
     refused("no column id, which must not be null", n=IntegerType())
     given = {"uri": uri, "table": "strict", "mergeSchema": "true"}
     schema = StructType().add("id", LongType()).add("price", DecimalType(8, 2)).add("more", StringType())
@@ -227,6 +226,43 @@ def test_rows_that_a_table_cannot_take_are_refused_before_they_are_written(uri: 
     data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
     target.publish(target.stage(iter([data]), Task("strict", 0, 0, 0)), Batch("strict", 0))
     assert ask(uri, "SELECT id, n, price::text, more FROM strict") == [(1, None, "1.25", "x")]
+
+
+def test_a_column_is_widened_by_merge_schema_and_left_alone_without(uri: str) -> None:
+    ask(uri, "CREATE TABLE narrow (id BIGINT, n INT, f REAL)", "INSERT INTO narrow VALUES (1, 7, 0.5)")
+    schema = StructType().add("id", LongType()).add("n", LongType()).add("f", DoubleType())
+    with pytest.raises(TableMismatch, match=r"column n is int in the table and bigint.*column f is float.*and double"):
+        staged(uri, "narrow", schema, [])
+    given = {"uri": uri, "table": "narrow", "mergeSchema": "true"}
+    target = SqlSource(CaseInsensitiveDict(given)).streamWriter(schema, False).target
+    rows = [{"id": 2, "n": 2**40, "f": 1e300}]
+    data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    target.publish(target.stage(iter([data]), Task("narrow", 0, 0, 0)), None)
+    assert ask(uri, "SELECT * FROM narrow ORDER BY id") == [(1, 7, 0.5), (2, 2**40, 1e300)]
+
+
+def test_a_value_that_a_column_does_not_take_is_named_with_it(uri: str) -> None:
+    ask(
+        uri,
+        "CREATE TABLE named (id BIGINT NOT NULL, code VARCHAR(3), price NUMERIC(5,2), n INT CHECK (n > 0))",
+    )
+    schema = StructType().add("id", LongType()).add("code", StringType()).add("price", DecimalType(10, 2))
+    schema = schema.add("n", IntegerType())
+    good = {"id": 1, "code": "abc", "price": Decimal("999.99"), "n": 1}
+    for wrong, said in (
+        ({"id": None}, r"column id is NOT NULL, and null in 1 rows"),
+        (
+            {"code": "abcd"},
+            r"column code is character varying\(3\), and 1 values are too large, the first of them 'abcd'",
+        ),
+        ({"price": Decimal("1000.00")}, r"column price is numeric\(5,2\), and 1 values are too large.* 1000.00"),
+    ):
+        with pytest.raises(TableMismatch, match=said):
+            staged(uri, "named", schema, [good, good | wrong])
+    target, items = staged(uri, "named", schema, [good, good | {"n": -1}])
+    with pytest.raises(Exception, match=r"named_n_check"):
+        target.publish(items, None)
+    assert ask(uri, "SELECT count(*) FROM named") == [(0,)]
 
 
 def test_numbers_of_any_size_are_decimals(uri: str) -> None:

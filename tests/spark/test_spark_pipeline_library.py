@@ -9,12 +9,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.connect import proto
 
-from barnabas.spark.pipelines import connector, topic_ids
+from barnabas.spark.pipelines import connector, sinks, topic_ids
 from barnabas.spark.pipelines._flows import flows_of, put_in_place, watermark_by_sql
-from barnabas.spark.pipelines.events import Event, FlowState, Progress
+from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState
 from barnabas.spark.pipelines.project import load_project
 from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
 from barnabas.spark.pipelines.session import attach
+from barnabas.spark.pipelines.sinks import emptying
 from barnabas.testing import Kafka
 
 CODE = """
@@ -216,8 +217,13 @@ def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doub
     for rows in (100, 5000):
         run(tmp_path, spark, AGAIN.format(rows=rows, folder=tmp_path))
         assert lake() == list(range(rows))
-    with pytest.raises(PipelineFailed, match="write all rows again into again_lake"):
-        run(tmp_path, spark, AGAIN.format(rows=5000, folder=tmp_path), RunOptions(full_refresh_all=True))
+    code = AGAIN.format(rows=5000, folder=tmp_path)
+    said = r"write all rows again into sinks.*again_lake, a Delta table .*/again, version \d+ with 5,000 rows"
+    with pytest.raises(PipelineFailed, match=said):
+        run(tmp_path, spark, code, RunOptions(full_refresh_all=True))
+    assert lake() == list(range(5000))
+    told = run(tmp_path, spark, code, RunOptions(full_refresh_all=True, empty_sinks=True))
+    assert any(isinstance(each, RunState) and "again_lake has been emptied" in each.message for each in told)
     assert lake() == list(range(5000))
 
 
@@ -248,6 +254,18 @@ def test_a_watermark_on_a_dataset_of_the_pipeline_is_sent_as_sql_which_waits_for
     watermark_by_sql(plan)
     wanted = "SELECT * FROM STREAM orders WATERMARK `a``t` DELAY OF INTERVAL 1 hour 30 minutes"
     assert plan.with_columns.input.sql.query == wanted
+
+
+def test_a_topic_is_emptied_and_goes_on_where_it_was(kafka: Kafka) -> None:
+    sink = sinks.topic(kafka.topic("emptied"), bootstrap=kafka.bootstrap)
+    kafka.produce(sink.options["topic"], ["a", "b", "c"])
+    assert emptying.stock_of(sink).rows == 3
+    assert str(emptying.empty(sink)) == f"topic {sink.options['topic']} with 3 offsets"
+    assert emptying.stock_of(sink).rows == 0
+    kafka.produce(sink.options["topic"], ["d"])
+    kafka.assert_records(sink.options["topic"], ["d"])
+    with pytest.raises(emptying.CannotEmpty, match="the rows name their topics"):
+        emptying.stock_of(sinks.topic(bootstrap=kafka.bootstrap))
 
 
 def test_a_topic_that_was_made_again_between_two_runs_is_noticed(kafka: Kafka, tmp_path: Path) -> None:

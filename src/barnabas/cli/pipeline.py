@@ -51,8 +51,11 @@ def command(
     sinks_again: Annotated[
         bool,
         typer.Option(
-            "--sinks-again", help="With --full-refresh-all: write all rows again into sinks, which you have emptied."
+            "--sinks-again", help="With --full-refresh-all: write all rows again into sinks, behind what they have."
         ),
+    ] = False,
+    empty_sinks: Annotated[
+        bool, typer.Option("--empty-sinks", help="With --full-refresh-all: delete first what is in the sinks.")
     ] = False,
     trigger_interval_ms: Annotated[
         int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")
@@ -116,6 +119,7 @@ def command(
             full_refresh=tuple(full_refresh or ()),
             full_refresh_all=full_refresh_all,
             sinks_again=sinks_again,
+            empty_sinks=empty_sinks,
             trigger_ms=trigger_interval_ms,
             views_s=refresh_views_s,
             failures_max=failures_max,

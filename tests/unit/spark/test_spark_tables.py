@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
+from barnabas.spark.pipelines.sinks import emptying
 from barnabas.spark.pipelines.sinks.delta_table import DeltaSource
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergSource
-from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes
+from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes, require_values
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
 Rows = list[dict[str, Any]]
@@ -72,7 +75,8 @@ class Table:
                 given, source = {"uri": f"sqlite:///{self.folder}/db", "table": "t"}, SqlSource
             case other:
                 raise AssertionError(other)
-        return source(CaseInsensitiveDict(given | options)).streamWriter(schema, False).target
+        overwrite = options.pop("overwrite", "") != ""
+        return source(CaseInsensitiveDict(given | options)).streamWriter(schema, overwrite).target
 
     def catalog(self) -> dict[str, str]:
         return {
@@ -166,7 +170,7 @@ def test_a_null_for_a_column_that_takes_none_is_refused_and_nothing_of_the_batch
     else:
         table.write("id long, n int not null", [{"id": 1, "n": 1}])
     before = table.rows()
-    with pytest.raises(Exception, match=r"column n is NOT NULL, and null in 1 rows|NOT NULL constraint failed: t\.n"):
+    with pytest.raises(TableMismatch, match=r"column n is NOT NULL, and null in 1 rows, the first of them \{'id': 3"):
         table.write("id long, n int", [{"id": 2, "n": 5}, {"id": 3, "n": None}])
     assert table.rows() == before
 
@@ -175,7 +179,9 @@ def test_constraints_of_a_delta_table_are_kept(tmp_path: Path) -> None:
     table = Table("delta", tmp_path)
     table.write("id long, n int, day string", [{"id": 1, "n": 1, "day": "mon"}], partitionBy="day")
     DeltaTable(f"{tmp_path}/delta").alter.add_constraint({"positive": "n > 0"})
-    with pytest.raises(Exception, match="1 rows failed validation"):
+    with pytest.raises(
+        TableMismatch, match=r"does not take these rows \(constraints: positive: n > 0\): .*\| 2 \| -1 \|"
+    ):
         table.write("id long, n int, day string", [{"id": 2, "n": -1, "day": "tue"}], partitionBy="day")
     table.write("id long, n int, day string", [{"id": 3, "n": 3, "day": None}], Batch("q", 4), partitionBy="day")
     table.write("id long, n int, day string", [{"id": 3, "n": 3, "day": None}], Batch("q", 4), partitionBy="day")
@@ -189,6 +195,98 @@ def test_constraints_of_a_database_are_kept(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="CHECK constraint failed"):
         table.write("id long, n int, kind string", [{"id": 1, "n": 5, "kind": "k"}, {"id": 2, "n": -1, "kind": "k"}])
     assert table.rows() == []
+
+
+def test_overwrite_puts_a_batch_in_the_place_of_all_that_is_there_once(table: Table) -> None:
+    columns, rows = "id long, n int", [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+    table.write(columns, rows, Batch("q", 0))
+    table.write(columns, [{"id": 3, "n": 3}], Batch("q", 1), overwrite="yes")
+    assert table.rows() == [{"id": 3, "n": 3}]
+    table.write(columns, [{"id": 4, "n": 4}], Batch("q", 2))
+    table.write(columns, [{"id": 5, "n": 5}], Batch("q", 1), overwrite="yes")  # it comes again
+    assert table.rows() == [{"id": 3, "n": 3}, {"id": 4, "n": 4}]
+    table.target(schema_of(columns), overwrite="yes").publish([], Batch("q", 3))
+    assert table.rows() == [], "a result without rows"
+
+
+def test_overwrite_keeps_the_constraints_of_a_delta_table(tmp_path: Path) -> None:
+    table = Table("delta", tmp_path)
+    table.write("id long, n int", [{"id": 1, "n": 1}])
+    DeltaTable(f"{tmp_path}/delta").alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(TableMismatch, match="positive: n > 0"):
+        table.write("id long, n int", [{"id": 2, "n": -1}], overwrite="yes")
+    table.write("id long, n int", [{"id": 2, "n": 2}], overwrite="yes")
+    assert table.rows() == [{"id": 2, "n": 2}]
+
+
+def test_a_table_of_changes_is_not_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mode upsert of barnabas-sql applies changes"):
+        Table("sqlite", tmp_path, {"mode": "upsert", "key": "id"}).target(schema_of("id long"), overwrite="yes")
+    columns = schema_of("id long, _deleted boolean, _sequence long")
+    with pytest.raises(ValueError, match="barnabas-delta-upsert applies changes"):
+        Table("delta upsert", tmp_path).target(columns, overwrite="yes")
+
+
+def test_a_sink_is_looked_at_and_emptied(table: Table) -> None:
+    lake = str(table.folder / "delta")
+    sink = {
+        "delta": lambda: sinks.delta(lake),
+        "iceberg": lambda: sinks.iceberg("a.b", catalog=table.catalog()),
+        "sqlite": lambda: sinks.sql(f"sqlite:///{table.folder}/db", "t"),
+    }[table.kind]()
+    assert emptying.stock_of(sink).rows == emptying.empty(sink).rows == 0, "not made yet"
+    table.write("id long, n int", [{"id": 1, "n": 1}, {"id": 2, "n": 2}], Batch("q", 0))
+    assert emptying.stock_of(sink).rows == 2
+    assert emptying.empty(sink).rows == 2
+    assert table.rows() == []
+    table.write("id long, n int", [{"id": 3, "n": 3}], Batch("another query, after the refresh", 0))
+    assert table.rows() == [{"id": 3, "n": 3}]
+
+
+def test_a_folder_of_parquet_is_deleted_when_it_is_emptied(tmp_path: Path) -> None:
+    sink = sinks.parquet(str(tmp_path / "out"))
+    assert str(emptying.stock_of(sink)) == f"Parquet folder {tmp_path}/out with 0 files"
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    (tmp_path / "out" / "a.parquet").write_bytes(b"x")
+    assert emptying.empty(sink).rows == 1
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(emptying.CannotEmpty, match="not a local folder"):
+        emptying.stock_of(sinks.parquet("s3://bucket/out"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "said"),
+    [
+        ("character varying(3)", ["abc", "äöü", None], ""),
+        (
+            "character varying(3)",
+            ["abc", "abcd"],
+            "column v is character varying(3), and 1 values are too large.* 'abcd'",
+        ),
+        ("numeric(5,2)", [Decimal("999.99"), Decimal("-999.994"), None], ""),
+        ("numeric(5,2)", [Decimal("999.995")], "column v is numeric(5,2), and 1 values are too large.* 999.995"),
+        ("numeric(20,0)", [10**20 - 1], ""),
+        ("numeric(3)", [-1000, 1000], "and 2 values are too large.* -1000"),
+        ("text", ["x" * 9999], ""),
+    ],
+)
+def test_values_that_a_database_has_no_room_for_are_refused_with_column_and_value(
+    declared: str, values: list[object], said: str
+) -> None:
+    kind = pa.decimal128(38, 6) if "numeric" in declared else pa.string()
+    rows = pa.table(
+        {"v": pa.array(values).cast(kind) if kind == pa.string() else pa.array(map(as_decimal, values), kind)}
+    )
+    written = StructType().add("v", STRING)
+    if not said:
+        require_values(rows, written, what="table t", declared={"v": declared})
+        return
+    with pytest.raises(TableMismatch, match=said.replace("(", r"\(").replace(")", r"\)")):
+        require_values(rows, written, what="table t", declared={"v": declared})
+
+
+def as_decimal(value: object) -> Decimal | None:
+    return None if value is None else Decimal(str(value))
 
 
 def test_merge_schema_adds_columns_and_fills_what_rows_lack(table: Table) -> None:

@@ -39,7 +39,7 @@ _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
 _groups: list[tuple[str, str]] = []
 #: Sinks of the pipeline that is being defined, by name.
-_sinks: list[str] = []
+_sinks: "dict[str, Sink]" = {}
 #: Streams of topics in the pipeline that is being defined: the flow, and the options of the source.
 _streams: list[tuple[str, Mapping[str, str]]] = []
 _pipeline: str | None = None
@@ -92,8 +92,8 @@ def streams() -> list[tuple[str, Mapping[str, str]]]:
     return list(_streams)
 
 
-def sinks() -> list[str]:
-    return list(_sinks)
+def sinks() -> "dict[str, Sink]":
+    return dict(_sinks)
 
 
 def prepare() -> None:
@@ -152,7 +152,7 @@ class Sink:
         if self.prepare is not None:
             before_run(self.prepare)
         if pipeline_name() is not None:
-            _sinks.append(name)
+            _sinks[name] = self
         dp.create_sink(name, self.format, dict(self.options))
 
     def writer(

@@ -35,14 +35,14 @@ class DeltaUpsertSource(DataSource):
         return "barnabas-delta-upsert"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema))
+        return StreamWriter(self._target(schema, overwrite))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(self._target(schema, overwrite))
+
+    def _target(self, schema: StructType, overwrite: bool) -> "DeltaUpsertTarget":
         if overwrite:
             raise ValueError("barnabas-delta-upsert applies changes; it does not overwrite")
-        return BatchWriter(self._target(schema))
-
-    def _target(self, schema: StructType) -> "DeltaUpsertTarget":
         if "path" not in self.options:
             raise ValueError("barnabas-delta-upsert needs the option path: the table's folder or URI")
         check_names(self.options, _OPTIONS, what="format barnabas-delta-upsert", prefixes=(_STORAGE,))

@@ -41,8 +41,10 @@ class RunOptions:
     refresh: Sequence[str] = ()
     full_refresh: Sequence[str] = ()
     full_refresh_all: bool = False
-    #: A full refresh of everything writes all rows again, also into sinks, which keep what they have.
+    #: A full refresh of everything writes all rows again, also into sinks, which keep what they have...
     sinks_again: bool = False
+    #: ...or are emptied first.
+    empty_sinks: bool = False
     #: Continuous: the least time between two batches of a flow.
     trigger_ms: int = 500
     #: Continuous: how often materialized views are made anew.
@@ -90,7 +92,7 @@ class Runner:
         end = self._session.on_progress(self._take_progress)
         try:
             graph_id = self._define()
-            _check_sinks(options)
+            self._refresh_sinks(options)
             if not options.dry:
                 connector.prepare()
                 self._check_topics(options)
@@ -132,6 +134,26 @@ class Runner:
         folder = f"{self._project.folder}{os.sep}"
         self._places = {name: place.removeprefix(folder) for name, place in flows.places.items()}
         return graph_id
+
+    def _refresh_sinks(self, options: RunOptions) -> None:
+        """A full refresh of everything: what becomes of the sinks is said, and done only if it is asked for."""
+        sinks = connector.sinks() if options.full_refresh_all and not options.sinks_again else {}
+        if not sinks:
+            return
+        from barnabas.spark.pipelines.sinks import emptying
+
+        if options.empty_sinks and not options.dry:
+            for sink in sinks.values():
+                emptying.stock_of(sink)  # one that cannot be emptied is told before another has been
+            for name, sink in sinks.items():
+                self._told(RunState(now(), "RUNNING", f"Sink {name} has been emptied: it was {emptying.empty(sink)}."))
+            return
+        stocks = "; ".join(f"{name}, a {emptying.stock_of(sink)}" for name, sink in sinks.items())
+        raise PipelineFailed(
+            f"a full refresh of everything would write all rows again into sinks, which keep what they have: {stocks}. "
+            "--empty-sinks deletes what is in them first, --sinks-again writes on behind it; or reset tables alone, with "
+            "--full-refresh NAME"
+        )
 
     def _check_topics(self, options: RunOptions) -> None:
         """Raises where a topic was made again since the last run."""
@@ -341,15 +363,10 @@ def _read_definitions(project: Project, registry: Any, spark: Any, graph_id: str
 def _check(options: RunOptions) -> None:
     if options.full_refresh_all and (options.refresh or options.full_refresh):
         raise PipelineFailed("a full refresh of everything leaves nothing for --refresh and --full-refresh to choose")
-
-
-def _check_sinks(options: RunOptions) -> None:
-    if options.full_refresh_all and not options.sinks_again and (sinks := connector.sinks()):
-        raise PipelineFailed(
-            f"a full refresh of everything would write all rows again into {', '.join(sinks)}, which keep what they have: "
-            "every row would be there twice. Empty them first, and give --sinks-again; or reset tables alone, with "
-            "--full-refresh NAME"
-        )
+    if (options.sinks_again or options.empty_sinks) and not options.full_refresh_all:
+        raise PipelineFailed("--sinks-again and --empty-sinks say what --full-refresh-all does with sinks")
+    if options.sinks_again and options.empty_sinks:
+        raise PipelineFailed("--sinks-again keeps what sinks have, --empty-sinks deletes it: give one of them")
 
 
 @contextmanager

@@ -8,10 +8,11 @@ rows instead, which checks them.
 """
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -54,8 +55,6 @@ class DeltaSource(DataSource):
         return BatchWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> "DeltaTarget":
-        if overwrite:
-            raise ValueError("barnabas-delta appends; it does not overwrite")
         check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(_STORAGE,))
         if "path" not in self.options:
             raise ValueError("barnabas-delta needs the option path: the table's folder or URI")
@@ -69,6 +68,7 @@ class DeltaSource(DataSource):
             partition_by,
             storage_of(self.options),
             merge=flag(self.options, "mergeSchema"),
+            replaces=overwrite,
         )
         target.plan()
         return target
@@ -87,12 +87,14 @@ class DeltaTarget:
         storage: Mapping[str, str],
         *,
         merge: bool = False,
+        replaces: bool = False,
     ) -> None:
         self.path = path.removeprefix("file://")
         self.schema = schema
         self.partition_by = partition_by
         self.storage = dict(storage)
         self.merge = merge
+        self.replaces = replaces
         #: The columns that the table has of these rows; those of the rows where it is still to be made.
         self.written = self.columns()
 
@@ -146,11 +148,20 @@ class DeltaTarget:
         self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
     ) -> None:
         from deltalake import write_deltalake
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import AddAction, RemoveAction
 
+        mode: Literal["append", "overwrite"] = "overwrite" if self.replaces else "append"
         if _has_rules(table):
             # Constraints are checked by deltalake, as it writes. It also finds who else commits the same batch.
-            write_deltalake(table, self._read(items), mode="append", commit_properties=properties)
+            try:
+                write_deltalake(table, self._read(items), mode=mode, commit_properties=properties)
+            except CommitFailedError:
+                raise  # another writer, not these rows
+            except DeltaError as error:
+                raise TableMismatch(
+                    f"{self.what} does not take these rows{_rules(table)}: {_one_line(error)}"
+                ) from error
             self.discard(items)
             return
         actions: list[AddAction | RemoveAction] = [
@@ -165,7 +176,7 @@ class DeltaTarget:
             for item in items
         ]
         table.create_write_transaction(
-            actions, "append", table.schema(), self.partition_by or None, commit_properties=properties
+            actions, mode, table.schema(), self.partition_by or None, commit_properties=properties
         )
 
     def _read(self, items: Sequence[dict[str, object]]) -> "pyarrow.Table":
@@ -181,7 +192,7 @@ class DeltaTarget:
                 text = pyarrow.array([value] * part.num_rows, pyarrow.string())
                 part = part.append_column(name, text.cast(schema.field(name).type))
             parts.append(part.select(schema.names).cast(schema))
-        return pyarrow.concat_tables(parts)
+        return pyarrow.concat_tables(parts) if parts else schema.empty_table()
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
         filesystem = self._filesystem()
@@ -249,3 +260,14 @@ def _has_rules(table: "DeltaTable") -> bool:
         or bool(metadata & {"delta.invariants", "delta.generationExpression"})
         or bool(features - _HARMLESS)
     )
+
+
+def _rules(table: "DeltaTable") -> str:
+    config = table.metadata().configuration.items()
+    rules = [f"{name.removeprefix('delta.constraints.')}: {rule}" for name, rule in config if ".constraints." in name]
+    return f" (constraints: {', '.join(rules)})" if rules else ""
+
+
+def _one_line(error: Exception) -> str:
+    """Without the lines that deltalake draws around the rows that it shows."""
+    return " ".join(re.sub(r"\+[-+]+\+", "", str(error)).split())

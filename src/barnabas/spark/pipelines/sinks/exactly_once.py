@@ -45,6 +45,9 @@ class Task:
 class Target(Protocol):
     """What a sink does; goes to executors by pickle."""
 
+    #: Whether a batch takes the place of all that is there (mode overwrite, output mode complete).
+    replaces: bool
+
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         """Put rows where nobody sees them. On an executor."""
         ...
@@ -74,7 +77,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         staged = _staged(messages)
         items = [item for each in staged for item in each.items]
-        if items:
+        if items or (staged and self.target.replaces):
             self.target.publish(items, Batch(staged[0].query_id, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -93,7 +96,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         items = [item for each in _staged(messages) for item in each.items]
-        if items:
+        if items or self.target.replaces:
             self.target.publish(items, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -43,25 +43,47 @@ class IcebergSource(DataSource):
         return BatchWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> "IcebergTarget":
-        if overwrite:
-            raise ValueError("barnabas-iceberg appends; it does not overwrite")
         check_names(self.options, _OPTIONS, what="format barnabas-iceberg", prefixes=(_CATALOG,))
         if self.options.get("table", "").count(".") < 1:
             raise ValueError("barnabas-iceberg needs the option table: namespace.name")
-        settings = {
-            name[len(_CATALOG) :]: value for name, value in self.options.items() if name.lower().startswith(_CATALOG)
-        }
-        target = IcebergTarget(self.options["table"], schema, settings, merge=flag(self.options, "mergeSchema"))
+        settings = settings_of(self.options)
+        merge = flag(self.options, "mergeSchema")
+        target = IcebergTarget(self.options["table"], schema, settings, merge=merge, replaces=overwrite)
         target.plan()
         return target
 
 
+def settings_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the catalog, among the options of the format."""
+    return {name[len(_CATALOG) :]: value for name, value in options.items() if name.lower().startswith(_CATALOG)}
+
+
+def load_catalog_of(options: Mapping[str, str]) -> "Catalog":
+    return _load(settings_of(options))
+
+
+def _load(settings: Mapping[str, str]) -> "Catalog":
+    from pyiceberg.catalog import load_catalog
+
+    # Some kinds of catalog write their name down with a table.
+    return load_catalog(settings.get("name", "barnabas"), **{key: settings[key] for key in settings if key != "name"})
+
+
 class IcebergTarget:
-    def __init__(self, table: str, schema: StructType, settings: Mapping[str, str], *, merge: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        schema: StructType,
+        settings: Mapping[str, str],
+        *,
+        merge: bool = False,
+        replaces: bool = False,
+    ) -> None:
         self.table = table
         self.schema = schema
         self.settings = dict(settings)
         self.merge = merge
+        self.replaces = replaces
         self.location = ""
         #: The columns of the rows as the table has them, or is given them when the batch is published.
         self.written = schema
@@ -134,16 +156,19 @@ class IcebergTarget:
 
     def _commit(self, table: "Table", items: Sequence[dict[str, object]], marks: dict[str, str]) -> None:
         import pyarrow.parquet as parquet
+        from pyiceberg.table import ALWAYS_TRUE
 
         table.metadata.properties["commit.retry.num-retries"] = "0"  # of this copy
         names = [cast(str, item["path"]) for item in items]
         divided = not table.spec().is_unpartitioned()
         with table.transaction() as transaction:
+            if self.replaces and table.current_snapshot() is not None:
+                transaction.delete(ALWAYS_TRUE)
             if divided:
                 filesystem, folder = self._folder()
                 for name in names:
                     transaction.append(parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
-            else:
+            elif names:
                 transaction.add_files([f"{self._uri()}/{name}" for name in names])
             if marks:
                 transaction.set_properties(marks)
@@ -169,7 +194,4 @@ class IcebergTarget:
         return self.location if "://" in self.location else f"file://{self.location}"
 
     def _catalog(self) -> "Catalog":
-        from pyiceberg.catalog import load_catalog
-
-        settings = {key: value for key, value in self.settings.items() if key != "name"}
-        return load_catalog(self.settings.get("name", "barnabas"), **settings)
+        return _load(self.settings)

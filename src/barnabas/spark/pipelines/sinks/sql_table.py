@@ -7,7 +7,7 @@ row of a key wins: by `orderBy` where it is given, else by place in the batch. R
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
-from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag
+from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, require_values
 
 if TYPE_CHECKING:
     import pyarrow
@@ -108,13 +108,20 @@ class SqlOptions:
 
 
 class SqlTarget:
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, replaces: bool = False) -> None:
         self.options = SqlOptions.parse(options, schema.names)
+        if replaces and self.options.upsert:
+            raise ValueError("mode upsert of barnabas-sql applies changes; it does not overwrite")
+        self.replaces = replaces
         self.schema = schema
         self.database = Database(self.options.uri)
         self._column_types()
         with self.database.connect() as connection:
-            self._fit(connection)
+            self.written = self._fit(connection).written
+            #: The database's names of the types, with their sizes.
+            self.declared = {
+                column.name: column.declared for column in self.database.table_columns(connection, self.options.table)
+            }
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         import pyarrow
@@ -129,15 +136,41 @@ class SqlTarget:
         def numbered() -> "Iterator[pyarrow.RecordBatch]":
             number = task.partition * _ROWS_PER_TASK
             for batch in _after(first, rows):
+                try:
+                    self._check(pyarrow.Table.from_batches([batch]))
+                except TableMismatch as error:
+                    refused.append(error)
+                    raise
                 sequence = pyarrow.array(range(number, number + batch.num_rows), pyarrow.int64())
                 number += batch.num_rows
                 arrays = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
                 yield pyarrow.RecordBatch.from_arrays([*arrays, sequence], schema=schema)
 
+        refused: list[TableMismatch] = []
         with self.database.connect() as connection:
-            ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
+            try:
+                ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
+            except Exception:
+                if refused:  # it has come through Arrow and the driver, which wrap it
+                    raise refused[0] from None
+                raise
             connection.commit()
         return [{"table": name}]
+
+    def _check(self, rows: "pyarrow.Table") -> None:
+        import pyarrow.compute as compute
+
+        if self.options.delete_column:
+            # Of a row that is deleted only the key is looked at.
+            gone = compute.fill_null(rows.column(self.options.delete_column), False)
+            keys = StructType([self.written[name] for name in self.options.keys])
+            require_values(rows.filter(gone), keys, what=self.what)
+            rows = rows.filter(compute.invert(gone))
+        require_values(rows, self.written, what=self.what, declared=self.declared)
+
+    @property
+    def what(self) -> str:
+        return f"table {self.options.table} of {self.database.name}"
 
     def _staged_schema(self) -> "pyarrow.Schema":
         """What goes to the database; SQLite's driver has no decimals, its columns make numbers of text."""
@@ -163,14 +196,24 @@ class SqlTarget:
             if batch is None or self._claim(connection, batch):
                 if self.options.create:
                     execute(connection, self._create())
-                for field in self._fit(connection).added:
-                    column = f"{self.database.quoted(field.name)} {self._column_types()[field.name]}"
-                    execute(connection, f"ALTER TABLE {self.database.quoted(self.options.table)} ADD COLUMN {column}")
+                self._evolve(connection)
+                if self.replaces:
+                    execute(connection, f"DELETE FROM {self.database.quoted(self.options.table)}")
                 for statement in self._moves(stages):
                     execute(connection, statement)
             for stage in self._leftovers(connection, batch) | set(stages):
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(stage)}")
             connection.commit()
+
+    def _evolve(self, connection: Any) -> None:
+        found, quoted = self._fit(connection), self.database.quoted
+        table = quoted(self.options.table)
+        for field in found.added:
+            kind = self._column_types()[field.name]
+            execute(connection, f"ALTER TABLE {table} ADD COLUMN {quoted(field.name)} {kind}")
+        for field in found.widened:
+            kind = self._column_types()[field.name]
+            execute(connection, f"ALTER TABLE {table} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
         """Nobody sees what is staged."""
@@ -209,13 +252,13 @@ class SqlTarget:
 
     def _fit(self, connection: Any) -> Fit:
         """How the rows go into the table as it is now; `TableMismatch` where they do not."""
-        what = f"table {self.options.table} of {self.database.name}"
+        what = self.what
         columns = StructType([field for field in self.schema.fields if field.name != self.options.delete_column])
         there = self.database.table_columns(connection, self.options.table)
         if not there:
             if not self.options.create:
                 raise TableMismatch(f"{what} does not exist, and createTable is false")
-            return Fit(columns)
+            return Fit(self._with_keys(columns))
         known = []
         for column in there:
             field = columns[column.name] if column.name in columns.names else None
@@ -224,7 +267,19 @@ class SqlTarget:
             )
             # What has a default need not be there.
             known.append(StructField(column.name, kind, column.nullable or (field is None and column.has_default)))
-        return fit(columns, StructType(known), what=what, merge=self.options.merge)
+        # SQLite's numbers are wide already.
+        can_widen = self.database.dialect is Dialect.POSTGRESQL
+        found = fit(columns, StructType(known), what=what, merge=self.options.merge, can_widen=can_widen)
+        return replace(found, written=self._with_keys(found.written))
+
+    def _with_keys(self, columns: StructType) -> StructType:
+        """Rows are found by their key: it is never null, whatever the table says."""
+        return StructType(
+            [
+                StructField(each.name, each.dataType, each.nullable and each.name not in self.options.keys)
+                for each in columns.fields
+            ]
+        )
 
     def _create(self) -> str:
         quoted = self.database.quoted
@@ -252,6 +307,8 @@ class SqlTarget:
         quoted = self.database.quoted
         table, columns = quoted(self.options.table), [quoted(name) for name in self._column_types()]
         listed = ", ".join(columns)
+        if not stages:
+            return []
         staged = " UNION ALL ".join(f"SELECT * FROM {quoted(stage)}" for stage in stages)
         if not self.options.upsert:
             return [f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({staged}) AS staged ORDER BY {_SEQUENCE}"]

@@ -1,7 +1,9 @@
 """What a table takes: its columns beside those of the rows, decided before anything is written, for every kind. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
@@ -23,6 +25,11 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     import pyarrow
 
+#: Of PostgreSQL's names of types, those with a size that its values must keep.
+_SIZED: Final = re.compile(
+    r"(?:character varying|character|varchar|char)\((?P<length>\d+)\)|numeric\((?P<precision>\d+)(?:,(?P<scale>\d+))?\)"
+)
+_SHOWN: Final = 200
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _DIGITS: Final = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 
@@ -92,13 +99,46 @@ def becomes(given: DataType, wanted: DataType) -> bool:
     return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
 
 
-def require_values(rows: "pyarrow.Table", written: StructType, *, what: str) -> None:
-    """No null where the table has none: checked on the executor, before its file is written."""
+def require_values(
+    rows: "pyarrow.Table", written: StructType, *, what: str, declared: Mapping[str, str] | None = None
+) -> None:
+    """No null where the table has none, nothing longer than it holds: checked on the executor, before anything is written.
+
+    `declared`: sizes that Spark's types do not have, such as `character varying(3)`.
+    """
+    import pyarrow.compute as compute
+
     for field in written.fields:
         if not field.nullable and field.name in rows.column_names and (nulls := rows.column(field.name).null_count):
+            first = rows.filter(compute.is_null(rows.column(field.name))).slice(0, 1).to_pylist()[0]
             raise TableMismatch(
-                f"{what} does not take these rows: column {field.name} is NOT NULL, and null in {nulls} rows"
+                f"{what} does not take these rows: column {field.name} is NOT NULL, and null in {nulls} rows, "
+                f"the first of them {_shown(first)}"
             )
+    for name, kind in (declared or {}).items():
+        found = _SIZED.match(kind)
+        if found is None or name not in rows.column_names:
+            continue
+        column = rows.column(name)
+        if found["length"]:
+            over = column.filter(compute.greater(compute.utf8_length(column), int(found["length"]))).to_pylist()
+        else:
+            # Half of the last digit that is kept rounds up.
+            precision, scale = int(found["precision"]), int(found["scale"] or 0)
+            limit = Decimal(10) ** (precision - scale) - Decimal(5).scaleb(-scale - 1)
+            # Few come near it: floats find those, and they are looked at exactly.
+            near = compute.greater_equal(compute.abs(compute.cast(column, "float64")), float(limit) * 0.999)
+            over = [value for value in column.filter(near).to_pylist() if abs(Decimal(value)) >= limit]
+        if over:
+            raise TableMismatch(
+                f"{what} does not take these rows: column {name} is {kind}, and {len(over)} values are too large, "
+                f"the first of them {_shown(over[0])}"
+            )
+
+
+def _shown(value: object) -> str:
+    text = str(value) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def same_types(one: StructType, other: StructType) -> bool:

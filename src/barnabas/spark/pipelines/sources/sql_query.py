@@ -115,9 +115,7 @@ class SqlSource(DataSource):
         return BatchWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> SqlTarget:
-        if overwrite:
-            raise ValueError("barnabas-sql appends or upserts; it does not overwrite")
-        return SqlTarget(self.options, schema)
+        return SqlTarget(self.options, schema, replaces=overwrite)
 
 
 @dataclass
