@@ -518,6 +518,7 @@ class Broker:
 
     def _metadata_changed(self, change: MetadataChange) -> None:
         if change.brokers_changed:
+            self.links.brokers_changed()
             self._spawn(self.features.refresh(), "cluster features")
 
     async def _watch_controller(self) -> None:

@@ -60,6 +60,11 @@ class BrokerLinks:
             raise ConnectionLost(f"broker {broker_id} is not known to be alive")
         return endpoint
 
+    def brokers_changed(self) -> None:
+        """What waits for a broker that is gone ends: a host without power answers nothing, and says so to nobody."""
+        for lane in self._lanes:
+            lane.leave(lambda broker: self._endpoint_of(broker) is None)
+
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
@@ -73,6 +78,7 @@ class Lane:
         self._purpose = purpose
         self._connections: dict[BrokerId, tuple[Endpoint, Connection]] = {}
         self._locks: dict[BrokerId, asyncio.Lock] = {}
+        self._opening: dict[BrokerId, asyncio.Timeout] = {}
 
     async def to(self, broker_id: BrokerId) -> Connection:
         """To where the broker is now. Raises `ClientError` where it cannot be reached."""
@@ -83,9 +89,28 @@ class Lane:
                 if known[0] == endpoint and not known[1].closed:
                     return known[1]
                 known[1].close()
-            connection = await self._links.open_to(endpoint, purpose=self._purpose)
+            connection = await self._open(broker_id, endpoint)
             self._connections[broker_id] = (endpoint, connection)
             return connection
+
+    async def _open(self, broker_id: BrokerId, endpoint: Endpoint) -> Connection:
+        try:
+            async with asyncio.timeout(None) as until_gone:
+                self._opening[broker_id] = until_gone
+                try:
+                    return await self._links.open_to(endpoint, purpose=self._purpose)
+                finally:
+                    del self._opening[broker_id]
+        except TimeoutError:
+            raise ConnectionLost(f"broker {broker_id} is not known to be alive any more") from None
+
+    def leave(self, is_gone: Callable[[BrokerId], bool]) -> None:
+        """End the connections to brokers that are gone, those that are being opened too."""
+        for broker_id in [each for each in self._connections if is_gone(each)]:
+            self._connections.pop(broker_id)[1].close()
+        for broker_id, opening in self._opening.items():
+            if is_gone(broker_id) and not opening.expired():
+                opening.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
         for _, connection in self._connections.values():
