@@ -243,13 +243,15 @@ class Sender(Generic[B]):
             if isinstance(result, int):
                 lane.sent.remove(batch)
                 lane.cautious = False
+                del self.unfinished[batch]  # at once: another one of this request may end the transaction
                 finished.append((batch, result))
             elif self._may_pass(lane, batch, result):
                 self._judge(lane, batch, result)
                 lane.failed[batch] = result
             else:
                 finished += self._give_up(lane, batch, result)
-            if lane.failed and len(lane.failed) == len(lane.sent):
+            is_given_up = self._lanes.get(batch.partition) is not lane  # with its transaction
+            if not is_given_up and lane.failed and len(lane.failed) == len(lane.sent):
                 finished += self._recover(lane, now_s)
         return self._without(finished)
 
@@ -258,6 +260,8 @@ class Sender(Generic[B]):
         finished: list[tuple[B, int | ClientError]] = []
         gone = set(topics)
         for lane in [lane for lane in self._busy.values() if lane.partition.topic in gone]:
+            if self._lanes.get(lane.partition) is not lane:
+                break  # given up with its transaction
             lane.retry_at_s = now_s + self._retry_backoff_s
             if not lane.sent:
                 lane.failed[lane.waiting[0]] = error

@@ -148,6 +148,29 @@ def test_in_a_transaction_one_refusal_fails_everything_until_the_next_begins() -
     assert (fresh.identity, fresh.sequence) == ((7, 1), 0)
 
 
+def test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction() -> None:
+    made = sender(transactional=True)
+    add(made, taken := batch(0), refused_one := batch(1))
+    (shipment,) = made.shipments(image(1, 1), 0)
+    error = BrokerRefused(ErrorCode.MESSAGE_TOO_LARGE)
+    finished = made.answered(shipment, {taken.partition: 5, refused_one.partition: error}, 0)
+    assert finished == [(taken, 5), (refused_one, error)]
+
+
+def test_what_was_given_up_with_its_transaction_is_not_sent_in_the_next_one() -> None:
+    """Both wait for a leader; the time of the first is up, and the second goes with it."""
+    made = sender(transactional=True)
+    early, late = batch(0), batch(1)
+    late.added_at_s = 1.0
+    add(made, early, late)
+    assert made.shipments(image(-1, -1), 0) == []
+    finished = made.unreachable({"t"}, ConnectionLost("nobody"), 1.5)
+    assert [each for each, _ in finished] == [early, late]
+    assert made.shipments(image(1, 1), 2.0) == []
+    made.restart(ProducerIdentity(7, 1))
+    assert made.shipments(image(1, 1), 2.0) == []
+
+
 def test_time_for_delivery_ends_also_where_no_leader_is_found() -> None:
     made = sender(idempotent=False)
     add(made, late := batch(0))
