@@ -223,7 +223,7 @@ class ReassignmentMachine:
             for replica in (Replica(partition, broker) for broker in brokers)
             if context.replica_state(replica) is not ReplicaState.NON_EXISTENT
         ]
-        yield from self._replicas.to_offline(leaving)
+        yield from self._replicas.to_offline(leaving, for_good=True)
         self._replicas.to_deletion_started(leaving)
         # Whether they really delete it is not waited for: a stray log is found and removed when the broker starts.
         self._replicas.to_deletion_successful(leaving)

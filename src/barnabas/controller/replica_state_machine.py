@@ -52,8 +52,11 @@ class ReplicaStateMachine:
             if before is not ReplicaState.NEW and leadership is not None:
                 self._tell(replica, leadership, is_new=False)
 
-    def to_offline(self, replicas: Sequence[Replica]) -> Program[None]:
-        """Send them StopReplica, and take them out of the ISR; their leaders get the new ISR."""
+    def to_offline(self, replicas: Sequence[Replica], *, for_good: bool = False) -> Program[None]:
+        """Send them StopReplica, and take them out of the ISR; their leaders get the new ISR.
+
+        `for_good`: they are about to be deleted. Otherwise they may return with all that they have.
+        """
         context = self._state.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in replicas:
@@ -65,7 +68,7 @@ class ReplicaStateMachine:
             staying = [each for each in partitions if not context.is_dying(each.topic)]
             # Offline replicas are part of the metadata, even where the ISR does not change.
             self._requests.add_metadata(context.brokers, staying)
-            yield from self._leave_isr(broker, staying)
+            yield from self._leave_isr(broker, staying, for_good=for_good)
 
     def to_deletion_started(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
@@ -90,14 +93,15 @@ class ReplicaStateMachine:
         assignment = self._state.context.assignment(replica.partition)
         self._requests.add_leader_and_isr((replica.broker,), replica.partition, leadership, assignment, is_new=is_new)
 
-    def _leave_isr(self, broker: int, partitions: Iterable[TopicPartition]) -> Program[None]:
+    def _leave_isr(self, broker: int, partitions: Iterable[TopicPartition], *, for_good: bool) -> Program[None]:
         context = self._state.context
         known = {each: context.leadership[each] for each in partitions if each in context.leadership}
         while known:
             wanted = {
-                partition: _without(state, broker).by(context.epoch)
+                partition: changed.by(context.epoch)
                 for partition, state in known.items()
-                if _is_member(state, broker) and state.controller_epoch <= context.epoch
+                if (changed := self._without(partition, state, broker, for_good=for_good)) is not None
+                and state.controller_epoch <= context.epoch
             }
             written = yield from write_leadership(wanted)
             left = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
@@ -115,8 +119,25 @@ class ReplicaStateMachine:
             for partition, state in known.items():
                 # It has left already: by our own write, say, whose answer a lost connection took along. Who leads may not
                 # have heard of it.
-                if not _is_member(state, broker):
+                if self._without(partition, state, broker, for_good=for_good) is None:
                     self._announce(partition, state, besides=broker)
+
+    def _without(
+        self, partition: TopicPartition, state: LeaderAndIsr, broker: int, *, for_good: bool
+    ) -> LeaderAndIsr | None:
+        """The state when this broker has neither the lead nor, if others have one, a place in the ISR. None: it is so already.
+
+        Who goes last stays in the ISR: when it returns, it has everything. Where all go at once, each of them has. One may have
+        lost its power and another only its session, and nothing tells which: so none of them is taken out.
+        """
+        if broker not in state.isr:
+            return None
+        isr = tuple(each for each in state.isr if each != broker)
+        if not (for_good and isr) and not any(self._state.context.is_online(each, partition) for each in isr):
+            isr = state.isr
+        if isr == state.isr and state.leader != broker:
+            return None
+        return state.with_leader(NO_LEADER if state.leader == broker else state.leader, isr)
 
     def _announce(self, partition: TopicPartition, state: LeaderAndIsr, *, besides: int) -> None:
         context = self._state.context
@@ -124,15 +145,3 @@ class ReplicaStateMachine:
         assignment = context.assignment(partition)
         recipients = [each for each in assignment.replicas if each != besides]
         self._requests.add_leader_and_isr(recipients, partition, state, assignment, is_new=False)
-
-
-def _is_member(state: LeaderAndIsr, broker: int) -> bool:
-    """Whether there is something to take from this broker: its place in the ISR, or the lead."""
-    return broker in state.isr and (len(state.isr) > 1 or state.leader == broker)
-
-
-def _without(state: LeaderAndIsr, broker: int) -> LeaderAndIsr:
-    """The last member stays in the ISR: when it returns it is the only one that has everything."""
-    leader = NO_LEADER if state.leader == broker else state.leader
-    isr = state.isr if len(state.isr) == 1 else tuple(each for each in state.isr if each != broker)
-    return state.with_leader(leader, isr)

@@ -1,5 +1,6 @@
 """Brokers come and go: what the seeds say about membership and the controller, told as stories."""
 
+import pytest
 from model_cluster import ModelCluster
 
 from barnabas.controller.effects import ControllerIs, Failure, SendLeaderAndIsr, SendUpdateMetadata
@@ -237,6 +238,33 @@ def test_broker_that_only_lost_its_session_is_trusted_before_one_that_was_away()
     for partition in (ORDERS, TopicPartition("orders", 1)):
         state = cluster.state(partition)
         assert (state.leader, state.isr) == (3, (3,))
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 2)])
+def test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads(first: int, second: int) -> None:
+    """One of them may have lost its power and the other only its session: whichever was left would be a guess."""
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3), (3, 2))
+    cluster.unseen(lambda: cluster.kill(2, 3))
+    for partition in (ORDERS, TopicPartition("orders", 1)):
+        assert (cluster.state(partition).leader, sorted(cluster.state(partition).isr)) == (-1, [2, 3])
+    cluster.start(first)
+    for partition in (ORDERS, TopicPartition("orders", 1)):
+        assert (cluster.state(partition).leader, cluster.state(partition).isr) == (first, (first,))
+    cluster.start(second)
+    assert cluster.state(ORDERS).isr == (first,), "what was written meanwhile it has not got"
+
+
+def test_member_of_an_isr_that_goes_last_stays_in_it_alone() -> None:
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2, 3))
+    cluster.kill(2)
+    cluster.kill(3)
+    assert (cluster.state(ORDERS).leader, cluster.state(ORDERS).isr) == (-1, (3,))
+    cluster.start(2)
+    assert (cluster.state(ORDERS).leader, cluster.state(ORDERS).isr) == (-1, (3,))
 
 
 def test_broker_that_was_there_all_the_time_stays_in_the_isr_under_a_new_controller() -> None:
