@@ -127,7 +127,9 @@ class Damage:
         if now >= 0:
             self._written_at[broker, tp] = now
         if state.leader == broker:
-            isr = set(state.isr) | set(before.isr if before is not None else ())
+            # Who joined since the election was no choice of the controller's.
+            is_new = before is not None and before.leader_epoch < state.leader_epoch
+            isr = set(before.isr if before is not None and is_new else state.isr)
             if not any(
                 other != broker and not self.is_damaged(other, tp) and self._cluster.was_there(other, written_at)
                 for other in isr

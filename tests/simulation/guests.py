@@ -374,9 +374,10 @@ class Guest(Client):
         # One by one: of several, the first answers would be old when the last one is there.
         for tp in self.chance.sample(self._partitions, 2):
             isolation = self.chance.choice([READ_UNCOMMITTED, READ_COMMITTED])
+            known = self.oracle.asks_for_end(tp, isolation)
             listed = (await list_offsets(cluster, {tp: LATEST}, isolation_level=isolation))[tp]
             if listed.error is ErrorCode.NONE:
-                self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset)
+                self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset, known)
 
     async def _never_returns(self, cluster: AsyncClient) -> None:
         """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""

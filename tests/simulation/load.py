@@ -259,10 +259,11 @@ class Reader(Persistent):
                     self._positions[tp] = consumer.position(tp)
                 if self.chance.random() < 0.2:
                     tp = self.chance.choice(self._partitions)
+                    known = self.oracle.asks_for_end(tp, self._isolation)
                     found = await list_offsets(cluster, {tp: LATEST}, isolation_level=self._isolation)
                     listed = found[tp]
                     if listed.error is ErrorCode.NONE:
-                        self.oracle.told_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset)
+                        self.oracle.told_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset, known)
 
 
 class GroupReader(Persistent):

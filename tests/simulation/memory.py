@@ -23,12 +23,15 @@ LINKS = ("DelayedFetch", "Call", "_Pending")
 _DELETIONS = ("_delete_later", "_remove_tree_later")
 
 
-def check(cluster: "SimCluster") -> None:
+def left(cluster: "SimCluster") -> list[str]:
+    """What is there and should not be."""
     brokers = len(cluster.brokers)
-    for process in cluster.brokers.values():
-        for what, count, most in _found(process, brokers):
-            if count > most:
-                cluster.world.violate("memory returns", f"{process.name} has {count} of {what}, {most} at most are due")
+    return [
+        f"{process.name} has {count} of {what}, {most} at most are due"
+        for process in cluster.brokers.values()
+        for what, count, most in _found(process, brokers)
+        if count > most
+    ]
 
 
 def _found(process: "BrokerProcess", brokers: int) -> Iterator[tuple[str, int, int]]:

@@ -60,6 +60,13 @@ NOT_SIMULATED: Final = (
         "test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
     ),
     NotSimulated(
+        "seed 50070",
+        "of the members of an ISR that are gone at once one stays in it, whichever",
+        "to wait for the wrong one costs time; if it has lost its power, the world excuses the partition",
+        "scenarios/controller/test_membership_scenarios.py",
+        "test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
+    ),
+    NotSimulated(
         "T5",
         "an answer from before a marker confirms a batch that comes after it",
         "two late batches, a marker and an answer have to meet within one round trip of the network",

@@ -131,9 +131,97 @@ _ALL = [
     ),
     Mutant(
         "an ISR change that was lost is not repeated",
-        "replication",
-        "return IsrSettled(applied=True, retry=proposal)",
-        "return IsrSettled(applied=True)",
+        "replication/isr_changes.py",
+        "            if partition.machine.pending is proposal:",
+        "            if False:",
+        profile="sync",
+    ),
+    # -- replication: what rests in a follower's session
+    Mutant(
+        "a log that grows wakes no session that passes it over",
+        "replication/hosted.py",
+        "        self.fetch_purgatory.check(partition.log_end_key)\n        if partition.resting:\n",
+        "        self.fetch_purgatory.check(partition.log_end_key)\n        if False:\n",
+    ),
+    Mutant(
+        "a high watermark that moves wakes no session that passes it over",
+        "replication/hosted.py",
+        "        self.fetch_purgatory.check(partition)\n        if partition.resting:\n",
+        "        self.fetch_purgatory.check(partition)\n        if False:\n",
+    ),
+    Mutant(
+        "a log start that moves wakes no session that passes it over",
+        "replication/hosted.py",
+        "        if partition is not None and partition.resting:\n            self.stir(partition)\n",
+        "",
+        also=(
+            (
+                "replication/hosted.py",
+                "        partition = self.partitions.get(tp)\n\n    def stir",
+                "        pass\n\n    def stir",
+            ),
+        ),
+        profile="administrator",
+    ),
+    Mutant(
+        "a session that waits does not hear of what has woken",
+        "replication/hosted.py",
+        "        for session in partition.stir():\n            self.fetch_purgatory.check(session)\n",
+        "        partition.stir()\n",
+    ),
+    Mutant(
+        "a follower outside the ISR is passed over",
+        "replication/partition.py",
+        "            and replica_id in machine.isr\n",
+        "",
+        profile="sync",
+    ),
+    Mutant(
+        "a follower is passed over before it was told what is committed",
+        "replication/partition.py",
+        "            and want.told_high_watermark == log.high_watermark\n",
+        "",
+    ),
+    Mutant(
+        "a follower that left the ISR is passed over",
+        "replication/manager.py",
+        "        self.hosted.stir(partition)\n        if settled.hw_moved:",
+        "        if settled.hw_moved:",
+        profile="sync",
+    ),
+    Mutant(
+        "a new leader epoch wakes no session that passes the partition over",
+        "replication/control_requests.py",
+        "            self._replicas.elected(partition)\n        self._replicas.wake_all(partition)\n",
+        "            self._replicas.elected(partition)\n",
+        profile="elections",
+    ),
+    Mutant(
+        "who stops leading wakes no session that passes the partition over",
+        "replication/control_requests.py",
+        "order.state.leader_epoch)\n        self._replicas.wake_all(partition)\n        leader = order.state.leader\n",
+        "order.state.leader_epoch)\n        leader = order.state.leader\n",
+        profile="elections",
+    ),
+    Mutant(
+        "what a follower asks for anew is passed over",
+        "replication/fetch_session_cache.py",
+        "                self.wake(known)\n                known.update(partition)",
+        "                known.update(partition)",
+        profile="elections",
+    ),
+    Mutant(
+        "what rested in a session that has ended rests for ever",
+        "replication/fetch_session_cache.py",
+        "            session.wake_all()\n",
+        "            pass\n",
+        profile="sync",
+    ),
+    Mutant(
+        "a follower counts as caught up from when it last rested",
+        "replication/state.py",
+        "            self.caught_up(self.resting.ms)\n            self.fetched(self.resting.ms)\n            self.resting = None",
+        "            pass",
         profile="sync",
     ),
     # -- replication: requests of the controller
@@ -235,7 +323,7 @@ _ALL = [
         "controller",
         "went = sorted(set(context.brokers) - set(found))",
         "went: list[int] = []",
-        profile="zookeeper",
+        profile="power",
     ),
     Mutant(
         "a new controller trusts who was away (Kafka's gap)",
@@ -291,6 +379,13 @@ _ALL = [
         "    if registration.broker_id == controller and registration.kraft_epoch < 0:",
         "    if False:",
         profile="elections",
+    ),
+    Mutant(
+        "what waits for a broker that is gone goes on waiting",
+        "broker.py",
+        "            self.links.brokers_changed()\n",
+        "",
+        profile="power",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",
@@ -861,6 +956,14 @@ _ALL = [
         profile="groups",
     ),
     # -- the client
+    Mutant(
+        "a batch that was taken is finished again with its transaction",
+        "client/sending.py",
+        "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
+        "",
+        finding="seed 40",
+        profile="transactions",
+    ),
     Mutant(
         "batches that wait for a connection overtake each other",
         "client",

@@ -61,8 +61,9 @@ class Network:
             self.mend(*pair)
 
     @property
-    def has_cuts(self) -> bool:
-        return bool(self._cuts)
+    def is_calm(self) -> bool:
+        """Nothing is cut, and nothing is slower than usual."""
+        return not self._cuts and not self.loss and self.delay_s[1] <= self.usual_s
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts

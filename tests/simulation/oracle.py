@@ -137,9 +137,15 @@ class Oracle:
                 "committed records do not change", f"{tp} offset {offset} was {known}, and is {name} to {reader}"
             )
 
-    def told_end(self, reader: str, tp: TopicPartition, isolation: int, leader_epoch: int, offset: int) -> None:
-        """The end never goes back, as long as a reader does not go back to an older leader."""
-        epoch, end = self._ends.get((tp, isolation), (-1, -1))
+    def asks_for_end(self, tp: TopicPartition, isolation: int) -> tuple[int, int]:
+        """What anybody knows of it by now: leader epoch and offset. The answer must not be older than that."""
+        return self._ends.get((tp, isolation), (-1, -1))
+
+    def told_end(
+        self, reader: str, tp: TopicPartition, isolation: int, leader_epoch: int, offset: int, known: tuple[int, int]
+    ) -> None:
+        """The end never goes back, as long as a reader does not go back to an older leader. `known`: when it asked."""
+        epoch, end = known
         if leader_epoch >= epoch:
             if offset < end and tp not in self.excused:
                 what = "last stable offset" if isolation else "high watermark"
@@ -147,7 +153,8 @@ class Oracle:
                     f"the {what} never goes back",
                     f"{tp}: {end} in epoch {epoch}, then {offset} in epoch {leader_epoch} to {reader}",
                 )
-            self._ends[tp, isolation] = (leader_epoch, max(offset, end))
+            last_epoch, last = self._ends.get((tp, isolation), known)
+            self._ends[tp, isolation] = (max(leader_epoch, last_epoch), max(offset, last))
 
     def commits(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, offset in offsets.items():

@@ -118,13 +118,35 @@ class Watch:
                     "a transaction that has ended holds nobody up",
                     f"{tp} on {process.name}: [{first}, {last}] is below the high watermark {committed}, and unstable",
                 )
-            elif log.last_stable_offset > first:
+            elif log.last_stable_offset > max(first, log.log_start_offset):  # its beginning may have been deleted
                 self._broken(
                     "a transaction is stable when its end is committed",
                     f"{tp} on {process.name}: [{first}, {last}] below {log.last_stable_offset}, committed {committed}",
                 )
+        if partition.resting:
+            self._look_at_rest(process, partition)
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
+
+    def _look_at_rest(self, process: BrokerProcess, partition: Any) -> None:
+        """What a follower's session passes over is in sync, and has nothing to tell the follower."""
+        log, machine = partition.log, partition.machine
+        here = (machine.role, machine.leader_epoch, log.log_end_offset, log.high_watermark, log.log_start_offset)
+        for want in partition.resting:
+            known = (
+                Role.LEADER,
+                want.current_leader_epoch,
+                want.fetch_offset,
+                want.told_high_watermark,
+                want.told_log_start,
+            )
+            follower = want.position.broker_id
+            if here != known or follower not in machine.isr or want.session.partitions.get(want.key) is not want:
+                self._broken(
+                    "who is passed over is in sync and knows all",
+                    f"{partition.tp} on {process.name}: {here}, where broker {follower} knows {known}; "
+                    f"in sync are {sorted(machine.isr)}",
+                )
 
     def _look_at_leader(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, machine = partition.tp, partition.machine
@@ -214,7 +236,7 @@ class Watch:
         cluster = self._cluster
         controller = cluster.controller()
         ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
-        if controller is not None and controller.is_serving and not cluster.network.has_cuts:
+        if controller is not None and controller.is_serving and cluster.network.is_calm:
             for tp, state in self._states.items():
                 if tp.topic in IGNORED:
                     continue

@@ -22,8 +22,8 @@ COORDINATORS = 2
 REPLACED_S = 3.0
 #: How long a broker may take to start after it was killed.
 STARTED_S = 2.5
-#: How long what is asked of another broker may stay undone: a connection to a host without power takes 10 s of it.
-SETTLED_S = 12.0
+#: How long what is asked of another broker may stay undone: requests time out after 3 s, and are repeated.
+SETTLED_S = 6.0
 
 
 class ControlWatch:
@@ -49,6 +49,7 @@ class ControlWatch:
         self._look_at_controllers()
         self._look_at_ephemerals()
         self._look_for_the_dead(states)
+        self._look_for_the_living()
         self._since = self._still
 
     def _broken(self, name: str, detail: str) -> None:
@@ -72,7 +73,7 @@ class ControlWatch:
             shards = assembled.coordinator._runtime._shards
             for index in range(COORDINATORS):
                 self._look_at_shard(process, TopicPartition(topic, index), shards.get(index))
-        if process.is_serving and not self._cluster.network.has_cuts:
+        if process.is_serving and self._cluster.network.is_calm:
             self._look_at_markers(process, assembled.coordinator.markers)
 
     def _look_at_shard(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
@@ -123,12 +124,14 @@ class ControlWatch:
     def _look_at_start(self, process: BrokerProcess) -> None:
         """A broker that was only killed does not wait for the end of its former session."""
         cluster = self._cluster
-        registrar = getattr(process.broker, "registrar", None)
+        registrar, session = getattr(process.broker, "registrar", None), getattr(process.broker, "session", None)
         is_registered = registrar is not None and registrar.epoch != NO_BROKER_EPOCH
         is_quick = not (is_registered or process.is_paused or process.has_lost_power or process.storage.faults)
         if not is_quick or process.disk_slowness > 1 or cluster.scenario.session_timeout_ms <= STARTED_S * 1000:
             return
-        if cluster.zookeeper.is_serving and not cluster.network.has_cuts:
+        # A connection to a host without power takes long to fail: it counts from when ZooKeeper has answered.
+        is_connected = session is not None and session.session_id != 0
+        if is_connected and cluster.zookeeper.is_serving and cluster.network.is_calm:
             same = (process.lives, cluster.zookeeper.lives)
             if self._lasts(("start", process.id), same, STARTED_S):
                 self._broken("a broker that was killed is back soon", f"{process.name} starts for {STARTED_S:.0f} s")
@@ -150,7 +153,7 @@ class ControlWatch:
                     "one broker is controller in an epoch",
                     f"epoch {controller.epoch}: broker {known[0]} in life {known[1]}, and {me[0]} in life {me[1]}",
                 )
-        if is_there or not cluster.zookeeper.is_serving or cluster.network.has_cuts:
+        if is_there or not cluster.zookeeper.is_serving or not cluster.network.is_calm:
             return
         # A host without power says nothing: its session has to end first.
         if all(self._serves(each.id) or (not each.is_up and each.host.is_up) for each in cluster.brokers.values()):
@@ -176,7 +179,7 @@ class ControlWatch:
         """Who is dead leads nothing, once the controller can know."""
         cluster = self._cluster
         controller = cluster.controller()
-        if not states or controller is None or not controller.is_serving or cluster.network.has_cuts:
+        if not states or controller is None or not controller.is_serving or not cluster.network.is_calm:
             return
         nodes = self._nodes()
         gone = {
@@ -195,4 +198,25 @@ class ControlWatch:
                 self._broken(
                     "who is dead leads nothing",
                     f"{tp}: broker {state.leader} has been gone for {REPLACED_S:.0f} s, and {others} are in sync",
+                )
+
+    def _look_for_the_living(self) -> None:
+        """Who is registered and answers belongs to the cluster: a controller may be wrong about it, but not for long."""
+        cluster = self._cluster
+        controller = cluster.controller()
+        if controller is None or not self._serves(controller.id) or not cluster.network.is_calm:
+            return
+        if not cluster.zookeeper.is_serving:
+            return
+        nodes = self._nodes()
+        known = controller.broker.controller.machine.context.brokers  # type: ignore[union-attr]
+        for process in cluster.brokers.values():
+            node = nodes.get(broker_id(process.id))
+            if node is None or not self._serves(process.id) or process.id in known:
+                continue
+            same = (process.lives, node.czxid, controller.id, controller.lives, cluster.zookeeper.lives)
+            if self._lasts(("alive", process.id), same, REPLACED_S):
+                self._broken(
+                    "who answers belongs to the cluster",
+                    f"{process.name} has served for {REPLACED_S:.0f} s, and {controller.name} counts it as gone",
                 )
