@@ -40,12 +40,18 @@ DATA_SCHEMAS = (
     "end_txn_marker",
 )
 
-#: Messages that exist in Kafka 3.9 and no more in Kafka 4, written by hand in the modules of these names.
+#: Messages that exist in Kafka 3.9 and no more in Kafka 4, and those of our own, written by hand in the modules of these names.
 HAND_WRITTEN = {
     4: ("leader_and_isr", "LeaderAndIsr", 0, 7, 4, 4),
     5: ("stop_replica", "StopReplica", 0, 4, 2, 2),
     6: ("update_metadata", "UpdateMetadata", 0, 8, 6, 6),
     7: ("controlled_shutdown", "ControlledShutdown", 0, 3, 3, 3),
+    # Ours alone: links. Far above Kafka's own keys, as other brokers number what only they have.
+    10000: ("create_link", "CreateLink", 0, 0, 0, 0),
+    10001: ("describe_links", "DescribeLinks", 0, 0, 0, 0),
+    10002: ("alter_link", "AlterLink", 0, 0, 0, 0),
+    10003: ("delete_link", "DeleteLink", 0, 0, 0, 0),
+    10004: ("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
 }
 
 #: Lists of structs that are null by default: kio does not carry over a default of theirs.

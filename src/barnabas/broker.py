@@ -38,6 +38,7 @@ from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.metrics.registry import Registry
 from barnabas.parts import gauges
 from barnabas.parts import groups as group_parts
+from barnabas.parts import links as link_parts
 from barnabas.parts import transactions as transaction_parts
 from barnabas.parts.controller import make_controller
 from barnabas.parts.entity_settings import EntitySettings
@@ -273,6 +274,7 @@ class Broker:
         self.context = self._make_context(config)
         self._open_audit_log(config)
         self._assemble_coordinators()
+        self._assemble_links()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._settings_changed)
         self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
@@ -286,6 +288,7 @@ class Broker:
                 groups=self.groups,
                 transactions=self.transactions,
                 schemas=self.schemas,
+                links=self.mirrors,
             )
         )
         self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
@@ -459,6 +462,21 @@ class Broker:
         ):
             self.replication.control.subscribe(listener)
 
+    def _assemble_links(self) -> None:
+        self.mirrors = link_parts.assemble(
+            self.context,
+            self.session,
+            self.controller_client,
+            self.features,
+            self.settings,
+            secrets=lambda: self.security.secrets,
+            spawn=self._spawn,
+            chance=self._platform.random,
+        )
+        self.context.link_of = self.mirrors.manager.link_of
+        self.replication.control.subscribe(self.mirrors.manager.leadership_changed)
+        self.dynamic.subscribe_topics(self.mirrors.manager.topic_settings_changed)
+
     def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
         if self._faults is not None and self._faults.is_cut_off(broker_id):
             return None
@@ -505,6 +523,7 @@ class Broker:
         await self._unless_stopped(self.registrar.register())
         # Clients keep what a broker says of features for as long as they are connected.
         await self.features.refresh()
+        await self.mirrors.manager.start()
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)
@@ -519,7 +538,11 @@ class Broker:
     def _metadata_changed(self, change: MetadataChange) -> None:
         if change.brokers_changed:
             self.links.brokers_changed()
-            self._spawn(self.features.refresh(), "cluster features")
+            self._spawn(self._refresh_features(), "cluster features")
+
+    async def _refresh_features(self) -> None:
+        await self.features.refresh()
+        self.mirrors.manager.features_changed()
 
     async def _watch_controller(self) -> None:
         """A controller that cannot go on, or a broker that cannot register again, ends the broker."""
@@ -551,6 +574,7 @@ class Broker:
         self.health.enter(Phase.SHUTTING_DOWN)
         self.server.stop_accepting()
         self.replication.fetchers.stop()
+        self.mirrors.manager.stop()
         self.groups.coordinator.close()
         self.transactions.coordinator.close()
         await self.controller.stop()

@@ -17,7 +17,7 @@ from barnabas.coordination.config_store import ConfigStore, WriteConfig
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.describe import ConfigEntry, describe_broker, describe_cluster_default, describe_topic
-from barnabas.core.config.topic import validate_topic_config
+from barnabas.core.config.topic import check_not_by_hand, keep_link, validate_topic_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 from barnabas.core.topics import InvalidTopicName, check_topic_name
 from barnabas.core.words import AclOperation, AclResourceType, ConfigSource
@@ -149,6 +149,8 @@ class ConfigsApi:
                     self._check_own_id(name)
                     _alter_loggers(changes, request.validate_only)
                     continue
+                if kind == Resource.TOPIC:
+                    check_not_by_hand({each.name: "" for each in changes})
                 current = await self._current(kind, name)
                 known = TOPIC_SETTINGS if kind == Resource.TOPIC else BROKER_SETTINGS
                 await self._replace(kind, name, apply_changes(current, changes, known), request.validate_only)
@@ -178,6 +180,7 @@ class ConfigsApi:
         dynamic = self._context.dynamic
         existing = await self._current(kind, name)
         if kind == Resource.TOPIC:
+            settings = keep_link(settings, existing)
             try:
                 validate_topic_config(dynamic.broker, settings, existing)
             except ConfigError as error:

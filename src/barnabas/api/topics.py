@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from barnabas.controller.effects import Failure
 from barnabas.controller.topics import MorePartitions, NewTopic
 from barnabas.core.config.describe import describe_topic
+from barnabas.core.config.topic import check_not_by_hand
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId
 from barnabas.core.topics import is_internal
@@ -37,6 +38,7 @@ from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
+from barnabas.storage.log_append import read_only
 
 #: KIP-599: from these versions on, what is over the quota is refused; before them it is carried out, and the client waits.
 _STRICT_CREATE, _STRICT_DELETE, _STRICT_CREATE_PARTITIONS = 6, 5, 3
@@ -160,6 +162,9 @@ class TopicsApi:
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif context.metadata.topic(result.name) is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif (link := context.link_of(result.name)) is not None:
+            refusal = read_only(result.name, link)
+            result.error_code, result.error_message = refusal.code, refusal.message
         else:
             result.topic_id = context.metadata.topic_id(result.name)
         return result
@@ -197,6 +202,9 @@ class TopicsApi:
             return Failure(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
         if is_internal(name) and self._context.metadata.topic(name) is None:
             return Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        if (link := self._context.link_of(name)) is not None:
+            refusal = read_only(name, link)
+            return Failure(refusal.code, refusal.message)
         return None
 
 
@@ -211,6 +219,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
         if entry.value is None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {entry.name}")
         configs[entry.name] = entry.value
+    check_not_by_hand(configs)
     assignment = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
     if len(assignment) != len(topic.assignments):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")

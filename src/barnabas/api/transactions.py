@@ -146,6 +146,8 @@ class TransactionsApi:
             topic = partition.topic
             if is_internal(topic) or not self._context.allows_topic(call, AclOperation.WRITE, topic):
                 bad[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif self._context.link_of(topic) is not None:
+                bad[partition] = ErrorCode.POLICY_VIOLATION
         if bad:
             return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | bad
         error = await self._add(transaction, partitions, client_version=ENDS_WITHOUT_BUMP)

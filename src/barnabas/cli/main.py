@@ -52,6 +52,7 @@ COMMANDS: dict[str, _Entry] = {
     "brokers": _Entry("barnabas.cli.brokers", "Show what each broker has; move everything off one."),
     "metadata": _Entry("barnabas.cli.backup.command", "Back up topics, settings, users and ACLs; restore them."),
     "transactions": _Entry("barnabas.cli.transactions", "List, describe and abort transactions."),
+    "link": _Entry("barnabas.cli.link", "Mirror topics of another cluster, with their offsets."),
     "acls": _Entry("barnabas.cli.acls", "List, add and remove access control entries."),
     "delegation-tokens": _Entry(
         "barnabas.cli.delegation_tokens", "Create, renew, expire and describe delegation tokens."

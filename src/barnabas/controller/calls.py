@@ -24,6 +24,7 @@ from barnabas.controller.events import (
     ElectLeaders,
     ListReassignments,
     ProposedIsr,
+    RenewLeaderEpoch,
 )
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
@@ -71,6 +72,13 @@ class ControllerCalls:
             else:
                 results[partition] = Failure(ErrorCode.REQUEST_TIMED_OUT) if partition in late else None
         return results
+
+    async def renew_leader_epoch(self, partition: TopicPartition, *, leader: int, leader_epoch: int) -> Failure | None:
+        """None: there is a higher epoch, and the leader will hear of it."""
+        reply = await self._call(lambda token: RenewLeaderEpoch(token, partition, leader, leader_epoch))
+        assert isinstance(reply, ElectLeadersReply)
+        result = reply.partitions[partition]
+        return result if isinstance(result, Failure) else None
 
     async def _until_led(self, leaders: Mapping[TopicPartition, int], timeout_ms: int) -> set[TopicPartition]:
         """Waits for the metadata; answers with the partitions for which it did not come in time."""

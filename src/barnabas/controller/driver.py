@@ -149,6 +149,7 @@ class Controller:
         calls = ControllerCalls(self.call, metadata)
         self.alter_partition = calls.alter_partition
         self.elect_leaders = calls.elect_leaders
+        self.renew_leader_epoch = calls.renew_leader_epoch
         self.alter_reassignments = calls.alter_reassignments
         self.list_reassignments = calls.list_reassignments
         self.controlled_shutdown = calls.controlled_shutdown

@@ -21,6 +21,8 @@ class Strategy(Enum):
     REASSIGN = "ReassignPartition"
     #: Back to the first of the replica list.
     PREFERRED = "PreferredReplica"
+    #: The leader asks for another epoch: it has cut its log.
+    RENEWAL = "RenewedEpoch"
     #: The leader is about to stop.
     CONTROLLED_SHUTDOWN = "ControlledShutdown"
 
@@ -66,6 +68,15 @@ def for_preferred(context: ControllerContext, partition: TopicPartition, state: 
     return Outcome(None, replicas)
 
 
+def for_renewal(context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr) -> Outcome:
+    """The same leader and ISR in the next epoch."""
+    replicas = context.assignment(partition).replicas
+    alive = tuple(each for each in replicas if context.is_online(each, partition))
+    return Outcome(
+        state.with_leader(state.leader) if can_lead(context, partition, state, state.leader) else None, alive
+    )
+
+
 def for_controlled_shutdown(context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr) -> Outcome:
     replicas = context.assignment(partition).replicas
     alive = tuple(each for each in replicas if context.is_online(each, partition, or_shutting_down=True))
@@ -84,5 +95,6 @@ Choice = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Outcome]
 CHOICES: dict[Strategy, Choice] = {
     Strategy.REASSIGN: for_reassignment,
     Strategy.PREFERRED: for_preferred,
+    Strategy.RENEWAL: for_renewal,
     Strategy.CONTROLLED_SHUTDOWN: for_controlled_shutdown,
 }

@@ -36,6 +36,7 @@ from barnabas.controller.events import (
     LogDirEventsNotified,
     PreferredElectionRequested,
     ReassignmentsRequested,
+    RenewLeaderEpoch,
     SettingsChanged,
     StopReplicaAnswered,
     Timer,
@@ -139,6 +140,8 @@ class EventHandlers:
                 yield from self._reassignments.complete_if_in_sync(granted)
             case ElectLeaders():
                 self._reply(event, (yield from self._elect_leaders(event)))
+            case RenewLeaderEpoch():
+                self._reply(event, (yield from self._renew_leader_epoch(event)))
             case AlterReassignments(_, targets):
                 self._reply(event, AlterReassignmentsReply((yield from self._reassignments.alter(targets))))
             case ListReassignments():
@@ -173,6 +176,19 @@ class EventHandlers:
         for partition, result in (yield from self._partitions.to_online(electable, strategy)).items():
             results[partition] = result.leader if isinstance(result, LeaderAndIsr) else Failure(code, result.message)
         return ElectLeadersReply({partition: results[partition] for partition in dict.fromkeys(wanted)})
+
+    def _renew_leader_epoch(self, event: RenewLeaderEpoch) -> Program[ElectLeadersReply]:
+        context, partition = self._state.context, event.partition
+        state = context.leadership.get(partition)
+        if state is None or context.is_queued_for_deletion(partition.topic):
+            return ElectLeadersReply({partition: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+        if state.leader != event.leader or state.leader_epoch < event.leader_epoch:
+            return ElectLeadersReply({partition: Failure(ErrorCode.FENCED_LEADER_EPOCH, f"{state.leader} leads")})
+        if state.leader_epoch == event.leader_epoch:
+            [result] = (yield from self._partitions.to_online([partition], Strategy.RENEWAL)).values()
+            if isinstance(result, Failure):
+                return ElectLeadersReply({partition: result})
+        return ElectLeadersReply({partition: event.leader})
 
     def _why_not_elect(self, partition: TopicPartition, election_type: ElectionType) -> Failure | None:
         context = self._state.context

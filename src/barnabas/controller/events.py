@@ -219,6 +219,16 @@ class ElectLeaders:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewLeaderEpoch:
+    """Reply: `ElectLeadersReply`. A leader that has cut its log, in this epoch, needs a higher one before it goes on."""
+
+    token: Hashable
+    partition: TopicPartition
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class AlterReassignments:
     """Reply: `AlterReassignmentsReply`. A target of None cancels."""
 
@@ -267,7 +277,13 @@ WatchEvent = (
 )
 AnswerEvent = LeaderAndIsrAnswered | StopReplicaAnswered | UpdateMetadataAnswered
 ApiEvent = (
-    AlterPartition | ElectLeaders | AlterReassignments | ListReassignments | ControlledShutdown | AllocateProducerIds
+    AlterPartition
+    | ElectLeaders
+    | RenewLeaderEpoch
+    | AlterReassignments
+    | ListReassignments
+    | ControlledShutdown
+    | AllocateProducerIds
 )
 Event = (
     SessionEvent

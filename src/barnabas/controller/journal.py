@@ -22,6 +22,7 @@ from barnabas.controller.events import (
     LogDirEventsNotified,
     PreferredElectionRequested,
     ReassignmentsRequested,
+    RenewLeaderEpoch,
     SessionExpired,
     SessionRenewed,
     Startup,
@@ -121,6 +122,7 @@ _CAUSES: Final[dict[type[Any], str]] = {
     TimerFired: "auto.leader.rebalance.enable: it was time to look at the balance",
     UncleanElectionEnabled: "unclean.leader.election.enable became true",
     ElectLeaders: "somebody asked for it (ElectLeaders)",
+    RenewLeaderEpoch: "a mirror was cut, as its source was",
     AlterReassignments: "somebody asked for it (AlterPartitionReassignments)",
     AllocateProducerIds: "a broker asked for producer ids",
 }

@@ -24,9 +24,15 @@ log = logging.getLogger(__name__)
 GROUP_VERSION: Final = "group.version"
 #: Kafka 4's name for KIP-890: 2 is an epoch bump per transaction.
 TRANSACTION_VERSION: Final = "transaction.version"
+#: Ours: topics that mirror another cluster's. A broker that does not know them must not lead one.
+LINK_VERSION: Final = "barnabas.link"
 
 #: Announced by this release: name -> (lowest, highest version).
-ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
+ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
+    GROUP_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
+    LINK_VERSION: (0, 1),
+}
 
 
 class ClusterFeatures:

@@ -24,6 +24,9 @@ DELEGATION_TOKENS = "/delegation_token/tokens"
 DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
 DELETE_TOPICS = "/admin/delete_topics"
 FEATURE = "/feature"
+#: Ours: links to other clusters, and the notifications of their changes.
+LINKS = "/barnabas/links"
+LINK_CHANGES = "/barnabas/link_changes"
 ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
 LATEST_PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
@@ -40,6 +43,7 @@ ACL_EXTENDED_CHANGES = "/kafka-acl-extended-changes"
 #: Prefixes of sequential znodes: ZooKeeper appends ten digits.
 CONFIG_CHANGE_PREFIX = "config_change_"
 ISR_CHANGE_PREFIX = "isr_change_"
+LINK_CHANGE_PREFIX = "link_change_"
 LOG_DIR_EVENT_PREFIX = "log_dir_event_"
 ACL_CHANGE_PREFIX = "acl_changes_"
 TOKEN_CHANGE_PREFIX = "token_change_"
@@ -124,6 +128,26 @@ def delegation_token_change(sequence: str = "") -> str:
     return f"{DELEGATION_TOKEN_CHANGES}/{TOKEN_CHANGE_PREFIX}{sequence}"
 
 
+def link(name: str) -> str:
+    return f"{LINKS}/{name}"
+
+
+def link_topics(name: str) -> str:
+    return f"{LINKS}/{name}/topics"
+
+
+def link_topic(name: str, topic: str) -> str:
+    return f"{LINKS}/{name}/topics/{topic}"
+
+
+def link_partition(name: str, partition: TopicPartition) -> str:
+    return f"{LINKS}/{name}/topics/{partition.topic}/{partition.partition}"
+
+
+def link_change(sequence: str = "") -> str:
+    return f"{LINK_CHANGES}/{LINK_CHANGE_PREFIX}{sequence}"
+
+
 #: Persistent paths that every broker makes sure of when it starts, in Kafka's order.
 PERSISTENT = (
     CONSUMERS,
@@ -147,7 +171,7 @@ ACL_PERSISTENT = (
 )
 
 #: Below these only their creator may read: they hold credentials.
-SENSITIVE = (config_type(USERS), config_type(BROKERS_ENTITY), DELEGATION_TOKENS)
+SENSITIVE = (config_type(USERS), config_type(BROKERS_ENTITY), DELEGATION_TOKENS, LINKS)
 
 
 def is_sensitive(path: str) -> bool:

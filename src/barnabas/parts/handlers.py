@@ -21,6 +21,7 @@ from barnabas.api.find_coordinator import KeyType
 from barnabas.coordination.features import ClusterFeatures
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.parts.groups import GroupParts
+from barnabas.parts.links import LinkParts
 from barnabas.parts.security import SecurityParts
 from barnabas.parts.transactions import TransactionParts
 from barnabas.replication.control_requests import ControlRequests
@@ -42,6 +43,7 @@ def build_handlers(
     groups: GroupParts,
     transactions: TransactionParts,
     schemas: SchemaChecks,
+    links: LinkParts,
 ) -> Mapping[int, ApiHandler]:
     families = [
         *(family.handlers(context) for family in FAMILIES),
@@ -51,6 +53,7 @@ def build_handlers(
         *security.families(context),
         *groups.families,
         *transactions.families,
+        *links.families,
         find_coordinator.handlers(
             context,
             {KeyType.GROUP: groups.coordinator.topic, KeyType.TRANSACTION: transactions.coordinator.topic},

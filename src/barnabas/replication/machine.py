@@ -410,6 +410,18 @@ class PartitionMachine:
                     return False
         return self.log.maybe_increment_high_watermark(new)
 
+    def log_was_cut(self, log_end: Offset) -> None:
+        """A leader's log, which only a link may do to a mirror: no follower has more of it than the leader any more.
+
+        Nothing may be appended before the next leader epoch: a follower that did not hear of the cut would take what follows
+        for the rest of what it has.
+        """
+        for follower in self._order:
+            if follower.log_end > log_end:
+                follower.log_end = log_end
+        if self.leader_epoch_start > log_end:
+            self.leader_epoch_start = log_end
+
     # --- the ISR ---------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int, log_end: Offset) -> Ticked:

@@ -54,6 +54,8 @@ class BrokerContext:
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
     #: Of this broker as leader: what it sends to replicas that are being moved.
     leader_throttle: ReplicationThrottle | None = None
+    #: The link that mirrors a topic into this cluster; None: it is no mirror.
+    link_of: Callable[[str], str | None] = field(default=lambda topic: None)
     #: Records what is denied; None: no audit log.
     audit: "AuditLog | None" = None
     #: Set by the composition root once the coordinators are made.

@@ -86,6 +86,7 @@ def check_leader_batch(
         raise _corrupt(f"Record is corrupt (stored crc = {crc})", partition)
     if origin is Origin.CLIENT and (
         base_offset
+        or config.barnabas_link_name
         or last_delta + 1 != count
         or count <= 0
         or attributes & CONTROL_FLAG
@@ -93,7 +94,7 @@ def check_leader_batch(
         or count * RECORD_BYTES_MIN > (size - HEADER_SIZE) * RATIO_MAX[attributes & CODEC_MASK]
         or (producer_id >= 0 > sequence)
     ):
-        raise _refuse_client_batch(header, partition)
+        raise _refuse_client_batch(header, config, partition)
     stamps_append_time = config.stamps_append_time
     check_times = not stamps_append_time and (
         config.message_timestamp_after_max_ms != LONG_MAX or config.message_timestamp_before_max_ms != LONG_MAX
@@ -173,8 +174,19 @@ def _corrupt(why: str, partition: TopicPartition) -> Refused:
     return Refused(ErrorCode.CORRUPT_MESSAGE, f"{why} in topic partition {partition}.")
 
 
-def _refuse_client_batch(header: BatchHeader, partition: TopicPartition) -> Refused:
+def read_only(topic: str, link: str) -> Refused:
+    """What whoever would change a mirror gets, but for its link."""
+    return Refused(
+        ErrorCode.POLICY_VIOLATION,
+        f"topic {topic} mirrors another cluster by the link {link} and is read-only here; "
+        f"`barnabas link promote {link} --topic {topic}` makes it writable",
+    )
+
+
+def _refuse_client_batch(header: BatchHeader, config: LogConfig, partition: TopicPartition) -> Refused:
     """Which of the checks that only clients must pass it was, in Kafka's order and words."""
+    if config.barnabas_link_name:
+        return read_only(partition.topic, config.barnabas_link_name)
     where = f"in topic partition {partition}"
     span = f"[{header.base_offset}, {header.last_offset}]"
     if header.base_offset:

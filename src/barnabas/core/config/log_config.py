@@ -261,6 +261,9 @@ class LogConfig:
         "How the subject of a value is named, where barnabas.value.schema.validation is on. Confluent's class names mean the "
         "same.",
         convert=_short_strategy)
+    barnabas_link_name: str = topic_setting(STRING, "", None,
+        "The link that mirrors another cluster's topic into this one, which is read-only as long. Set and removed by links "
+        "alone.")
     # fmt: on
 
     #: Names of the settings that the topic itself overrides (`segment.bytes`, ...).

@@ -9,6 +9,9 @@ from barnabas.core.config.definition import LONG_MAX, Value, attribute_name
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig, make_log_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
+#: Makes a topic a mirror. Links alone set and remove it.
+LINK_NAME: Final = "barnabas.link.name"
+
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _SCHEMA_CHECKS: Final = ("barnabas.key.schema.validation", "barnabas.value.schema.validation")
 
@@ -111,3 +114,20 @@ def _integer(values: Mapping[str, Value], name: str) -> int:
     value = values[name]
     assert isinstance(value, int), name
     return value
+
+
+def check_not_by_hand(settings: Mapping[str, str]) -> None:
+    """:raises Refused: INVALID_CONFIG, for a setting that no client may give a topic."""
+    if LINK_NAME in settings:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{LINK_NAME} is set by links alone: use `barnabas link`")
+
+
+def keep_link(settings: Mapping[str, str], existing: Mapping[str, str]) -> Mapping[str, str]:
+    """The new settings of a topic, which stays a mirror if it is one.
+
+    :raises Refused: INVALID_CONFIG, for who would make it one.
+    """
+    before = existing.get(LINK_NAME)
+    if LINK_NAME in settings and settings[LINK_NAME] != before:
+        check_not_by_hand(settings)
+    return settings if before is None else {**settings, LINK_NAME: before}

@@ -107,4 +107,9 @@ INDEX: dict[int, IndexEntry] = {
     90: IndexEntry("describe_share_group_offsets", "DescribeShareGroupOffsets", 0, 1, 0, 0),
     91: IndexEntry("alter_share_group_offsets", "AlterShareGroupOffsets", 0, 0, 0, 0),
     92: IndexEntry("delete_share_group_offsets", "DeleteShareGroupOffsets", 0, 0, 0, 0),
+    10000: IndexEntry("create_link", "CreateLink", 0, 0, 0, 0),
+    10001: IndexEntry("describe_links", "DescribeLinks", 0, 0, 0, 0),
+    10002: IndexEntry("alter_link", "AlterLink", 0, 0, 0, 0),
+    10003: IndexEntry("delete_link", "DeleteLink", 0, 0, 0, 0),
+    10004: IndexEntry("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
 }

@@ -1,0 +1,234 @@
+"""`barnabas link`: mirror topics of another cluster into this one, with their offsets; then promote them."""
+
+import os
+from typing import Annotated, Any, Final
+
+import typer
+
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json, table
+from barnabas.client import names
+from barnabas.client.admin import links as admin
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import load_properties
+from barnabas.core.config.properties import resolve_variables
+from barnabas.core.ids import format_uuid
+from barnabas.core.times import time_in
+from barnabas.protocol.messages.describe_links import DescribedLink, DescribedMirrorPartition
+
+_ACTIONS: Final = ("create", "list", "describe", "pause", "resume", "promote", "delete")
+
+
+def command(
+    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
+    name: Annotated[str | None, typer.Argument(help="The link. Not needed by list and describe.")] = None,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="create: properties that reach the source, and link.*."),
+    ] = None,
+    topics: Annotated[
+        str | None, typer.Option("--topics", metavar="REGEX", help="create: the topics to mirror, by whole names.")
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option("--groups", metavar="REGEX", help="create: the groups whose offsets are copied.")
+    ] = None,
+    acls: Annotated[bool, typer.Option("--acls", help="create: copy the source's ACLs.")] = False,
+    start: Annotated[
+        str, typer.Option("--from", metavar="earliest|latest|TIME", help="create: where mirrors begin.")
+    ] = "earliest",
+    restart_recreated: Annotated[
+        bool, typer.Option("--restart-recreated", help="create: start anew when a topic is made anew at the source.")
+    ] = False,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="describe, pause, resume, promote: this topic only.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Mirror topics of any Kafka cluster: same partitions, same offsets, same batches.
+
+    \b
+    barnabas link create old --config source.properties --topics 'orders.*' --groups '.*' --bootstrap-server localhost:9092
+    barnabas link describe old --bootstrap-server localhost:9092
+    barnabas link promote old --bootstrap-server localhost:9092
+    """
+    if action not in _ACTIONS:
+        raise UsageError(
+            f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
+        )
+    client = options(bootstrap_server, command_config)
+    if action in ("list", "describe"):
+        run(client, lambda cluster: _show(cluster, name, topic, json=json, detailed=action == "describe"))
+        return
+    if name is None:
+        raise UsageError(f"{action} needs the name of the link")
+    if action == "create":
+        if config is None or topics is None:
+            raise UsageError("create needs --config FILE, which says how to reach the source, and --topics REGEX")
+        configs = resolve_variables(load_properties(config), os.environ)
+        configs = {key: value for key, value in configs.items() if not key.startswith("config.providers")}
+        when = _start(start)
+        run(
+            client,
+            lambda cluster: admin.create_link(
+                cluster,
+                name,
+                configs=configs,
+                topics=topics,
+                groups=groups,
+                acls=acls,
+                start=when,
+                restart_recreated=restart_recreated,
+            ),
+        )
+        say(f"Created link {name}.")
+    elif action == "delete":
+        run(client, lambda cluster: admin.delete_link(cluster, name))
+        say(f"Deleted link {name}.")
+    else:
+        run(client, lambda cluster: admin.alter_link(cluster, name, action, topic=topic))
+        say(f"{'Paused' if action == 'pause' else 'Resumed'} {topic or f'link {name}'}.")
+
+
+def _start(text: str) -> str:
+    """earliest, latest, or a time: in milliseconds, or as people write it."""
+    if text in ("earliest", "latest") or text.isdigit():
+        return text
+    time_ms = time_in(text)
+    if time_ms is None:
+        raise UsageError(f"--from {text!r} is none of earliest, latest, and a time such as 2026-11-16T12:00:00Z")
+    return str(time_ms)
+
+
+# -- list and describe ------------------------------------------------------------------------------------------------
+
+
+async def _show(cluster: AsyncClient, name: str | None, topic: str | None, *, json: bool, detailed: bool) -> None:
+    links = await admin.describe_links(cluster, None if name is None else [name], partitions=True)
+    for link in links:
+        if topic is not None:
+            link.topics = [each for each in link.topics if each.name == topic]
+    if json:
+        say_json([as_document(link, detailed=detailed) for link in links])
+        return
+    if not detailed:
+        rows = [_summary(link) for link in links]
+        headers = ("LINK", "STATE", "TOPICS", "PARTITIONS", "LAG", "SOURCE", "ERROR")
+        _print(headers, rows)
+        return
+    for link in links:
+        _describe(link)
+
+
+def as_document(link: DescribedLink, *, detailed: bool = True) -> dict[str, Any]:
+    """One link, for programs."""
+    document: dict[str, Any] = {
+        "name": link.name,
+        "state": link.state,
+        "error": link.error,
+        "topics_pattern": link.topics_pattern,
+        "groups_pattern": link.groups_pattern,
+        "acls": link.acls,
+        "from": link.start,
+        "restart_recreated": link.restart_recreated,
+        "source_cluster_id": link.source_cluster_id,
+        "groups_copied": link.groups_copied,
+        "lag_records": _lag(link),
+        "configs": {each.name: each.value for each in link.configs},
+    }
+    if detailed:
+        document["topics"] = [
+            {
+                "name": each.name,
+                "state": each.state,
+                "reason": each.reason,
+                "source_topic_id": format_uuid(each.source_topic_id),
+                "partition_count": each.partition_count,
+                "partitions": [_partition_document(partition) for partition in each.partitions],
+            }
+            for each in link.topics
+        ]
+    return document
+
+
+def _partition_document(partition: DescribedMirrorPartition) -> dict[str, Any]:
+    return {
+        "partition": partition.partition,
+        "state": partition.state,
+        "error": partition.error,
+        "log_start_offset": partition.log_start_offset,
+        "log_end_offset": partition.log_end_offset,
+        "high_watermark": partition.high_watermark,
+        "source_offset": partition.source_offset,
+        "lag_records": partition.lag_records,
+        "lag_ms": partition.lag_ms,
+        "source_leader": partition.source_leader,
+        "open_transactions": partition.open_transactions,
+        "bytes_per_second": partition.bytes_per_second,
+        "truncated_records": partition.truncated_records,
+        "final_offset": partition.final_offset,
+        "epochs": [[each.epoch, each.start_offset] for each in partition.epochs],
+    }
+
+
+def _lag(link: DescribedLink) -> int | None:
+    """Of all partitions together; None while one is not known."""
+    lags = [partition.lag_records for each in link.topics for partition in each.partitions]
+    return None if any(lag < 0 for lag in lags) else sum(lags)
+
+
+def _summary(link: DescribedLink) -> tuple[str, ...]:
+    lag = _lag(link)
+    source = next((each.value for each in link.configs if each.name == "bootstrap.servers"), None)
+    return (
+        link.name,
+        link.state,
+        str(len(link.topics)),
+        str(sum(each.partition_count for each in link.topics)),
+        "-" if lag is None else str(lag),
+        source or "-",
+        link.error or "-",
+    )
+
+
+def _describe(link: DescribedLink) -> None:
+    say(f"Link: {link.name}\tState: {link.state}\tTopics: {link.topics_pattern}\tGroups: {link.groups_pattern or '-'}")
+    if link.error:
+        say(f"  Error: {link.error}")
+    rows: list[tuple[str, ...]] = []
+    for topic in link.topics:
+        if topic.reason:
+            say(f"  {topic.name} is {topic.state}: {topic.reason}")
+        if not topic.partitions:
+            rows.append((topic.name, "-", topic.state, "-", "-", "-", "-", "-", "-", topic.reason or "-"))
+        rows += [(topic.name, *_row(topic.state, each)) for each in topic.partitions]
+    headers = (
+        "TOPIC", "PARTITION", "STATE", "LOG-END", "SOURCE", "LAG", "LAG-SECONDS", "BYTES/S", "OPEN-TXNS", "ERROR",
+    )  # fmt: skip
+    _print(headers, rows)
+
+
+def _row(state: str, partition: DescribedMirrorPartition) -> tuple[str, ...]:
+    def known(value: int) -> str:
+        return str(value) if value >= 0 else "-"
+
+    return (
+        str(partition.partition),
+        state if partition.state == "mirroring" else partition.state,
+        known(partition.log_end_offset),
+        known(partition.source_offset),
+        known(partition.lag_records),
+        f"{partition.lag_ms / 1000:.1f}" if partition.lag_ms >= 0 else "-",
+        f"{partition.bytes_per_second:.0f}",
+        str(partition.open_transactions),
+        partition.error or "-",
+    )
+
+
+def _print(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    def plain() -> None:
+        widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
+        for row in (headers, *rows):
+            say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    table(headers, rows, plain)

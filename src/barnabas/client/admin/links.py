@@ -1,0 +1,88 @@
+"""Links to other clusters: create, describe, pause, resume, promote, delete. Brokers of barnabas alone have them."""
+
+from collections.abc import Mapping, Sequence
+
+from barnabas.client.core import ClientCore
+from barnabas.client.errors import ClientError, check
+from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
+from barnabas.protocol.messages.create_link import CreateLinkRequest, CreateLinkResponse, LinkConfig
+from barnabas.protocol.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
+from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
+
+
+async def create_link(
+    cluster: ClientCore,
+    name: str,
+    *,
+    configs: Mapping[str, str],
+    topics: str,
+    groups: str | None = None,
+    acls: bool = False,
+    start: str = "earliest",
+    restart_recreated: bool = False,
+    adopt: bool = False,
+) -> None:
+    """Mirror topics of the cluster that `configs` reach: properties of a client, and `link.*`."""
+    request = CreateLinkRequest(
+        name=name,
+        configs=[LinkConfig(name=key, value=value) for key, value in configs.items()],
+        topics=topics,
+        groups=groups,
+        acls=acls,
+        start=start,
+        restart_recreated=restart_recreated,
+        adopt=adopt,
+    )
+    response = await cluster.ask_any(request, CreateLinkResponse)
+    check(response.error_code, response.error_message)
+
+
+async def describe_links(
+    cluster: ClientCore, names: Sequence[str] | None = None, *, partitions: bool = True
+) -> list[DescribedLink]:
+    """As all brokers together tell: each knows the partitions that it leads."""
+    brokers = await cluster.brokers()
+    request = DescribeLinksRequest(names=None if names is None else list(names), include_partitions=partitions)
+    answers = await cluster.io.together(
+        [cluster.ask(broker, request, DescribeLinksResponse) for broker in sorted(brokers)]
+    )
+    failed = [answer for answer in answers if isinstance(answer, ClientError)]
+    told = [answer for answer in answers if not isinstance(answer, ClientError)]
+    if not told:
+        raise failed[0]
+    if all(answer.error_code for answer in told):
+        check(told[0].error_code, told[0].error_message)
+    merged: dict[str, DescribedLink] = {}
+    for answer in told:
+        for link in answer.links:
+            _merge(merged.setdefault(link.name, link), link)
+    return [merged[name] for name in sorted(merged)]
+
+
+def _merge(into: DescribedLink, other: DescribedLink) -> None:
+    if into is other:
+        return
+    into.error = into.error or other.error
+    into.source_cluster_id = into.source_cluster_id or other.source_cluster_id
+    into.groups_copied += other.groups_copied
+    by_name = {topic.name: topic for topic in into.topics}
+    for topic in other.topics:
+        known = by_name.get(topic.name)
+        if known is None:
+            into.topics.append(topic)
+            continue
+        have = {each.partition for each in known.partitions}
+        known.partitions += [each for each in topic.partitions if each.partition not in have]
+        known.partitions.sort(key=lambda each: each.partition)
+    into.topics.sort(key=lambda topic: topic.name)
+
+
+async def alter_link(cluster: ClientCore, name: str, action: str, *, topic: str | None = None) -> None:
+    """`pause`, `resume`, `promote` (when nothing is left to copy) or `promote-now`: a topic, or the whole link."""
+    response = await cluster.ask_any(AlterLinkRequest(name=name, topic=topic, action=action), AlterLinkResponse)
+    check(response.error_code, response.error_message)
+
+
+async def delete_link(cluster: ClientCore, name: str) -> None:
+    response = await cluster.ask_any(DeleteLinkRequest(name=name), DeleteLinkResponse)
+    check(response.error_code, response.error_message)

@@ -1,0 +1,429 @@
+"""The links of a cluster on one broker: what they are, which mirror partitions are led here, and one task for each link.
+
+Owner: the event loop. A link is in ZooKeeper. Every broker reads it, and again when a notification says that it changed. A
+topic is a mirror if its setting `barnabas.link.name` says so: the setting is there before the topic is, and every broker reads
+it before it leads, so that nobody else ever writes to a mirror. Its leaders fetch from the source, the controller does what is
+done once for the whole link (`link.steward`). Without links there is one watch, and nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final
+
+from barnabas.client.errors import ClientError
+from barnabas.coordination import paths
+from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import ZkError
+from barnabas.coordination.znodes_link import (
+    LinkChange,
+    LinkSpec,
+    MirrorPartition,
+    MirrorState,
+    MirrorTopic,
+    is_link_name,
+)
+from barnabas.core.clock import Clock
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, Malformed, Refused
+from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from barnabas.link.replica import MirrorReplica
+from barnabas.link.settings import LinkSettings, check_pattern, check_start
+from barnabas.link.source import MirrorSource, Spawn
+from barnabas.link.store import LinkStore
+from barnabas.replication.manager import ReplicaManager
+from barnabas.replication.partition import Partition
+from barnabas.security.dynamic_secrets import DynamicSecrets
+
+log = logging.getLogger(__name__)
+
+#: After a failure, until it is tried again; it doubles up to the second, and each is shortened at random by up to a half.
+_BACKOFF_S: Final = 0.2
+_BACKOFF_MAX_S: Final = 5.0
+#: Links of a cluster: each costs a client on each broker.
+LINKS_MAX: Final = 100
+
+#: A turn of the part that only some brokers have: the controller's, the group coordinators'.
+Turn = Callable[["Link"], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Link:
+    """One link, as this broker knows it."""
+
+    name: str
+    spec: LinkSpec
+    #: None: `error` says what is wrong with the spec.
+    settings: LinkSettings | None
+    error: str | None = None
+    topics: dict[str, MirrorTopic] = field(default_factory=dict)
+    source: MirrorSource | None = None
+    task: "asyncio.Task[None] | None" = None
+    groups_copied: int = 0
+    #: What the last turn of the steward, or of the groups, met.
+    turn_error: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.settings is not None and not self.spec.paused
+
+    def trouble(self) -> str | None:
+        of_source = self.source.error if self.source is not None else None
+        return self.error or of_source or self.turn_error
+
+
+class LinkManager:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        replicas: ReplicaManager,
+        *,
+        config_of: Callable[[str], LogConfig],
+        secrets: Callable[[], DynamicSecrets],
+        renew_epoch: Callable[[TopicPartition, LeaderEpoch], Awaitable[None]],
+        is_enabled: Callable[[], bool],
+        clock: Clock,
+        spawn: Spawn,
+        chance: Random,
+    ) -> None:
+        """`is_enabled`: every broker of the cluster knows links."""
+        self.store = LinkStore(session)
+        self._replicas = replicas
+        self._config_of = config_of
+        self._secrets = secrets
+        self._renew_epoch = renew_epoch
+        self.is_enabled = is_enabled
+        self._clock = clock
+        self._spawn = spawn
+        self._chance = chance
+        self.links: dict[str, Link] = {}
+        self._notifications = ChangeNotifications(
+            session, paths.LINK_CHANGES, paths.LINK_CHANGE_PREFIX, self._on_notification, clock
+        )
+        self._reload = ReloadOnReturn(session, self.load, "links")
+        #: What is done in each turn of a link's task, in order.
+        self.turns: list[Turn] = []
+        self._is_stopped = False
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self.store.prepare()
+        await self._notifications.start()
+        await self.load()
+        self._spawn(self._notifications.run(), "link changes")
+        self._spawn(self._reload.run(), "links after an absence")
+
+    async def load(self) -> None:
+        names = await self.store.names()
+        for name in self.links.keys() - set(names):
+            self._forget(name)
+        for name in names[:LINKS_MAX]:
+            await self._read(name)
+
+    def stop(self) -> None:
+        """No mirror is written to any more once this returns. The tasks are the broker's."""
+        self._is_stopped = True
+        for link in self.links.values():
+            if link.source is not None:
+                link.source.fetchers.stop()
+
+    # -- what ZooKeeper says --------------------------------------------------------------------------------------------
+
+    async def _on_notification(self, data: bytes) -> None:
+        change = LinkChange.decode(paths.LINK_CHANGES, data)
+        link = self.links.get(change.link)
+        if change.topic is None or link is None:
+            await self._read(change.link)
+            return
+        mirror = await self.store.topic(change.link, change.topic)
+        if mirror is None:
+            link.topics.pop(change.topic, None)
+        else:
+            link.topics[change.topic] = mirror
+        self._look_at_topic(change.topic)
+        self._wake(link)
+
+    async def _read(self, name: str) -> None:
+        try:
+            spec = await self.store.spec(name)
+        except Malformed as error:
+            log.error("the link %s cannot be read: %s", name, error)
+            known = self.links.get(name)
+            if known is not None:
+                known.error = str(error)
+            return
+        if spec is None:
+            self._forget(name)
+            return
+        topics = await self.store.topics(name)
+        known = self.links.get(name)
+        if known is None or known.spec.configs != spec.configs or known.spec.start != spec.start:
+            self._forget(name)
+            known = self.links[name] = self._new_link(name, spec)
+        known.spec, known.topics = spec, topics
+        self._look_at_all(known)
+        self._wake(known)
+
+    def _new_link(self, name: str, spec: LinkSpec) -> Link:
+        try:
+            configs, ignored = self._secrets().reveal(spec.configs)
+            if ignored:
+                raise ConfigError("; ".join(ignored))
+            settings = LinkSettings.of(configs, name=name)
+            check_pattern(spec.topics, what="the pattern of topics")
+            if spec.groups is not None:
+                check_pattern(spec.groups, what="the pattern of groups")
+            check_start(spec.start)
+        except ConfigError as error:
+            log.error("the link %s does nothing: %s", name, error)
+            return Link(name, spec, None, str(error))
+        link = Link(name, spec, settings)
+        try:
+            link.source = self._new_source(link, settings)
+        except BarnabasError as error:  # of its TLS or SASL settings
+            log.error("the link %s does nothing: %s", name, error)
+            link.error, link.settings = str(error), None
+        else:
+            link.task = self._spawn(self._run(link, link.source), f"link {name}")
+        return link
+
+    def _new_source(self, link: Link, settings: LinkSettings) -> MirrorSource:
+        def make_replica(tp: TopicPartition, known: MirrorPartition) -> MirrorReplica | None:
+            partition = self._replicas.get(tp)
+            if partition is None or not self._is_wanted(link, partition):
+                return None
+            return MirrorReplica(
+                partition, known, self._replicas.hosted, renew_epoch=self._renew_epoch, clock=self._clock
+            )
+
+        async def on_recreated(topic: str, new_id: TopicId) -> None:
+            await self.stop_topic(
+                link.name, topic, "the topic was deleted and created again at the source; its records are others now"
+            )
+
+        def source_id(topic: str) -> TopicId:
+            mirror = link.topics.get(topic)
+            return ZERO_TOPIC_ID if mirror is None else mirror.source_id
+
+        return MirrorSource(
+            link.name,
+            settings,
+            link.spec.start,
+            self.store,
+            make_replica=make_replica,
+            source_id=source_id,
+            on_recreated=on_recreated,
+            clock=self._clock,
+            spawn=self._spawn,
+            chance=self._chance,
+        )
+
+    def _forget(self, name: str) -> None:
+        link = self.links.pop(name, None)
+        if link is not None and link.task is not None:
+            link.task.cancel()
+
+    async def stop_topic(self, link: str, topic: str, reason: str) -> None:
+        """By itself, while it is being mirrored. Somebody has to look."""
+
+        def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
+            if mirror.state not in (MirrorState.MIRRORING, MirrorState.PROMOTING):
+                return None
+            log.error("link %s: no longer mirroring %s: %s", link, topic, reason)
+            return replace(mirror, state=MirrorState.STOPPED, reason=reason)
+
+        await self.store.change_topic(link, topic, stopped)
+
+    # -- which partitions -----------------------------------------------------------------------------------------------
+
+    def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
+        if not self.links:
+            return
+        for partition in (*led, *followed):
+            self._look_at(partition)
+
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        if self.links and topic:
+            self._look_at_topic(topic)
+
+    def features_changed(self) -> None:
+        for link in self.links.values():
+            self._look_at_all(link)
+
+    def _look_at_all(self, link: Link) -> None:
+        for partition in list(self._replicas):
+            if self._config_of(partition.tp.topic).barnabas_link_name == link.name:
+                self._look_at(partition)
+
+    def _look_at_topic(self, topic: str) -> None:
+        for partition in list(self._replicas):
+            if partition.tp.topic == topic:
+                self._look_at(partition)
+
+    def _look_at(self, partition: Partition) -> None:
+        """Begin or end to fetch a partition, by what is known of it now."""
+        tp = partition.tp
+        for link in self.links.values():
+            if link.source is None:
+                continue
+            if self._is_wanted(link, partition):
+                link.source.add(tp)
+                if (replica := link.source.replicas.get(tp)) is not None:
+                    replica.was_told.set()
+            else:
+                link.source.remove(tp)
+
+    def _is_wanted(self, link: Link, partition: Partition) -> bool:
+        topic = partition.tp.topic
+        if (
+            self._is_stopped
+            or link.settings is None
+            or not partition.is_leader
+            or partition.log is None
+            or self._config_of(topic).barnabas_link_name != link.name
+            or not self.is_enabled()
+        ):
+            return False
+        mirror = link.topics.get(topic)
+        if mirror is None:
+            return False
+        return mirror.state.is_promoting or (mirror.state is MirrorState.MIRRORING and not link.spec.paused)
+
+    def link_of(self, topic: str) -> str | None:
+        """The link that mirrors a topic. Brokers without a replica of it may not know its setting: they know the links."""
+        name = self._config_of(topic).barnabas_link_name
+        if name or not self.links:
+            return name or None
+        for link in self.links.values():
+            mirror = link.topics.get(topic)
+            if mirror is not None and (
+                mirror.state in (MirrorState.MIRRORING, MirrorState.PAUSED) or mirror.state.is_promoting
+            ):
+                return link.name
+        return None
+
+    # -- the task of a link ---------------------------------------------------------------------------------------------
+
+    def _wake(self, link: Link) -> None:
+        if link.source is not None:
+            link.source.look()
+
+    async def _run(self, link: Link, source: MirrorSource) -> None:
+        """Until it is forgotten. What goes wrong is tried again, and hurts nobody else."""
+        failures = 0
+        try:
+            while True:
+                try:
+                    await source.assign()
+                    await self._take_turns(link)
+                    failures = 0
+                except (ClientError, ZkError, Refused, OSError) as error:
+                    failures += 1
+                    source.error = str(error)
+                    source.errors += 1
+                    if failures == 1:
+                        log.warning("link %s: %s; trying again", link.name, error)
+                except BrokenInvariant:
+                    raise
+                except Exception as error:
+                    failures += 1
+                    source.error = repr(error)
+                    log.exception("link %s failed; trying again", link.name)
+                if failures:
+                    pause_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(failures, 10))
+                    await asyncio.sleep(pause_s * (1 - self._chance.random() / 2))
+                else:
+                    await source.wait()
+        finally:
+            await source.close()
+
+    async def _take_turns(self, link: Link) -> None:
+        if not self.is_enabled():
+            link.turn_error = "not every broker of the cluster knows links: nothing is mirrored"
+            return
+        link.turn_error = None
+        for turn in self.turns:
+            try:
+                await turn(link)
+            except Refused as error:
+                link.turn_error = error.message or error.code.name
+
+    # -- what the tools ask ---------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, spec: LinkSpec, configs: Mapping[str, str]) -> None:
+        """`configs` in plain text. :raises Refused: for what cannot be."""
+        if not is_link_name(name):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{name!r} is not a name for a link: letters, digits, dots, hyphens and underscores, up to 100",
+            )
+        if not self.is_enabled():
+            raise Refused(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "not every broker of this cluster knows links: a broker that may lead a mirror must",
+            )
+        if len(self.links) >= LINKS_MAX:
+            raise Refused(ErrorCode.POLICY_VIOLATION, f"there are {LINKS_MAX} links already")
+        try:
+            LinkSettings.of(configs, name=name)
+            check_pattern(spec.topics, what="the pattern of topics")
+            if spec.groups is not None:
+                check_pattern(spec.groups, what="the pattern of groups")
+            check_start(spec.start)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        protected = self._secrets().protect(configs, per_broker=True)
+        if not await self.store.create(name, replace(spec, configs=protected)):
+            raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"there is a link {name} already")
+        await self._read(name)
+
+    async def pause(self, name: str, topic: str | None, *, paused: bool) -> None:
+        if topic is None:
+            if not await self.store.change(name, lambda spec: replace(spec, paused=paused)):
+                raise no_such_link(name)
+            await self._read(name)
+            return
+        wanted = MirrorState.PAUSED if paused else MirrorState.MIRRORING
+        may_change = (MirrorState.MIRRORING,) if paused else (MirrorState.PAUSED, MirrorState.STOPPED)
+
+        def changed(mirror: MirrorTopic) -> MirrorTopic | None:
+            if mirror.state is wanted:
+                return None
+            if mirror.state not in may_change:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is {mirror.state.value}")
+            return replace(mirror, state=wanted, reason="")
+
+        await self._require_topic(name, topic, await self.store.change_topic(name, topic, changed))
+
+    async def _require_topic(self, name: str, topic: str, found: MirrorTopic | None) -> None:
+        if found is None:
+            if await self.store.spec(name) is None:
+                raise no_such_link(name)
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the link {name} has no topic {topic}")
+
+    async def delete(self, name: str) -> None:
+        """:raises Refused: while a topic is still a mirror."""
+        topics = await self.store.topics(name)
+        mirrors = sorted(topic for topic in topics if self._config_of(topic).barnabas_link_name == name)
+        if mirrors:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{_some(mirrors)} still mirrored by the link {name}: promote or delete them first",
+            )
+        if not await self.store.delete(name):
+            raise no_such_link(name)
+        self._forget(name)
+
+
+def no_such_link(name: str) -> Refused:
+    return Refused(ErrorCode.RESOURCE_NOT_FOUND, f"there is no link {name}")
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+    return f"{', '.join(listed[:5])}{more} {'is' if len(listed) == 1 else 'are'}"

@@ -1,0 +1,294 @@
+"""A mirror partition, as the fetcher that follows its source sees it: the leader's log here, the source's epochs.
+
+The fetcher is the one that followers have (`replication.fetcher`). To it this is a replica like any other; only that the epochs
+by which logs are compared are the source's, that what is appended gets the leader epoch of this cluster, and that a cut
+needs another leader epoch here, for this log has followers. Owner: the event loop.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from barnabas.coordination.znodes_link import MirrorPartition
+from barnabas.core.clock import Clock
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.record_batch import (
+    LEADER_EPOCH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    MIN_BATCH_LENGTH,
+)
+from barnabas.replication.hosted import HostedPartitions
+from barnabas.replication.partition import Partition
+from barnabas.security.rates import SimpleRate
+from barnabas.storage.epoch_cache import EpochEnd, EpochEntry, LeaderEpochCache
+from barnabas.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+#: Base offset, length, leader epoch: what every batch begins with.
+_PREFIX: Final = struct.Struct(">qii")
+_EPOCH: Final = struct.Struct(">i")
+_TIMESTAMP: Final = struct.Struct(">q")
+#: How long the controller may take to give a leader its next epoch.
+_EPOCH_TIMEOUT_S: Final = 30.0
+
+#: Asks the controller for an epoch above the one that is given.
+RenewEpoch = Callable[[TopicPartition, LeaderEpoch], Awaitable[None]]
+
+
+class MirrorReplica:
+    def __init__(
+        self,
+        partition: Partition,
+        known: MirrorPartition,
+        hosted: HostedPartitions,
+        *,
+        renew_epoch: RenewEpoch,
+        clock: Clock,
+    ) -> None:
+        self.partition = partition
+        self.tp = partition.tp
+        self._hosted = hosted
+        self._renew_epoch = renew_epoch
+        self._clock = clock
+        self._leadership = partition.machine.leaderships
+        #: As the znode has them: they are noted before records of them are appended.
+        self.noted = known
+        #: Of the records that are here.
+        self.epochs = LeaderEpochCache(EpochEntry(epoch, start) for epoch, start in known.epochs)
+        self.epochs.truncate_from_end(partition.log_end)
+        #: The epoch in which the log was cut. Nothing is appended in it any more.
+        self._cut_in: LeaderEpoch | None = None
+        #: Set when the controller has said something of the partition.
+        self.was_told = asyncio.Event()
+        #: The source's high watermark and log start as of its last answer; -1: not heard yet.
+        self.source_end = -1
+        self._source_start = -1
+        self.source_leader = -1
+        self.error: str | None = None
+        self.truncated_records = 0
+        #: The time of the newest record.
+        self.last_timestamp_ms = -1
+        self._rate = SimpleRate(windows=11, window_ms=1000)
+
+    # -- what the fetcher reads -----------------------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> Offset:
+        return self.partition.log_start
+
+    @property
+    def log_end(self) -> Offset:
+        return self.partition.log_end
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Everything here was committed at the source: what the source cannot compare stays."""
+        return self.partition.log_end
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return self.epochs.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.epochs.end_offset_for(epoch, self.partition.log_end)
+
+    # -- what others read -----------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """In the leadership that this was made for: in a later one others may have written in between."""
+        partition = self.partition
+        return partition.is_leader and partition.log is not None and partition.machine.leaderships == self._leadership
+
+    @property
+    def lag_records(self) -> int:
+        """-1: the source has not answered yet."""
+        return -1 if self.source_end < 0 else max(0, self.source_end - self.partition.log_end)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How old the newest record is, while there are newer ones at the source."""
+        lag = self.lag_records
+        if lag <= 0:
+            return lag
+        return max(0, now_ms - self.last_timestamp_ms) if self.last_timestamp_ms >= 0 else -1
+
+    def bytes_per_second(self) -> float:
+        return self._rate.per_second(self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    # -- epochs of the source -------------------------------------------------------------------------------------------
+
+    def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
+        """What the znode must say before these records are appended; None if it says that already."""
+        latest = NO_EPOCH if not self.noted.epochs else self.noted.epochs[-1][0]
+        appended = self.epochs.latest
+        new = [
+            (LeaderEpoch(epoch), Offset(offset))
+            for offset, epoch in _epochs_in(records)
+            if epoch > (NO_EPOCH if appended is None else appended.epoch)
+        ]
+        if not new or new[-1][0] <= latest:
+            return None
+        epochs: list[tuple[LeaderEpoch, Offset]] = [(each.epoch, each.start_offset) for each in self.epochs.entries]
+        for epoch, offset in new:
+            if not epochs or epoch > epochs[-1][0]:
+                epochs.append((epoch, offset))
+        return MirrorPartition(epochs=tuple(epochs))
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+        """What the source sent, with its offsets, in this cluster's leader epoch. The high watermark is this cluster's own."""
+        mirror_log = self._writable_log()
+        try:
+            if len(records):
+                self._append(mirror_log, records)
+        except Exception as error:
+            self.error = str(error)
+            raise
+        self.error = None
+        self.source_end = leader_high_watermark
+        self._source_start = leader_log_start
+        self.follow_log_start()
+
+    def _append(self, mirror_log: Log, records: memoryview) -> None:
+        partition = self.partition
+        data: memoryview | bytearray = bytearray(records) if records.readonly else records
+        began, timestamp_ms = _give_epoch(data, partition.machine.leader_epoch)
+        before = mirror_log.log_end_offset
+        now_ms = self._clock.now_ms()
+        info = mirror_log.append_as_follower(data, now_ms=now_ms)
+        if info is None:
+            return
+        for offset, epoch in began:
+            latest = self.epochs.latest_epoch
+            if before <= offset < mirror_log.log_end_offset and epoch > (NO_EPOCH if latest is None else latest):
+                self.epochs.assign(epoch, offset)
+        self._rate.record(info.size_bytes, self._now_ms())
+        self.last_timestamp_ms = timestamp_ms
+        hw_moved = partition.machine.record_append(mirror_log.log_end_offset, now_ms)
+        self._hosted.log_end_moved(partition)
+        if hw_moved:
+            self._hosted.high_watermark_moved(partition)
+
+    def follow_log_start(self) -> None:
+        """As far as this cluster has committed; the rest when it has."""
+        mirror_log = self._writable_log()
+        target = min(self._source_start, mirror_log.high_watermark)
+        if target > mirror_log.log_start_offset:
+            mirror_log.maybe_increment_log_start_offset(target, "the source's log starts there")
+
+    async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
+        mirror_log = self._writable_log(despite_cut=True)
+        before = mirror_log.log_end_offset
+        if offset < before:
+            log.warning(
+                "%s: the source has gone back to offset %d (another leader without the rest was elected there): "
+                "dropping %d records from offset %d on",
+                self.tp, offset, before - offset, offset,
+            )  # fmt: skip
+            await self.partition.truncate_to(offset, is_wanted=lambda: self.leads and is_wanted())
+            self._was_cut(before)
+        await self._leave_cut_epoch()
+
+    async def truncate_fully_and_start_at(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
+        mirror_log = self._writable_log(despite_cut=True)
+        before, start = mirror_log.log_end_offset, mirror_log.log_start_offset
+        if before > start:
+            log.warning(
+                "%s: the source starts at offset %d: dropping all from %d to %d", self.tp, offset, start, before
+            )
+        await self.partition.truncate_fully_and_start_at(offset, is_wanted=lambda: self.leads and is_wanted())
+        if mirror_log.log_end_offset != before:
+            self.epochs.clear()
+            if before > start:
+                self._was_cut(before)
+            else:
+                # Nobody has records of it: who follows finds the new start.
+                mirror_log.assign_epoch_start(self.partition.machine.leader_epoch)
+                self._hosted.wake_all(self.partition)
+        await self._leave_cut_epoch()
+
+    def _was_cut(self, before: int) -> None:
+        log_end = self.partition.log_end
+        if log_end == before:
+            return  # it was not wanted any more
+        self.truncated_records += max(0, before - log_end)
+        self.epochs.truncate_from_end(log_end)
+        machine = self.partition.machine
+        machine.log_was_cut(log_end)
+        self._cut_in = machine.leader_epoch
+        self._hosted.wake_all(self.partition)
+
+    async def _leave_cut_epoch(self) -> None:
+        """Followers cut their logs where an epoch ends: what comes now must be in another."""
+        machine = self.partition.machine
+        if self._cut_in is None:
+            return
+        try:
+            async with asyncio.timeout(_EPOCH_TIMEOUT_S):
+                while machine.leader_epoch <= self._cut_in:
+                    self.was_told.clear()
+                    await self._renew_epoch(self.tp, self._cut_in)
+                    if machine.leader_epoch <= self._cut_in:
+                        await self.was_told.wait()
+                    self._writable_log(despite_cut=True)
+        except TimeoutError:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp}: no new leader epoch after a cut") from None
+        machine.log_was_cut(self.partition.log_end)
+        self._cut_in = None
+
+    def _writable_log(self, *, despite_cut: bool = False) -> Log:
+        if not self.leads:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} is not led here any more")
+        if self._cut_in is not None and not despite_cut:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} was cut in epoch {self._cut_in}")
+        return self.partition.local_log
+
+
+def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, int]]":
+    """(position, base offset, leader epoch) of what looks like whole batches; the append checks them."""
+    found: list[tuple[int, int, int]] = []
+    position, end = 0, len(records)
+    while end - position > MAGIC_AT:
+        offset, length, epoch = _PREFIX.unpack_from(records, position)
+        if length < MIN_BATCH_LENGTH or records[position + MAGIC_AT] != MAGIC_V2:
+            break
+        if position + LOG_OVERHEAD + length > end:
+            break
+        found.append((position, offset, epoch))
+        position += LOG_OVERHEAD + length
+    return found
+
+
+def _epochs_in(records: memoryview | bytes) -> list[tuple[int, int]]:
+    """(offset, epoch) where an epoch differs from the one before."""
+    began: list[tuple[int, int]] = []
+    for _, offset, epoch in _batches(records):
+        if not began or began[-1][1] != epoch:
+            began.append((offset, epoch))
+    return began
+
+
+def _give_epoch(records: memoryview | bytearray, leader_epoch: int) -> tuple[list[tuple[int, int]], int]:
+    """Writes our leader epoch into every batch: which of the source's began where, and the time of the last batch's newest
+    record. The CRC does not cover the epoch."""
+    began: list[tuple[int, int]] = []
+    last = -1
+    patch = _EPOCH.pack_into
+    for position, offset, epoch in _batches(records):
+        if not began or began[-1][1] != epoch:
+            began.append((offset, epoch))
+        patch(records, position + LEADER_EPOCH_AT, leader_epoch)
+        last = position
+    timestamp_ms: int = -1 if last < 0 else _TIMESTAMP.unpack_from(records, last + MAX_TIMESTAMP_AT)[0]
+    return began, timestamp_ms

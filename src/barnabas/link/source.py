@@ -1,0 +1,320 @@
+"""The source of a link, as one broker sees it: a client of it, and a fetcher for each of its brokers that leads something.
+
+Owner: the event loop. The fetchers are those of followers (`replication.fetcher`), with the Fetch of a consumer. Who leads what
+at the source comes from its metadata, which is asked for when something changed here or there, and now and then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any, Final
+
+from barnabas.client.admin.partitions import list_offsets
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.connection import Connection
+from barnabas.client.errors import ClientError
+from barnabas.client.image import NO_TOPIC_ID, ClusterImage, TopicInfo
+from barnabas.coordination.zk_errors import ZkError
+from barnabas.coordination.znodes_link import MirrorPartition
+from barnabas.core.clock import Clock
+from barnabas.core.errors import BrokenInvariant, ErrorCode
+from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.core.words import LATEST as LATEST_TIME
+from barnabas.link.replica import MirrorReplica
+from barnabas.link.settings import EARLIEST, LATEST, LinkSettings
+from barnabas.link.store import LinkStore
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
+from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.follower_session import FetchPlan
+from barnabas.replication.leader_endpoint import Connect, FetchAnswer, FetcherSettings, RemoteLeader
+from barnabas.security.rates import SimpleRate
+
+log = logging.getLogger(__name__)
+
+#: A consumer's.
+_NO_BROKER: Final = BrokerId(-1)
+_PURPOSE: Final = "link"
+#: Least time between two looks at the source's metadata.
+_PAUSE_S: Final = 0.1
+_SOURCE_FAILURES: Final = (ClientError, OSError, EOFError)
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class SourceLeader(RemoteLeader):
+    """A broker of the source. Epochs of its records are noted before anybody appends them."""
+
+    def __init__(self, broker: BrokerId, connect: Connect, settings: FetcherSettings, source: "MirrorSource") -> None:
+        super().__init__(broker, connect, settings, lambda: BrokerEpoch(-1))
+        self._source = source
+
+    async def prepare(self) -> bool:
+        """Never "truncates on fetch": that is for followers, and not every source does it for consumers. The end of the last
+        epoch is asked for whenever the source's leader epoch is another."""
+        try:
+            await super().prepare()
+        except _SOURCE_FAILURES as error:
+            self._source.unreachable(self._broker, error)
+            raise
+        return False
+
+    async def fetch(self, plan: FetchPlan, *, max_wait_ms: int) -> FetchAnswer:
+        try:
+            answer = await super().fetch(plan, max_wait_ms=max_wait_ms)
+        except _SOURCE_FAILURES as error:
+            self._source.unreachable(self._broker, error)
+            raise
+        await self._source.fetched(answer.partitions)
+        return answer
+
+    async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
+        answers = await super().epoch_ends(questions)
+        self._source.answered({tp: answer.error_code for tp, answer in answers.items()})
+        return answers
+
+    async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]:
+        answers = await super().list_offsets(epochs)
+        self._source.answered({tp: answer.error_code for tp, answer in answers.items()})
+        return answers
+
+
+class LinkThrottle:
+    """`link.throttle.bytes.per.second`: partitions that are behind wait while it is used up."""
+
+    def __init__(self, limit: int | None, now_ms: Callable[[], int]) -> None:
+        self._limit = limit
+        self._now_ms = now_ms
+        self._rate = SimpleRate(windows=11, window_ms=1000)
+
+    def is_throttled(self, partition: TopicPartition) -> bool:
+        return self._limit is not None and self._rate.per_second(self._now_ms()) > self._limit
+
+    def record(self, partition: TopicPartition, size: int) -> None:
+        self._rate.record(size, self._now_ms())
+
+    def bytes_per_second(self) -> float:
+        return self._rate.per_second(self._now_ms())
+
+
+class _Tasks:
+    """Where fetchers run. One that meets a bug, in what a source made of the protocol perhaps, ends alone."""
+
+    def __init__(self, spawn: Spawn, on_failure: Callable[[Exception], None]) -> None:
+        self._spawn = spawn
+        self._on_failure = on_failure
+
+    def create_task(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        return self._spawn(self._guarded(work, name), name)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await work
+        except BrokenInvariant:
+            raise
+        except Exception as error:
+            log.exception("%s failed", name)
+            self._on_failure(error)
+
+
+class MirrorSource:
+    """The partitions of one link that this broker leads."""
+
+    def __init__(
+        self,
+        link: str,
+        settings: LinkSettings,
+        start: str,
+        store: LinkStore,
+        *,
+        make_replica: Callable[[TopicPartition, MirrorPartition], MirrorReplica | None],
+        source_id: Callable[[str], TopicId],
+        on_recreated: Callable[[str, TopicId], Awaitable[None]],
+        clock: Clock,
+        spawn: Spawn,
+        chance: Random,
+    ) -> None:
+        """`make_replica` answers None for a partition that is not led here any more; `source_id` is the id that a topic had at
+        the source when it was found."""
+        self.link = link
+        self.settings = settings
+        self._start = start
+        self._store = store
+        self._make_replica = make_replica
+        self._source_id = source_id
+        self._on_recreated = on_recreated
+        self.client = AsyncClient(settings.client, chance=chance)
+        self.throttle = LinkThrottle(settings.throttle_bytes_per_second, lambda: int(clock.monotonic_s() * 1000))
+        self._fetcher_settings = FetcherSettings(broker_id=_NO_BROKER)
+        self.fetchers = FetcherManager(
+            self._fetcher_settings,
+            _Tasks(spawn, self._fetcher_failed),  # type: ignore[arg-type]
+            clock,
+            self._endpoint,
+            throttle=self.throttle,
+        )
+        #: What this broker leads; None until what is known of it has been read.
+        self.replicas: dict[TopicPartition, MirrorReplica | None] = {}
+        self._changed = asyncio.Event()
+        #: What is wrong with the source as a whole.
+        self.error: str | None = None
+        self.errors = 0
+        self.bytes = 0
+
+    # -- partitions come and go -----------------------------------------------------------------------------------------
+
+    def add(self, tp: TopicPartition) -> None:
+        known = self.replicas.get(tp)
+        if tp in self.replicas and (known is None or known.leads):
+            return
+        if known is not None:
+            self.fetchers.remove([tp])
+        self.replicas[tp] = None
+        self.look()
+
+    def remove(self, tp: TopicPartition) -> None:
+        if tp in self.replicas:
+            del self.replicas[tp]
+            self.fetchers.remove([tp])
+
+    def look(self) -> None:
+        """At the metadata of the source, soon."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Until something has changed here or there, or it is time to look again."""
+        await asyncio.sleep(_PAUSE_S)
+        try:
+            async with asyncio.timeout(self.settings.refresh_interval_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        self.fetchers.stop()
+        await self.client.close()
+
+    # -- who leads what -------------------------------------------------------------------------------------------------
+
+    async def assign(self) -> None:
+        """Give every partition to the fetcher of its leader at the source. Raises `ClientError` and `ZkError`."""
+        self._changed.clear()
+        await self._load()
+        loaded = {tp: replica for tp, replica in self.replicas.items() if replica is not None}
+        if not loaded:
+            return
+        image = await self.client.refresh({tp.topic for tp in loaded})
+        self.error = None
+        for name in {tp.topic for tp in loaded}:
+            info = image.topics.get(name)
+            expected = self._source_id(name)
+            if info is None or info.error is not ErrorCode.NONE or NO_TOPIC_ID in (expected, info.topic_id):
+                continue
+            if info.topic_id != expected:
+                await self._on_recreated(name, TopicId(info.topic_id))
+        with self.fetchers.together():
+            for tp, replica in loaded.items():
+                if self.replicas.get(tp) is replica:
+                    self._assign_one(tp, replica, image)
+
+    def _assign_one(self, tp: TopicPartition, replica: MirrorReplica, image: ClusterImage) -> None:
+        if not replica.leads:
+            self.remove(tp)
+            return
+        topic = image.topics.get(tp.topic)
+        leader = image.leader_of(tp)
+        replica.source_leader = leader
+        if topic is None or topic.error is not ErrorCode.NONE or leader < 0:
+            replica.error = f"the source has no leader of {tp}: {_why(topic)}"
+            self.fetchers.remove([tp])
+            return
+        replica.follow_log_start()
+        self.fetchers.add(
+            tp,
+            replica,
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(image.leader_epoch_of(tp)),
+            topic_id=TopicId(topic.topic_id),
+        )
+
+    async def _load(self) -> None:
+        """What is known of partitions that this broker has begun to lead."""
+        for tp in [tp for tp, replica in self.replicas.items() if replica is None]:
+            known = await self._store.partition(self.link, tp)
+            if tp not in self.replicas:
+                continue
+            replica = self._make_replica(tp, known)
+            if replica is None:
+                del self.replicas[tp]
+                continue
+            if not known.epochs and replica.log_end == 0 and self._start != EARLIEST:
+                await self._begin(tp, replica)
+            if self.replicas.get(tp, replica) is None:
+                self.replicas[tp] = replica
+
+    async def _begin(self, tp: TopicPartition, replica: MirrorReplica) -> None:
+        """An empty mirror that is to start at the end, or at a time."""
+        time_ms = LATEST_TIME if self._start == LATEST else int(self._start)
+        found = (await list_offsets(self.client, {tp: time_ms}))[tp]
+        if found.offset < 0:
+            found = (await list_offsets(self.client, {tp: LATEST_TIME}))[tp]  # nothing is as young
+        if found.offset > 0:
+            await replica.truncate_fully_and_start_at(Offset(found.offset), is_wanted=lambda: True)
+
+    def _endpoint(self, leader: BrokerId) -> SourceLeader:
+        async def connect(broker: BrokerId) -> Connection:
+            return await self.client.connection(broker, purpose=_PURPOSE)
+
+        return SourceLeader(leader, connect, self._fetcher_settings, self)
+
+    # -- what fetchers tell ---------------------------------------------------------------------------------------------
+
+    async def fetched(self, partitions: list[FetchedPartition]) -> None:
+        """Notes epochs that are new, in ZooKeeper, before the records are appended."""
+        self.answered({each.partition: each.error_code for each in partitions})
+        to_note: dict[TopicPartition, MirrorPartition] = {}
+        for each in partitions:
+            replica = self.replicas.get(each.partition)
+            if replica is not None and each.records:
+                self.bytes += len(each.records)
+                noted = replica.to_note(each.records)
+                if noted is not None:
+                    to_note[each.partition] = noted
+        if not to_note:
+            return
+        try:
+            await self._store.write_partitions(self.link, to_note)
+        except ZkError as error:
+            raise ConnectionError(f"cannot note the source's epochs: {error}") from error
+        for tp, noted in to_note.items():
+            replica = self.replicas.get(tp)
+            if replica is not None:
+                replica.noted = noted
+
+    def answered(self, codes: dict[TopicPartition, int]) -> None:
+        """Anything but success, and an offset that is out of range, says that the metadata may be old."""
+        for tp, code in codes.items():
+            if code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+                continue
+            self.errors += 1
+            replica = self.replicas.get(tp)
+            if replica is not None:
+                known = code in ErrorCode._value2member_map_
+                replica.error = f"the source answers {ErrorCode(code).name if known else code}"
+            self._changed.set()
+
+    def unreachable(self, broker: BrokerId, error: Exception) -> None:
+        self.errors += 1
+        self.error = f"broker {broker} of the source: {error}"
+        self._changed.set()
+
+    def _fetcher_failed(self, error: Exception) -> None:
+        self.errors += 1
+        self.error = f"a fetcher failed: {error!r}"
+        self._changed.set()
+
+
+def _why(topic: TopicInfo | None) -> str:
+    if topic is None:
+        return "it has no such topic"
+    return topic.error.name if topic.error is not ErrorCode.NONE else "LEADER_NOT_AVAILABLE"

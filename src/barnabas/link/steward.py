@@ -1,0 +1,157 @@
+"""What is done once for a whole link, by the broker that is controller: topics are found and made, settings follow.
+
+Owner: the event loop. Each turn begins from what the source, ZooKeeper and this cluster say now, so a controller that dies in
+the middle is continued by the next.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from barnabas.client.admin.configs import describe_configs
+from barnabas.client.image import TopicInfo
+from barnabas.controller.driver import Controller
+from barnabas.controller.topics import MorePartitions, NewTopic
+from barnabas.coordination import paths
+from barnabas.coordination.config_store import ConfigStore, WriteConfig
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.znodes_link import MirrorState, MirrorTopic
+from barnabas.core.config.catalog import TOPIC_SETTINGS
+from barnabas.core.config.topic import LINK_NAME
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import TopicId
+from barnabas.core.topics import is_internal
+from barnabas.core.words import ConfigResourceType, ConfigSource
+from barnabas.link.manager import Link
+from barnabas.link.settings import matching
+from barnabas.link.store import LinkStore
+
+log = logging.getLogger(__name__)
+
+#: Topics whose settings are asked for at once.
+_CONFIGS_AT_ONCE: Final = 200
+_TIMEOUT_MS: Final = 30_000
+
+
+class Steward:
+    def __init__(
+        self,
+        store: LinkStore,
+        controller: Controller,
+        metadata: MetadataCache,
+        configs: ConfigStore,
+        write_config: WriteConfig,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._metadata = metadata
+        self._configs = configs
+        self._write_config = write_config
+
+    async def turn(self, link: Link) -> None:
+        if not self._controller.is_active or link.source is None:
+            return
+        if not link.runs:
+            return
+        image = await link.source.client.refresh(None)
+        readable = {
+            name: info for name, info in image.topics.items() if info.error is ErrorCode.NONE and info.partitions
+        }
+        names = matching(link.spec.topics, sorted(n for n, info in readable.items() if not _is_kafkas_own(info)))
+        for name in names:
+            if name not in link.topics:
+                await self._find(link, readable[name])
+        mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
+        settings = await self._settings_of(link, mirrored)
+        problems: list[str] = []
+        for name in mirrored:
+            try:
+                await self._follow(link, readable[name], settings[name])
+            except Refused as error:
+                problems.append(f"{name}: {error.message or error.code.name}")
+        if problems:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
+
+    async def _find(self, link: Link, info: TopicInfo) -> None:
+        """A topic that matches and is new to the link. Its znode comes before the topic itself."""
+        mirror = MirrorTopic(source_id=TopicId(info.topic_id))
+        if self._metadata.topic(info.name) is not None:
+            own = await self._configs.read(paths.TOPICS, info.name)
+            if own.get(LINK_NAME) != link.name:
+                reason = "this cluster has a topic of that name, which is not a mirror"
+                mirror = MirrorTopic(state=MirrorState.STOPPED, reason=reason, source_id=mirror.source_id)
+        log.info("link %s: %s at the source: %s", link.name, info.name, mirror.reason or "mirroring it")
+        await self._store.create_topic(link.name, info.name, mirror)
+        link.topics[info.name] = mirror
+
+    async def _follow(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
+        if link.topics[info.name].source_id not in (bytes(16), info.topic_id):
+            return  # another topic of the same name; the leaders say so
+        if self._metadata.topic(info.name) is None:
+            await self._create(link, info, settings)
+            return
+        if self._metadata.partition_count(info.name) < len(info.partitions):
+            await self._grow(info)
+        await self._set(link, info.name, settings)
+
+    async def _create(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
+        assert link.settings is not None
+        new = NewTopic(
+            info.name,
+            len(info.partitions),
+            link.settings.replication_factor,
+            configs={**settings, LINK_NAME: link.name},
+        )
+        created = (await self._controller.create_topics([new], timeout_ms=_TIMEOUT_MS))[info.name]
+        if created.failure is not None and created.failure.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise Refused(created.failure.code, created.failure.message)
+
+    async def _grow(self, info: TopicInfo) -> None:
+        wanted = MorePartitions(info.name, len(info.partitions))
+        failure = (await self._controller.create_partitions([wanted], timeout_ms=_TIMEOUT_MS))[info.name]
+        if failure is not None:
+            raise Refused(failure.code, failure.message)
+        log.info("%s has %d partitions, as at the source", info.name, len(info.partitions))
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    async def _settings_of(self, link: Link, names: list[str]) -> dict[str, dict[str, str]]:
+        """What topics of the source set themselves, as far as mirrors take it over."""
+        assert link.settings is not None
+        assert link.source is not None
+        wanted = frozenset(link.settings.topic_configs) & TOPIC_SETTINGS.keys()
+        found: dict[str, dict[str, str]] = {}
+        for some in _slices(names, _CONFIGS_AT_ONCE):
+            resources = [(ConfigResourceType.TOPIC, name) for name in some]
+            for (_, name), entries in (await describe_configs(link.source.client, resources)).items():
+                found[name] = {
+                    entry.name: entry.value
+                    for entry in entries
+                    if entry.name in wanted
+                    and entry.value is not None
+                    and entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+                }
+        return {name: found.get(name, {}) for name in names}
+
+    async def _set(self, link: Link, name: str, settings: Mapping[str, str]) -> None:
+        """Settings that the link takes over are the source's; others are this cluster's own."""
+        assert link.settings is not None
+        followed = frozenset(link.settings.topic_configs)
+        before = await self._configs.read(paths.TOPICS, name)
+        if before.get(LINK_NAME) != link.name:
+            return
+        after = {key: value for key, value in before.items() if key not in followed} | dict(settings)
+        if after != before:
+            log.info("link %s: settings of %s changed at the source", link.name, name)
+            await self._write_config(paths.TOPICS, name, after)
+
+
+_NONE: Final = MirrorTopic(state=MirrorState.STOPPED)
+
+
+def _is_kafkas_own(info: TopicInfo) -> bool:
+    return info.internal or is_internal(info.name)
+
+
+def _slices(names: list[str], size: int) -> Iterable[list[str]]:
+    return (names[at : at + size] for at in range(0, len(names), size))

@@ -1,0 +1,187 @@
+"""The znodes of links, read and written. Owner: the event loop. What cannot be read hurts only itself."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.coordination import paths
+from barnabas.coordination.operations import Create, Get, Operation, SetData, ZkCode
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, checked
+from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorTopic, is_link_name
+from barnabas.core.errors import Malformed
+from barnabas.core.ids import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class LinkStore:
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+
+    async def prepare(self) -> None:
+        await self._session.ensure_paths([paths.LINKS, paths.LINK_CHANGES])
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        return sorted(name for name in await self._session.children(paths.LINKS) if is_link_name(name))
+
+    async def spec(self, name: str) -> LinkSpec | None:
+        """None: there is no such link. :raises Malformed: for one that cannot be read."""
+        path = paths.link(name)
+        try:
+            data, _ = await self._session.get(path)
+        except NoNode:
+            return None
+        return LinkSpec.decode(path, data or b"")
+
+    async def create(self, name: str, spec: LinkSpec) -> bool:
+        """False: there is a link of that name."""
+        try:
+            await self._session.create(paths.link(name), spec.encode(), make_path=True)
+        except NodeExists:
+            return False
+        await self._session.ensure_path(paths.link_topics(name))
+        await self.tell(LinkChange(name))
+        return True
+
+    async def change(self, name: str, change: Callable[[LinkSpec], LinkSpec]) -> bool:
+        """False: there is no such link."""
+        path = paths.link(name)
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+                await self._session.set(path, change(LinkSpec.decode(path, data or b"")).encode(), stat.version)
+            except NoNode:
+                return False
+            except BadVersion:
+                continue
+            await self.tell(LinkChange(name))
+            return True
+
+    async def delete(self, name: str) -> bool:
+        """False: there is no such link."""
+        path = paths.link(name)
+        while True:
+            try:
+                for topic in await self._topic_names(name):
+                    await self._delete_below(paths.link_topic(name, topic))
+                await self._delete(paths.link_topics(name))
+                await self._session.delete(path)
+            except NoNode:
+                return False
+            except NotEmpty:
+                continue  # a leader has written meanwhile
+            await self.tell(LinkChange(name))
+            return True
+
+    async def _delete_below(self, path: str) -> None:
+        try:
+            for child in await self._session.children(path):
+                await self._delete(f"{path}/{child}")
+        except NoNode:
+            return
+        await self._delete(path)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._session.delete(path)
+        except NoNode:
+            return
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    async def _topic_names(self, name: str) -> tuple[str, ...]:
+        try:
+            return await self._session.children(paths.link_topics(name))
+        except NoNode:
+            return ()
+
+    async def topics(self, name: str) -> dict[str, MirrorTopic]:
+        names = sorted(await self._topic_names(name))
+        reads: list[Operation] = [Get(paths.link_topic(name, topic)) for topic in names]
+        found: dict[str, MirrorTopic] = {}
+        for topic, result in zip(names, (await self._session.batch(reads)).results, strict=True):
+            if result.ok and (mirror := _topic(paths.link_topic(name, topic), result.data)) is not None:
+                found[topic] = mirror
+        return found
+
+    async def topic(self, name: str, topic: str) -> MirrorTopic | None:
+        path = paths.link_topic(name, topic)
+        try:
+            data, _ = await self._session.get(path)
+        except NoNode:
+            return None
+        return _topic(path, data)
+
+    async def create_topic(self, name: str, topic: str, mirror: MirrorTopic) -> None:
+        try:
+            await self._session.create(paths.link_topic(name, topic), mirror.encode())
+        except NodeExists:
+            return
+        await self.tell(LinkChange(name, topic))
+
+    async def change_topic(
+        self, name: str, topic: str, change: Callable[[MirrorTopic], MirrorTopic | None]
+    ) -> MirrorTopic | None:
+        """What it is then; None where there is no such topic. `change` may answer None: leave it as it is."""
+        path = paths.link_topic(name, topic)
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+                before = MirrorTopic.decode(path, data or b"")
+                after = change(before)
+                if after is None or after == before:
+                    return before
+                await self._session.set(path, after.encode(), stat.version)
+            except NoNode:
+                return None
+            except BadVersion:
+                continue
+            await self.tell(LinkChange(name, topic))
+            return after
+
+    async def forget_topic(self, name: str, topic: str) -> None:
+        await self._delete_below(paths.link_topic(name, topic))
+        await self.tell(LinkChange(name, topic))
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    async def partition(self, name: str, partition: TopicPartition) -> MirrorPartition:
+        """Of one whose znode cannot be read nothing is known: the next epoch that comes is written over it."""
+        path = paths.link_partition(name, partition)
+        try:
+            data, _ = await self._session.get(path)
+            return MirrorPartition.decode(path, data or b"")
+        except NoNode:
+            return MirrorPartition()
+        except Malformed as error:
+            log.error("nothing is known of the source's epochs in %s: %s", partition, error)
+            return MirrorPartition()
+
+    async def write_partitions(self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]) -> None:
+        """Only the leader of a partition writes, so the last one is right."""
+        creates: list[Operation] = [
+            Create(paths.link_partition(name, tp), each.encode()) for tp, each in partitions.items()
+        ]
+        sets: list[Operation] = []
+        for operation, result in zip(creates, (await self._session.batch(creates)).results, strict=True):
+            assert isinstance(operation, Create)
+            if result.code is ZkCode.NODE_EXISTS:
+                sets.append(SetData(operation.path, operation.data))
+            else:
+                checked(operation, result)
+        for operation, result in zip(sets, (await self._session.batch(sets)).results, strict=True):
+            checked(operation, result)
+
+    async def tell(self, change: LinkChange) -> None:
+        """Every broker looks again."""
+        await self._session.create(paths.link_change(), change.encode(), sequence=True)
+
+
+def _topic(path: str, data: bytes | None) -> MirrorTopic | None:
+    try:
+        return MirrorTopic.decode(path, data or b"")
+    except Malformed as error:
+        log.error("ignoring a mirror: %s", error)
+        return None

@@ -1,0 +1,70 @@
+"""The links of a broker, put together: what they are, who mirrors, who looks after them, and the handlers."""
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from barnabas.api import links as links_api
+from barnabas.client.errors import ClientError
+from barnabas.coordination.features import LINK_VERSION, ClusterFeatures
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.ids import LeaderEpoch, TopicPartition
+from barnabas.link.manager import LinkManager
+from barnabas.link.source import Spawn
+from barnabas.link.steward import Steward
+from barnabas.parts.entity_settings import EntitySettings
+from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
+from barnabas.security.dynamic_secrets import DynamicSecrets
+from barnabas.server.context import BrokerContext
+from barnabas.server.controller_client import ControllerClient
+from barnabas.server.pipeline import ApiHandler
+
+
+class LinkParts(NamedTuple):
+    manager: LinkManager
+    families: list[list[ApiHandler]]
+
+
+def assemble(
+    context: BrokerContext,
+    session: ZooKeeperSession,
+    controller_client: ControllerClient,
+    features: ClusterFeatures,
+    settings: EntitySettings,
+    *,
+    secrets: Callable[[], DynamicSecrets],
+    spawn: Spawn,
+    chance: Random,
+) -> LinkParts:
+    async def renew_epoch(tp: TopicPartition, epoch: LeaderEpoch) -> None:
+        request = RenewLeaderEpochRequest(
+            broker_id=context.broker_id, topic=tp.topic, partition=tp.partition, leader_epoch=epoch
+        )
+        try:
+            response = await controller_client.ask(request, RenewLeaderEpochResponse)
+        except ClientError as error:
+            raise Refused(ErrorCode.NOT_CONTROLLER, f"no new leader epoch for {tp}: {error}") from error
+        if response.error_code != ErrorCode.NONE:
+            raise Refused(ErrorCode(response.error_code), response.error_message)
+
+    manager = LinkManager(
+        session,
+        context.replicas,
+        config_of=context.dynamic.log_config,
+        secrets=secrets,
+        renew_epoch=renew_epoch,
+        is_enabled=lambda: features.level(LINK_VERSION) >= 1,
+        clock=context.clock,
+        spawn=spawn,
+        chance=chance,
+    )
+    steward = Steward(
+        manager.store,
+        context.controller,
+        context.metadata,
+        settings.store,
+        settings.write,
+    )
+    manager.turns.append(steward.turn)
+    return LinkParts(manager, [links_api.handlers(context, manager)])
