@@ -139,12 +139,11 @@ class LogDirsApi:
     def _refusal(self, call: Call, topic: str) -> ErrorCode:
         if not self._context.allows_topic(call, AclOperation.DELETE, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if self._context.link_of(topic) is not None:
-            return ErrorCode.POLICY_VIOLATION
         if is_internal(topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         # Whether there is such a partition the replicas know: a leader is one before its broker has the topic's metadata.
-        if not self._context.dynamic.log_config(topic).is_deleted_by_retention:
+        config = self._context.dynamic.log_config(topic)
+        if config.barnabas_link_name or not config.is_deleted_by_retention:
             return ErrorCode.POLICY_VIOLATION
         return ErrorCode.NONE
 
