@@ -15,6 +15,8 @@ from barnabas.protocol.versions import api_of
 AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
 #: What Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
 BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions"}
+#: Ours alone. Who may use them is in the tests of links.
+BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 
 
 @pytest.mark.parametrize("name", WORLDS)
