@@ -10,8 +10,9 @@ import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from barnabas.api.produce import ProduceApi
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
@@ -75,6 +76,9 @@ from barnabas.server.settings import (
 )
 from barnabas.server.zookeeper_gate import ZooKeeperGate
 
+if TYPE_CHECKING:
+    from barnabas.parts.tracing import OtelParts
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -114,6 +118,7 @@ class Broker:
             {b"/health": self.health.live, b"/ready": self.health.ready, b"/in-sync": self.health.in_sync},
         )
         self._are_logs_open = False
+        self._otel: OtelParts | None = None
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
@@ -266,6 +271,8 @@ class Broker:
     def _assemble(self) -> None:
         """In the order of who needs whom: the cluster, the replicas, the coordinators, the handlers."""
         config = self.config
+        if config.barnabas_otel_endpoint is not None:
+            self._start_tracing(config)
         self._assemble_membership(config)
         self._assemble_replication()
         self.controller = make_controller(
@@ -289,12 +296,21 @@ class Broker:
                 transactions=self.transactions,
                 schemas=self.schemas,
                 links=self.mirrors,
+                make_produce=ProduceApi if self._otel is None else self._otel.make_produce,
             )
         )
         self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
         self._add_gauges()
         if config.barnabas_inside_enable:
             self._show_inside()
+
+    def _start_tracing(self, config: BrokerConfig) -> None:
+        from barnabas.parts.tracing import OtelParts  # only where somebody wants traces
+
+        self._otel = OtelParts(config, cluster_id=self.cluster_id, broker_id=self.broker_id, clock=self._clock)
+        self.pipeline.traces = (*self.pipeline.traces, self._otel.tracing.sent)
+        # The loop's own time stands still within a turn: too coarse for spans.
+        self.pipeline.now_s = self._clock.monotonic_s
 
     def _show_inside(self) -> None:
         from barnabas.server.inside.routes import InsideRoutes  # only where somebody wants to look
@@ -379,6 +395,7 @@ class Broker:
             tasks=self._tasks,
             on_thread=self._on_thread,
             spawn=self._spawn,
+            tracing=self._otel.tracing if self._otel is not None else None,
         )
         self.replicas = self.replication.replicas
         self.dynamic.subscribe(self.replication.settings_changed)
@@ -594,6 +611,8 @@ class Broker:
 
     async def _end(self) -> None:
         await self.session.stop()
+        if self._otel is not None:
+            await self._loop.run_in_executor(self._pool, self._otel.stop)
         for task in list(self._running):
             task.cancel()
         log.info("stopped")

@@ -303,5 +303,5 @@ def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> Api
     )
 
 
-def handlers(context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), ProduceApi(context, verifier, schemas).handle, refuse, min_version=3)]
+def handlers(api: ProduceApi) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Produce"), api.handle, refuse, min_version=3)]

@@ -1,6 +1,7 @@
 """`barnabas broker`: one broker in the foreground."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -70,7 +71,10 @@ def _run(file: str | None, overrides: list[str], *, with_environment: bool) -> N
     from barnabas.core.log_format import log_to
     from barnabas.process import run_broker
 
-    settings = properties.load(file, overrides, with_environment=with_environment)
+    settings = {
+        **properties.of_opentelemetry(os.environ),
+        **properties.load(file, overrides, with_environment=with_environment),
+    }
     log_to(sys.stderr, level=logging.INFO)
     code = run_broker(settings)
     if code:

@@ -1,6 +1,6 @@
 """The handler of each API, put together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from barnabas.api import (
     cluster,
@@ -18,6 +18,7 @@ from barnabas.api import (
     topics,
 )
 from barnabas.api.find_coordinator import KeyType
+from barnabas.api.produce import ProduceApi
 from barnabas.coordination.features import ClusterFeatures
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.parts.groups import GroupParts
@@ -28,6 +29,9 @@ from barnabas.replication.control_requests import ControlRequests
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
 from barnabas.server.schema_checks import SchemaChecks
+from barnabas.transactions.verification import Verifier
+
+MakeProduce = Callable[[BrokerContext, Verifier, SchemaChecks], ProduceApi]
 
 #: API families that need nothing but the context.
 FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
@@ -44,10 +48,11 @@ def build_handlers(
     transactions: TransactionParts,
     schemas: SchemaChecks,
     links: LinkParts,
+    make_produce: MakeProduce = ProduceApi,
 ) -> Mapping[int, ApiHandler]:
     families = [
         *(family.handlers(context) for family in FAMILIES),
-        produce.handlers(context, transactions.verifier, schemas),
+        produce.handlers(make_produce(context, transactions.verifier, schemas)),
         control.handlers(context, control_requests),
         *(family.handlers(context, settings.store, settings.write) for family in (configs, quotas, scram)),
         *security.families(context),

@@ -18,7 +18,7 @@ from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.failed_dirs import FailedDirs
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.isr_changes import IsrChanges
-from barnabas.replication.leader_endpoint import FetcherSettings, RemoteLeader
+from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
@@ -27,6 +27,8 @@ from barnabas.replication.throttle import ReplicationThrottles
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.links import BrokerLinks
 from barnabas.server.settings import fetcher_settings
+from barnabas.server.traced_leader import TracedLeader
+from barnabas.server.tracing import Tracing
 from barnabas.storage.manager import LogManager
 
 
@@ -51,6 +53,7 @@ class ReplicationParts:
         tasks: asyncio.TaskGroup,
         on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        tracing: Tracing | None = None,
     ) -> None:
         config = dynamic.broker
         self._broker_id = broker_id
@@ -85,7 +88,7 @@ class ReplicationParts:
             is_throttled=self.throttles.leader.is_throttled,
         )
         self.fetchers = _make_fetchers(
-            fetcher_settings(broker_id, config), links, broker_epoch, tasks, clock, self.throttles
+            fetcher_settings(broker_id, config), links, broker_epoch, tasks, clock, self.throttles, tracing
         )
         self.control = ControlRequests(
             broker_id,
@@ -149,8 +152,10 @@ def _make_fetchers(
     tasks: asyncio.TaskGroup,
     clock: Clock,
     throttles: ReplicationThrottles,
+    tracing: Tracing | None,
 ) -> FetcherManager:
-    def endpoint(leader: BrokerId) -> RemoteLeader:
-        return RemoteLeader(leader, lambda broker: links.open(broker, purpose="fetcher"), settings, broker_epoch)
+    def endpoint(leader: BrokerId) -> LeaderEndpoint:
+        plain = RemoteLeader(leader, lambda broker: links.open(broker, purpose="fetcher"), settings, broker_epoch)
+        return plain if tracing is None else TracedLeader(plain, leader, tracing)
 
     return FetcherManager(settings, tasks, clock, endpoint, throttle=throttles.follower)

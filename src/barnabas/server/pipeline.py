@@ -129,8 +129,8 @@ class Pipeline:
         self._request_quota = request_quota
         #: Records changes; None: no audit log.
         self.audit: AuditLog | None = None
-        #: Is told of each answer that is on its way, while somebody looks inside.
-        self.trace: Callable[[Call, float], None] | None = None
+        #: Are told of each answer that is on its way: while somebody looks inside, or where traces are kept.
+        self.traces: tuple[Callable[[Call, float], None], ...] = ()
         #: `barnabas.request.max.elements`
         self.elements_max = elements_max
         self._on_thread = on_thread
@@ -146,7 +146,8 @@ class Pipeline:
         self.request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
         self._registry = registry
-        self._now_s = now_s
+        #: Of stages; exact where traces are kept.
+        self.now_s = now_s
         self._spawn = spawn
         self._on_bug = on_bug
         self.bugs = BugLog(log, registry)
@@ -162,7 +163,7 @@ class Pipeline:
         return False
 
     def start(self, connection: Connection, frame: memoryview) -> Call:
-        now_s = self._now_s()
+        now_s = self.now_s()
         gate = connection.gate
         if gate is not None and (raw := gate.raw) is not None:
             return self._start_raw(connection, frame, raw)
@@ -204,7 +205,7 @@ class Pipeline:
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
             )
         self._execute(call, request, elements)
-        call.local_done_s = self._now_s()
+        call.local_done_s = self.now_s()
         if call.meter is not None:
             call.meter.rest(call)
         return call
@@ -254,7 +255,7 @@ class Pipeline:
         """A SASL token without a header."""
         call = Call(connection, api, api_version=0, correlation_id=0, client_id=None, received_s=connection.active_s)
         self._execute(call, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
-        call.local_done_s = self._now_s()
+        call.local_done_s = self.now_s()
         return call
 
     def release(self) -> None:
@@ -371,7 +372,7 @@ class Pipeline:
 
     def sent(self, call: Call) -> None:
         """The answer is on its way: count it."""
-        now_s = self._now_s()
+        now_s = self.now_s()
         metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
         metrics.requests.value += 1
         received_s, started_s, answered_s = call.received_s, call.started_s, call.answered_s
@@ -381,8 +382,9 @@ class Pipeline:
         metrics.remote.observe_ms((answered_s - local_done_s) * 1000 if answered_s > local_done_s else 0.0)
         metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
         metrics.total.observe_ms((now_s - received_s) * 1000)
-        if self.trace is not None:
-            self.trace(call, now_s)
+        if self.traces:
+            for trace in self.traces:
+                trace(call, now_s)
 
     def metrics_of(self, api: ApiHandler) -> RequestMetrics:
         metrics = self._metrics.get(api.api_key)

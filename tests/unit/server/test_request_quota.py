@@ -48,7 +48,7 @@ async def test_handler_that_answers_at_once_pays_for_its_time() -> None:
         return HeartbeatResponse()
 
     async with Harness({"Heartbeat": handle}) as server:
-        server.pipeline._request_quota, server.pipeline._now_s = RequestQuota(quotas, clock.now), clock.now
+        server.pipeline._request_quota, server.pipeline.now_s = RequestQuota(quotas, clock.now), clock.now
         client = await server.client()
         client.send(heartbeat(), 4, 1)
         await client.receive()
@@ -67,7 +67,7 @@ async def test_time_that_is_waited_for_others_costs_nothing() -> None:
         return HeartbeatResponse()
 
     async with Harness({"Heartbeat": handle}) as server:
-        server.pipeline._request_quota, server.pipeline._now_s = RequestQuota(quotas, clock.now), clock.now
+        server.pipeline._request_quota, server.pipeline.now_s = RequestQuota(quotas, clock.now), clock.now
         client = await server.client()
         client.send(heartbeat(), 4, 1)
         await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_work_that_fails_after_a_wait_is_paid_for_and_refused() -> None:
         raise RuntimeError("no")
 
     async with Harness({"Heartbeat": handle}) as server:
-        server.pipeline._request_quota, server.pipeline._now_s = RequestQuota(quotas, clock.now), clock.now
+        server.pipeline._request_quota, server.pipeline.now_s = RequestQuota(quotas, clock.now), clock.now
         client = await server.client()
         client.send(heartbeat(), 4, 1)
         await client.receive()
@@ -109,7 +109,7 @@ async def test_client_over_its_share_is_told_and_not_read_from_while_another_is(
         return HeartbeatResponse()
 
     async with Harness({"Heartbeat": handle}) as server:
-        server.pipeline._request_quota, server.pipeline._now_s = RequestQuota(quotas, clock.now), clock.now
+        server.pipeline._request_quota, server.pipeline.now_s = RequestQuota(quotas, clock.now), clock.now
         client = await server.client()
         client.send(heartbeat(), 4, 1)
         response = decode(HeartbeatResponse, memoryview(await client.receive())[5:], 4)

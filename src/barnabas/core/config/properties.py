@@ -165,6 +165,16 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def of_opentelemetry(environment: Mapping[str, str]) -> dict[str, str]:
+    """Our settings of what OpenTelemetry's variables say; a file's win over them."""
+    given = {
+        "barnabas.otel.endpoint": environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        "barnabas.otel.sample.ratio": environment.get("OTEL_TRACES_SAMPLER_ARG"),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
 def load(
     path: str | None,
     overrides: Iterable[str] = (),

@@ -201,6 +201,8 @@ class BrokerSettings:
     barnabas_metrics_host: str
     barnabas_metrics_port: int
     barnabas_inside_enable: bool
+    barnabas_otel_endpoint: str | None
+    barnabas_otel_sample_ratio: float
 
     # Limits that exist only dynamically.
     leader_replication_throttled_rate: int

@@ -92,7 +92,8 @@ class RequestTrace:
         if self._end is not None:
             self._end.cancel()
         self._end = self._timers.call_later(WANTED_S, self._forget)
-        self._pipeline.trace = self._keep
+        if not was_on:
+            self._pipeline.traces = (*self._pipeline.traces, self._keep)
         chosen: Mapping[str, Iterable[dict[str, Any]]] = self._kept if api is None else {api: self._kept.get(api, ())}
         return {
             "was_on": was_on,
@@ -122,7 +123,7 @@ class RequestTrace:
         )
 
     def _forget(self) -> None:
-        self._pipeline.trace = None
+        self._pipeline.traces = tuple(each for each in self._pipeline.traces if each != self._keep)
         self._kept = {}
         self._end = None
 

@@ -6,6 +6,7 @@ from barnabas.core.config.definition import Setting
 from barnabas.core.config.definitions.shorthand import (
     BOOLEAN,
     CLUSTER_WIDE,
+    DOUBLE,
     INT,
     LIST,
     LONG,
@@ -57,5 +58,10 @@ SETTINGS: Final = (
     Setting("barnabas.inside.enable", BOOLEAN, False, LOW, None, READ_ONLY,
             "Whether the metrics port also shows the inside of this broker as JSON, at /inside: replicas, waiting requests, "
             "the controller's decisions, producers, znodes; no records and no secrets. The console reads it."),
+    Setting("barnabas.otel.endpoint", STRING, None, LOW, None, READ_ONLY,
+            "Where traces go: an OpenTelemetry collector that takes OTLP over HTTP, http://collector:4318. None: no traces. "
+            "Needs the extra otel."),
+    Setting("barnabas.otel.sample.ratio", DOUBLE, 0.01, LOW, between(0.0, 1.0), READ_ONLY,
+            "The share of batches, and of requests other than Produce, that have traces; the same on every broker."),
 )
 # fmt: on

@@ -1,0 +1,174 @@
+"""The units under a real systemd, in a container of its own: start, crash, standstill, stop."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from debian import program
+
+from barnabas.testing import wait_until
+
+ROOT = Path(__file__).parents[2]
+BASE = "localhost/barnabas-systemd-base"
+IMAGE = "localhost/barnabas-systemd-test"
+#: As in test_container.py: they also work inside of another container.
+ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
+ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
+CONTAINERFILE = f"""
+FROM {BASE}
+COPY . /setup
+RUN python3 -m venv /opt/barnabas && /opt/barnabas/bin/pip install --quiet --no-cache-dir /setup/*.whl
+RUN useradd --system --home-dir /var/lib/barnabas --shell /usr/sbin/nologin barnabas
+RUN cp /setup/*.service /etc/systemd/system/ && mkdir /etc/barnabas && cp /setup/1.properties /etc/barnabas/
+# Five seconds, for the test. The rest of the unit is as it ships.
+RUN mkdir /etc/systemd/system/barnabas@.service.d && cp /setup/test.conf /etc/systemd/system/barnabas@.service.d/
+CMD ["/sbin/init"]
+"""
+PROPERTIES = """
+broker.id=1
+listeners=PLAINTEXT://127.0.0.1:9092
+zookeeper.connect=127.0.0.1:2181
+log.dirs=/var/lib/barnabas/1
+offsets.topic.replication.factor=1
+"""
+pytestmark = pytest.mark.timeout(1800)
+
+
+def run(*command: str | Path, check: bool = True, timeout_s: float = 300, **more: object) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False, **more
+    )
+    assert done.returncode == 0 or not check, (
+        f"{command}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    )
+    return done.stdout
+
+
+def podman(*arguments: str, check: bool = True) -> str:
+    return run("podman", *ENGINE, *arguments, check=check)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    for name in ("podman", "buildah", "mmdebstrap", "runc"):
+        program(name)
+    if not podman("image", "ls", "--quiet", BASE):
+        made = tmp_path_factory.mktemp("base") / "base.tar"
+        packages = "systemd,systemd-sysv,dbus,python3-venv,ca-certificates,procps"
+        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", made, timeout_s=900)
+        podman("import", "--quiet", str(made), BASE)
+        made.unlink()
+    context = tmp_path_factory.mktemp("context")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", context, ROOT)
+    for unit in (ROOT / "deploy/systemd").glob("*.service"):
+        shutil.copy(unit, context)
+    (context / "1.properties").write_text(PROPERTIES)
+    (context / "test.conf").write_text("[Service]\nWatchdogSec=5\n")
+    (context / "Containerfile").write_text(CONTAINERFILE)
+    # The build's pip asks the index that this machine's pip asks.
+    mounts = [f"--volume={path}:{path}:ro" for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
+    options = ("--isolation=chroot", "--network=host", "--quiet", *mounts)
+    run("buildah", "build", *options, "--format", "docker", "-t", IMAGE, context, timeout_s=900)
+    return IMAGE
+
+
+class Machine:
+    """A container whose first process is systemd. It has a loopback and no other network."""
+
+    def __init__(self, image: str) -> None:
+        self.name = f"barnabas-systemd-{uuid.uuid4().hex[:8]}"
+        # No more than this process may have: a container cannot be given more.
+        limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+        podman(
+            "run",
+            "--detach",
+            f"--name={self.name}",
+            "--systemd=always",
+            "--privileged",
+            "--network=none",
+            *limits,
+            image,
+        )
+        wait_until(lambda: "running" in self.do("systemctl", "is-system-running", check=False), 120, what="systemd")
+
+    def do(self, *command: str, check: bool = True) -> str:
+        return podman("exec", self.name, *command, check=check)
+
+    def barnabas(self, *arguments: str, stdin: str = "") -> list[str]:
+        done = run(
+            "podman", *ENGINE, "exec", "--interactive", self.name, "/opt/barnabas/bin/barnabas", *arguments, input=stdin
+        )
+        return done.splitlines()
+
+    def show(self, unit: str) -> dict[str, str]:
+        lines = self.do("systemctl", "show", unit).splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+    def wait_until_restarted(self, unit: str, former: dict[str, str]) -> dict[str, str]:
+        def is_new() -> bool:
+            found = self.show(unit)
+            return found["ActiveState"] == "active" and found["MainPID"] not in ("0", former["MainPID"])
+
+        wait_until(is_new, 120, what=f"a new process of {unit}")
+        return self.show(unit)
+
+
+@pytest.fixture(scope="module")
+def machine(image: str) -> Iterator[Machine]:
+    made = Machine(image)
+    try:
+        yield made
+    finally:
+        podman("rm", "--force", made.name, check=False)
+
+
+def test_units_start_restart_and_stop(machine: Machine) -> None:
+    at = ("--bootstrap-server", "127.0.0.1:9092")
+    machine.do("systemctl", "start", "barnabas-zookeeper", "barnabas@1")
+    first = machine.show("barnabas@1")
+    # Type=notify: it was started when it served, so the next command needs no waiting.
+    assert (first["ActiveState"], first["SubState"]) == ("active", "running")
+    assert first["StatusText"].startswith("broker 1 of cluster ")
+    machine.barnabas("console-producer", *at, "--topic", "t", stdin="one\ntwo\n")
+
+    machine.do("kill", "-9", first["MainPID"])
+    second = machine.wait_until_restarted("barnabas@1", first)
+    assert second["NRestarts"] == "1"
+
+    # A process that stands still says nothing to systemd any more.
+    machine.do("kill", "-STOP", second["MainPID"])
+    third = machine.wait_until_restarted("barnabas@1", second)
+    assert third["NRestarts"] == "2"
+    journal = machine.do("journalctl", "--no-pager", "--unit", "barnabas@1")
+    assert "Watchdog timeout (limit 5s)!" in journal
+
+    zookeeper = machine.show("barnabas-zookeeper")
+    machine.do("kill", "-9", zookeeper["MainPID"])
+    machine.wait_until_restarted("barnabas-zookeeper", zookeeper)
+    machine.barnabas("console-producer", *at, "--topic", "t", stdin="three\n")
+    read = machine.barnabas("console-consumer", *at, "--topic", "t", "--from-beginning", "--max-messages", "3")
+    assert read == ["one", "two", "three"]
+
+    machine.do("systemctl", "restart", "barnabas@1")
+    machine.do("systemctl", "stop", "barnabas@1")
+    stopped = machine.show("barnabas@1")
+    assert (stopped["ActiveState"], stopped["Result"], stopped["ExecMainStatus"]) == ("inactive", "success", "0")
+    files = machine.do("ls", "-A", "/var/lib/barnabas/1").split()
+    assert ".kafka_cleanshutdown" in files
+    assert machine.do("stat", "--format=%a %U", "/var/lib/barnabas/1").strip() == "700 barnabas"
+
+
+def test_service_sees_little_of_its_machine(machine: Machine) -> None:
+    judged = json.loads(machine.do("systemd-analyze", "security", "--json=short", "barnabas@1"))
+    exposure = sum(float(each["exposure"] or 0) for each in judged)
+    print(f"{exposure:.1f}")
+    machine.do("systemctl", "start", "barnabas@1")
+    pid = machine.show("barnabas@1")["MainPID"]
+    status = machine.do("cat", f"/proc/{pid}/status")
+    assert "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status and "Seccomp:\t2" in status
