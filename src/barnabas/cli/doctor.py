@@ -60,7 +60,7 @@ def command(
         say_json({"ok": severity is None, "brokers": brokers, "findings": [finding.as_json() for finding in findings]})
     else:
         for finding in findings:
-            _show(finding)
+            show(finding)
         if severity is None:
             say("nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
     sys.stdout.flush()
@@ -101,7 +101,7 @@ def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as
             for finding in over:
                 say(_wrapped(f"{'OVER':7} ", f"{finding.subject}: {finding.message}"))
             for finding in begins:
-                _show(finding)
+                show(finding)
             if is_well:
                 say("nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
         sys.stdout.flush()
@@ -129,7 +129,7 @@ def _these(brokers: int | None) -> str:
     return "this broker" if brokers == 1 else f"these {count(brokers or 0, 'broker')}"
 
 
-def _show(finding: Finding) -> None:
+def show(finding: Finding) -> None:
     """What, then since when, what it means and what to do; within the terminal's width, if there is one."""
     say(_wrapped(f"{finding.severity.upper():7} ", f"{finding.subject}: {finding.message}"))
     parts = [

@@ -1,0 +1,126 @@
+"""`barnabas link check`: what of a cluster would carry over through a link. It asks, and changes nothing."""
+
+import re
+from typing import Any
+
+import typer
+
+from barnabas.cli._link_findings import judge, kind_of, megabytes, rows
+from barnabas.cli._link_source import Source, Target, look, look_at_target
+from barnabas.cli._progress import telling
+from barnabas.cli._tool import UsageError, options, run, say, say_json, table
+from barnabas.cli.doctor import EXIT, show
+from barnabas.doctor.finding import Finding, count, in_order, worst
+
+_HEADERS = ("WHAT", "FOUND", "CARRIES OVER")
+
+
+def check(
+    *,
+    config: str | None,
+    topics: str = ".*",
+    groups: str = ".*",
+    bootstrap_server: str | None = None,
+    command_config: str | None = None,
+    json: bool = False,
+) -> None:
+    """`config` is the source's properties file, as `link create` takes it. With `bootstrap_server`, also the cluster it is for.
+
+    Exit status 0: all carries over, but for notes; 1: something stands in the way; 3: something is left behind.
+    """
+    if config is None:
+        raise UsageError("link check needs --config FILE: the source's bootstrap.servers, and how to log in there")
+    for option, pattern in (("--topics", topics), ("--groups", groups)):
+        _checked_pattern(option, pattern)
+    with telling("waiting for a source that does not answer"):
+        source = run(options(None, config), lambda cluster: look(cluster, topics=topics, groups=groups))
+        target = None
+        if bootstrap_server is not None:
+            target = run(options(bootstrap_server, command_config), look_at_target)
+    findings = in_order(judge(source, target))
+    severity = worst(findings)
+    if json:
+        say_json(_document(source, target, findings))
+    else:
+        _print(source, findings)
+    if severity is not None:
+        raise typer.Exit(EXIT[severity])
+
+
+def _checked_pattern(option: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{option} {pattern}: not a regular expression: {error}") from None
+
+
+def _print(source: Source, findings: list[Finding]) -> None:
+    say(f"source {source.cluster_id or '(without an id)'}: {kind_of(source)}, {count(len(source.brokers), 'broker')}")
+    lines = rows(source)
+    width = [max(len(row[column]) for row in (_HEADERS, *lines)) for column in range(2)]
+
+    def plain() -> None:
+        for what, found, carries in (_HEADERS, *lines):
+            say(f"{what:{width[0]}}  {found:{width[1]}}  {carries}")
+
+    table(_HEADERS, lines, plain)
+    say(_estimate(source))
+    for finding in findings:
+        show(finding)
+    say(_verdict(findings))
+
+
+def _verdict(findings: list[Finding]) -> str:
+    by_severity = {severity: sum(finding.severity == severity for finding in findings) for severity in EXIT if severity}
+    if worst(findings) is None:
+        return "everything carries over"
+    return " ".join(
+        f"{number} {severity}{'s' if number != 1 else ''}" for severity, number in by_severity.items() if number
+    )
+
+
+def _estimate(source: Source) -> str:
+    size = source.size_bytes
+    if size is None:
+        return "size: the source does not say"
+    if source.bytes_per_s is None:
+        return f"size: {megabytes(size)}; too little to read to tell how long it takes"
+    return (
+        f"size: {megabytes(size)}; about {_duration(size / source.bytes_per_s)} at {source.bytes_per_s / 1e6:.0f} MB/s, "
+        "which one connection read just now"
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _document(source: Source, target: Target | None, findings: list[Finding]) -> dict[str, Any]:
+    size, rate = source.size_bytes, source.bytes_per_s
+    return {
+        "ok": worst(findings) is None,
+        "source": {
+            "cluster_id": source.cluster_id,
+            "kind": kind_of(source),
+            "brokers": sorted(source.brokers),
+            "features": {name: level[1] for name, level in sorted(source.versions.finalized_features.items())},
+        },
+        "target": None if target is None else {"cluster_id": target.cluster_id, "brokers": sorted(target.brokers)},
+        "topics": [
+            {
+                "name": name,
+                "partitions": topic.partitions,
+                "records_max": sum(end - start for start, end in topic.offsets.values()),
+                "size_bytes": topic.size_bytes,
+            }
+            for name, topic in source.topics.items()
+        ],
+        "carries": [row._asdict() for row in rows(source)],
+        "size_bytes": size,
+        "bytes_per_second": rate,
+        "seconds": size / rate if size is not None and rate else None,
+        "findings": [finding.as_json() for finding in findings],
+    }

@@ -1,0 +1,118 @@
+"""Whether a mirror is its source: every batch, byte for byte, but for the epoch of the leader that wrote it.
+
+Two ways of looking: what a fetch brings, and what Kafka's `DumpLogSegments` says of the files. They may differ only if
+somebody's index, or somebody's answer, is wrong.
+"""
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from kraft import java
+
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.config import client_config
+from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
+from barnabas.protocol.record_batch import LOG_OVERHEAD, read_header
+
+#: After base offset and length. Four bytes, outside the checksum.
+_EPOCH_AT = LOG_OVERHEAD
+#: What a file says of its place, and of the leader: both are the mirror's own.
+_OF_THE_FILE = re.compile(r"partitionLeaderEpoch: -?\d+ |position: \d+ ")
+
+
+class Side(Protocol):
+    """A cluster, Kafka's or ours."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def log_dir(self, broker_id: int, /) -> Path: ...
+
+
+def partitions_of(side: Side, topic: str) -> list[TopicPartition]:
+    with BlockingClient(client_config(side.bootstrap)) as client:
+        return [TopicPartition(topic, each.index) for each in client.refresh([topic]).topics[topic].partitions]
+
+
+def offsets(side: Side, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """Where each begins and ends."""
+    with BlockingClient(client_config(side.bootstrap)) as client:
+        starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        return {each: (starts[each], ends[each]) for each in partitions}
+
+
+def fetched_batches(side: Side, partition: TopicPartition) -> list[bytes]:
+    """Every batch that a consumer gets, from the first offset to the high watermark, without its leader epoch."""
+    found: list[bytes] = []
+    with BlockingClient(client_config(side.bootstrap)) as client:
+        position = client.list_offsets({partition: EARLIEST})[partition]
+        end = client.list_offsets({partition: LATEST})[partition]
+        while position < end:
+            fetched = client.fetch(partition, position, max_wait_ms=100)
+            for pos, header in fetched.batches():
+                if header.last_offset >= position:
+                    batch = bytes(fetched.data[pos : pos + header.size_bytes])
+                    found.append(batch[:_EPOCH_AT] + batch[_EPOCH_AT + 4 :])
+                    position = header.last_offset + 1
+    return found
+
+
+def dumped_batches(sides: Sequence[Side], partition: TopicPartition) -> list[list[str]]:
+    """By side: the lines of `DumpLogSegments` on the leader's segments, batches and records, none of them invalid."""
+    files = [_segments(side, partition) for side in sides]
+    arguments = ["--files", ",".join(str(path) for each in files for path in each), "--print-data-log"]
+    command = java("256m", "org.apache.kafka.tools.DumpLogSegments", *arguments, options=["-Dlog4j2.level=ERROR"])
+    said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+    assert "isvalid: false" not in said
+    by_file: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in said.splitlines():
+        if line.startswith("Dumping "):
+            lines = by_file[line.removeprefix("Dumping ")] = []
+        elif line.startswith(("baseOffset: ", "|")):
+            lines.append(_OF_THE_FILE.sub("", line))
+    return [[line for path in each for line in by_file[str(path)]] for each in files]
+
+
+def _segments(side: Side, partition: TopicPartition) -> list[Path]:
+    with BlockingClient(client_config(side.bootstrap)) as client:
+        client.refresh([partition.topic])
+        leader = client.image.leader_of(partition)
+    found = sorted((side.log_dir(leader) / f"{partition.topic}-{partition.partition}").glob("*.log"))
+    assert found, f"broker {leader} has no segments of {partition}"
+    return found
+
+
+def assert_same(source: Side, mirror: Side, topic: str, *, files: bool = True) -> int:
+    """Same partitions, same first and last offsets, same batches. Returns how many batches there were.
+
+    `files`: also what is on disk. Not where records were deleted: the files keep them until a segment goes.
+    """
+    partitions = partitions_of(source, topic)
+    assert partitions_of(mirror, topic) == partitions
+    assert offsets(mirror, partitions) == offsets(source, partitions)
+    count = 0
+    for partition in partitions:
+        theirs, ours = fetched_batches(source, partition), fetched_batches(mirror, partition)
+        _assert_equal(partition, theirs, ours, lambda batch: str(_header(batch)))
+        if files:
+            dumped_theirs, dumped_ours = dumped_batches([source, mirror], partition)
+            _assert_equal(partition, dumped_theirs, dumped_ours, str)
+        count += len(theirs)
+    return count
+
+
+def _header(batch: bytes) -> Any:
+    return read_header(batch[:_EPOCH_AT] + bytes(4) + batch[_EPOCH_AT:])
+
+
+def _assert_equal(partition: TopicPartition, theirs: Sequence[Any], ours: Sequence[Any], show: Any) -> None:
+    """Name the first difference: ten thousand batches in an assertion help nobody."""
+    for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
+        assert one == other, f"{partition}: batch {number} differs\nsource: {show(one)}\nmirror: {show(other)}"
+    assert len(theirs) == len(ours), f"{partition}: {len(theirs)} batches at the source, {len(ours)} in the mirror"

@@ -1,0 +1,37 @@
+"""Links from Apache Kafka 4.3.0 in KRaft mode into a cluster of ours."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent)]
+
+from kraft import KraftCluster  # noqa: E402
+
+from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def source(java: None) -> Iterator[KraftCluster]:
+    """Three nodes. A test that kills one starts it again."""
+    settings = {"unclean.leader.election.interval.ms": "1000", "log.cleaner.backoff.ms": "500"}
+    with KraftCluster(nodes=3, config=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def mirror() -> Iterator[LocalCluster]:
+    """Three brokers of ours."""
+    with LocalCluster(brokers=3) as cluster:
+        yield cluster
