@@ -30,6 +30,7 @@ KAFKA = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 )
 STOP_TIMEOUT_S = 60.0
+_PROTOCOLS = "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 _LOG4J = """Configuration:
   Appenders:
@@ -51,6 +52,8 @@ class KraftCluster:
 
     nodes: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
+    #: Passwords by user: with any, there is a second listener where they log in with SASL/PLAIN.
+    users: Mapping[str, str] = field(default_factory=dict)
     heap: str = "384m"
     #: Fast to start; a benchmark wants the compiler that makes it fast later.
     is_short_lived: bool = True
@@ -59,6 +62,7 @@ class KraftCluster:
         self.ids = range(1, self.nodes + 1)
         self.folder = Path(tempfile.mkdtemp(prefix="kraft-"))
         self.ports = {node: free_port() for node in self.ids}
+        self._login_ports = {node: free_port() for node in self.ids}
         self._controller_ports = {node: free_port() for node in self.ids}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -93,6 +97,16 @@ class KraftCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(self.address(node) for node in self.ids)
+
+    def login(self, user: str) -> dict[str, str]:
+        """A client's properties, by Kafka's names."""
+        login = f'username="{user}" password="{self.users[user]}"'
+        return {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in self._login_ports.values()),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f"org.apache.kafka.common.security.plain.PlainLoginModule required {login};",
+        }
 
     @property
     def pids(self) -> list[int]:
@@ -162,6 +176,7 @@ class KraftCluster:
             "process.roles": "broker,controller",
             "node.id": str(node),
             "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": _PROTOCOLS,
             "listeners": f"PLAINTEXT://{self.address(node)},CONTROLLER://{controllers[node]}",
             "controller.quorum.voters": ",".join(f"{each}@{where}" for each, where in controllers.items()),
             "log.dirs": str(self.log_dir(node)),
@@ -175,7 +190,24 @@ class KraftCluster:
             "share.coordinator.state.topic.num.partitions": "2",
             "group.initial.rebalance.delay.ms": "0",
             "broker.session.timeout.ms": "6000",
+            **(self._login_properties(node) if self.users else {}),
             **self.config,
+        }
+
+    def _login_properties(self, node: int) -> dict[str, str]:
+        plain, controller = (
+            f"PLAINTEXT://{self.address(node)}",
+            f"CONTROLLER://127.0.0.1:{self._controller_ports[node]}",
+        )
+        users = " ".join(f'user_{user}="{password}"' for user, password in self.users.items())
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return {
+            "listeners": f"{plain},SASL_PLAINTEXT://127.0.0.1:{self._login_ports[node]},{controller}",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {users};",
+            # Nodes speak with each other, and tests with nodes, without a name: that name may do everything.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
         }
 
 

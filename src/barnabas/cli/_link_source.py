@@ -124,10 +124,8 @@ async def _try(source: Source, what: str, part: Awaitable[T]) -> T | None:
     """None where the source has no such API, or refuses: a check says what it may not see, and goes on."""
     try:
         return await part
-    except UnsupportedVersion as lacking:
-        source.unread[what] = str(lacking)
-    except BrokerRefused as refused:
-        source.unread[what] = str(refused)
+    except ClientError as error:
+        source.unread[what] = _reason(error)
     return None
 
 
@@ -139,11 +137,16 @@ async def _try_feature(
         return await part
     except UnsupportedVersion:
         return nothing
-    except BrokerRefused as refused:
-        if refused.code is off:
+    except ClientError as error:
+        if isinstance(error, BrokerRefused) and error.code is off:
             return nothing
-        source.unread[what] = str(refused)
+        source.unread[what] = _reason(error)
     return None
+
+
+def _reason(error: ClientError) -> str:
+    """Kafka's own words for a refusal are a dump of its request."""
+    return error.code.name if isinstance(error, BrokerRefused) else str(error)
 
 
 # -- topics -------------------------------------------------------------------------------------------------------------
@@ -282,7 +285,8 @@ async def _look_around(cluster: AsyncClient, source: Source, groups: str) -> Non
     source.acls = await _try_feature(source, "ACLs", describe_acls(cluster), {}, ErrorCode.SECURITY_DISABLED)
     quotas = await _try_feature(source, "quotas", describe_quotas(cluster, {}, strict=False), [])
     source.quotas = None if quotas is None else len(quotas)
-    scram = await _try_feature(source, "SCRAM users", describe_scram(cluster, None), {})
+    # An empty list means all, as None does; but with None, Kafka 4.3 does not answer who lacks the right: its refusal fails.
+    scram = await _try_feature(source, "SCRAM users", describe_scram(cluster, []), {})
     source.scram_users = None if scram is None else sorted(scram)
     tokens = await _try_feature(
         source, "delegation tokens", describe_tokens(cluster), [], ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED

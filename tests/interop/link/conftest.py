@@ -25,8 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def source(java: None) -> Iterator[KraftCluster]:
     """Three nodes. A test that kills one starts it again."""
-    settings = {"unclean.leader.election.interval.ms": "1000", "log.cleaner.backoff.ms": "500"}
-    with KraftCluster(nodes=3, config=settings) as cluster:
+    settings = {
+        "unclean.leader.election.interval.ms": "1000",
+        "log.cleaner.backoff.ms": "500",
+        "log.retention.check.interval.ms": "500",
+    }
+    with KraftCluster(nodes=3, config=settings, users={"linker": "secret"}) as cluster:
         yield cluster
 
 
