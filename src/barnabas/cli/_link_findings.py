@@ -1,6 +1,6 @@
 """What of a source carries over through a link, what does not, and what to do: from what was seen to findings, no I/O."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 from barnabas.cli._link_source import Source, SourceTopic, Target
@@ -49,7 +49,7 @@ def rows(source: Source) -> list[Row]:
     topics = source.topics.values()
     partitions = sum(topic.partitions for topic in topics)
     settings = [name for topic in topics for name in topic.settings or ()]
-    known = [name for name in settings if _is_known(name)]
+    known = [name for name in settings if name in source.topic_configs]
     by_type = {kind: len(_groups(source, kind)) for kind in (SHARE, STREAMS)}
     offsets = None if source.groups is None else len(source.groups) - sum(by_type.values())
     entries = None if source.acls is None else sum(map(len, source.acls.values()))
@@ -76,10 +76,6 @@ def _number(number: int | None) -> str:
 
 def _groups(source: Source, kind: str) -> list[str]:
     return [group.group_id for group in source.groups or () if group.type == kind]
-
-
-def _is_known(setting: str) -> bool:
-    return setting in TOPIC_SETTINGS and not TOPIC_SETTINGS[setting].no_effect
 
 
 # -- what is wrong ------------------------------------------------------------------------------------------------------
@@ -120,6 +116,7 @@ def _topics(source: Source) -> Iterable[Finding]:
         )  # fmt: skip
     for name, topic in source.topics.items():
         yield from _topic(f"topic {name}", topic)
+        yield from _topic_settings(f"topic {name}", topic.settings or {}, source.topic_configs)
 
 
 def _topic(subject: str, topic: SourceTopic) -> Iterable[Finding]:
@@ -156,7 +153,6 @@ def _topic(subject: str, topic: SourceTopic) -> Iterable[Finding]:
             "make room for all of it, or link with --from a later time",
             means="the link reads it through the source's brokers, and the mirror keeps all of it on its disks",
         )  # fmt: skip
-    yield from _topic_settings(subject, topic.settings or {})
 
 
 def _lacking(topic: SourceTopic) -> list[AclOperation]:
@@ -166,32 +162,33 @@ def _lacking(topic: SourceTopic) -> list[AclOperation]:
     return [right for right in needed if right not in topic.operations]
 
 
-def _topic_settings(subject: str, settings: dict[str, str]) -> Iterable[Finding]:
+def _topic_settings(subject: str, settings: dict[str, str], carried: Collection[str]) -> Iterable[Finding]:
     unknown = [name for name in settings if name not in TOPIC_SETTINGS]
     if unknown:
         yield Finding(
             Severity.WARNING, "unknown-setting", subject, f"has settings that barnabas does not: {some(unknown)}",
             "see that nobody relies on them; the mirror goes without",
         )  # fmt: skip
-    idle = [name for name, value in settings.items() if name in TOPIC_SETTINGS and _says_nothing(name, value)]
-    if idle:
+    left = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
+    idle = [name for name in left if TOPIC_SETTINGS[name].no_effect]
+    if idle and any(settings[name] != "false" for name in idle):
         yield Finding(
             Severity.NOTE, "setting-without-effect", subject, f"settings have no effect here: {some(idle)}",
             f"nothing: {TOPIC_SETTINGS[idle[0]].no_effect}",
         )  # fmt: skip
-    known = {name: value for name, value in settings.items() if _is_known(name)}
+    if behind := [name for name in left if name not in idle]:
+        yield Finding(
+            Severity.NOTE, "setting-left-behind", subject, f"a link leaves these settings behind: {some(behind)}",
+            "set them on the mirror, or name them in link.topic.configs",
+        )  # fmt: skip
     try:
+        known = {name: value for name, value in settings.items() if name in carried}
         validate_topic_config(BrokerConfig.parse({"zookeeper.connect": "any"}), known)
     except BarnabasError as refused:
         yield Finding(
             Severity.ERROR, "refused-setting", subject, f"barnabas refuses its settings: {refused}",
-            "change them at the source",
+            "change them at the source, or leave them out of link.topic.configs",
         )  # fmt: skip
-
-
-def _says_nothing(name: str, value: str) -> bool:
-    """Off is what it is here."""
-    return bool(TOPIC_SETTINGS[name].no_effect) and value not in ("false", "")
 
 
 def _groups_and_state(source: Source) -> Iterable[Finding]:
@@ -298,6 +295,14 @@ def _about_target(source: Source, target: Target) -> Iterable[Finding]:
         yield Finding(
             Severity.ERROR, "same-cluster", "target", "source and target are one cluster", "name two different ones"
         )
+    lacking = [
+        broker for broker, versions in target.brokers.items() if api_named("CreateLink").key not in versions.apis
+    ]
+    if lacking:
+        yield Finding(
+            Severity.ERROR, "no-links", "target", f"brokers {some(lacking)} cannot run a link",
+            "upgrade them; a link needs brokers of barnabas that have it, and no broker of Apache Kafka beside them",
+        )  # fmt: skip
     here = [name for name in source.topics if name in target.topics]
     if here:
         yield Finding(

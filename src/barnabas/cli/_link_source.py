@@ -1,7 +1,6 @@
 """What a source has that a link would bring here, or could not: one look through its protocol. It changes nothing."""
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from barnabas.core.words import (
     ConfigResourceType,
     ConfigSource,
 )
+from barnabas.link.settings import DEFAULT_TOPIC_CONFIGS, matching
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from barnabas.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -76,6 +76,8 @@ class Source:
     cluster_id: str = ""
     brokers: dict[int, BrokerVersions] = field(default_factory=dict)
     topics: dict[str, SourceTopic] = field(default_factory=dict)
+    #: The settings that mirrors take over.
+    topic_configs: Sequence[str] = DEFAULT_TOPIC_CONFIGS
     groups: list[GroupListing] | None = None
     acls: dict[ResourcePattern, list[Ace]] | None = None
     quotas: int | None = None
@@ -109,11 +111,8 @@ async def look(cluster: AsyncClient, *, topics: str, groups: str) -> Source:
         source.brokers[broker_id] = (await cluster.connection(broker_id)).versions
     source.cluster_id = cluster.image.cluster_id or ""
     every = await cluster.all_topics()
-    source.topics = {
-        name: SourceTopic(info)
-        for name, info in sorted(every.items())
-        if not info.internal and re.fullmatch(topics, name)
-    }
+    names = sorted(name for name, info in every.items() if not info.internal)
+    source.topics = {name: SourceTopic(every[name]) for name in matching(topics, names)}
     await _look_at_topics(cluster, source)
     await _look_around(cluster, source, groups)
     source.bytes_per_s = await _read_rate(cluster, source)
@@ -281,7 +280,8 @@ async def _read_rate(cluster: AsyncClient, source: Source) -> float | None:
 async def _look_around(cluster: AsyncClient, source: Source, groups: str) -> None:
     listed = await _try(source, "groups", list_groups(cluster))
     if listed is not None:
-        source.groups = [group for group in listed if re.fullmatch(groups, group.group_id)]
+        wanted = set(matching(groups, [group.group_id for group in listed]))
+        source.groups = [group for group in listed if group.group_id in wanted]
     source.acls = await _try_feature(source, "ACLs", describe_acls(cluster), {}, ErrorCode.SECURITY_DISABLED)
     quotas = await _try_feature(source, "quotas", describe_quotas(cluster, {}, strict=False), [])
     source.quotas = None if quotas is None else len(quotas)

@@ -15,23 +15,25 @@ from barnabas.core.ids import format_uuid
 from barnabas.core.times import time_in
 from barnabas.protocol.messages.describe_links import DescribedLink, DescribedMirrorPartition
 
-_ACTIONS: Final = ("create", "list", "describe", "pause", "resume", "promote", "delete")
+_ACTIONS: Final = ("check", "create", "list", "describe", "pause", "resume", "promote", "delete")
 
 
 def command(
     action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
-    name: Annotated[str | None, typer.Argument(help="The link. Not needed by list and describe.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The link. Not needed by check, list and describe.")] = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="create: properties that reach the source, and link.*."),
+        typer.Option("--config", metavar="FILE", help="check, create: properties that reach the source, and link.*."),
     ] = None,
     topics: Annotated[
-        str | None, typer.Option("--topics", metavar="REGEX", help="create: the topics to mirror, by whole names.")
+        str | None,
+        typer.Option("--topics", metavar="REGEX", help="check, create: the topics to mirror, by whole names."),
     ] = None,
     groups: Annotated[
-        str | None, typer.Option("--groups", metavar="REGEX", help="create: the groups whose offsets are copied.")
+        str | None,
+        typer.Option("--groups", metavar="REGEX", help="check, create: the groups whose offsets are copied."),
     ] = None,
     acls: Annotated[bool, typer.Option("--acls", help="create: copy the source's ACLs.")] = False,
     start: Annotated[
@@ -48,6 +50,7 @@ def command(
     """Mirror topics of any Kafka cluster: same partitions, same offsets, same batches.
 
     \b
+    barnabas link check --config source.properties --topics 'orders.*'
     barnabas link create old --config source.properties --topics 'orders.*' --groups '.*' --bootstrap-server localhost:9092
     barnabas link describe old --bootstrap-server localhost:9092
     barnabas link promote old --bootstrap-server localhost:9092
@@ -56,6 +59,18 @@ def command(
         raise UsageError(
             f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
         )
+    if action == "check":
+        from barnabas.cli.link_check import check
+
+        check(
+            config=config,
+            topics=topics or ".*",
+            groups=groups or ".*",
+            bootstrap_server=bootstrap_server,
+            command_config=command_config,
+            json=json,
+        )
+        return
     client = options(bootstrap_server, command_config)
     if action in ("list", "describe"):
         run(client, lambda cluster: _show(cluster, name, topic, json=json, detailed=action == "describe"))

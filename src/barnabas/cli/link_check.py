@@ -1,6 +1,6 @@
 """`barnabas link check`: what of a cluster would carry over through a link. It asks, and changes nothing."""
 
-import re
+import os
 from typing import Any
 
 import typer
@@ -10,7 +10,10 @@ from barnabas.cli._link_source import Source, Target, look, look_at_target
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, options, run, say, say_json, table
 from barnabas.cli.doctor import EXIT, show
+from barnabas.client.config import load_properties
+from barnabas.core.config.properties import resolve_variables
 from barnabas.doctor.finding import Finding, count, in_order, worst
+from barnabas.link.settings import LinkSettings, check_pattern
 
 _HEADERS = ("WHAT", "FOUND", "CARRIES OVER")
 
@@ -30,13 +33,16 @@ def check(
     """
     if config is None:
         raise UsageError("link check needs --config FILE: the source's bootstrap.servers, and how to log in there")
-    for option, pattern in (("--topics", topics), ("--groups", groups)):
-        _checked_pattern(option, pattern)
+    # As `create` would take them: what is wrong in the file shows here first.
+    settings = LinkSettings.of(resolve_variables(load_properties(config), os.environ), name="check")
+    check_pattern(topics, what="--topics")
+    check_pattern(groups, what="--groups")
     with telling("waiting for a source that does not answer"):
-        source = run(options(None, config), lambda cluster: look(cluster, topics=topics, groups=groups))
+        source = run(settings.client, lambda cluster: look(cluster, topics=topics, groups=groups))
         target = None
         if bootstrap_server is not None:
             target = run(options(bootstrap_server, command_config), look_at_target)
+    source.topic_configs = settings.topic_configs
     findings = in_order(judge(source, target))
     severity = worst(findings)
     if json:
@@ -45,13 +51,6 @@ def check(
         _print(source, findings)
     if severity is not None:
         raise typer.Exit(EXIT[severity])
-
-
-def _checked_pattern(option: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"{option} {pattern}: not a regular expression: {error}") from None
 
 
 def _print(source: Source, findings: list[Finding]) -> None:

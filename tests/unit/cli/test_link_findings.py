@@ -18,7 +18,7 @@ EVERY = frozenset(ACL_OPERATIONS)
 
 
 def versions(*, features: dict[str, tuple[int, int]] | None = None, **served: int) -> BrokerVersions:
-    newest = {"Fetch": 17, "Metadata": 13, "OffsetForLeaderEpoch": 4} | served
+    newest = {"Fetch": 17, "Metadata": 13, "OffsetForLeaderEpoch": 4, "CreateLink": 0} | served
     apis = {api_named(name).key: VersionRange(0, high) for name, high in newest.items() if high >= 0}
     return BrokerVersions(apis=apis, finalized_features=features or {})
 
@@ -116,6 +116,7 @@ def test_settings_are_sorted_into_known_unknown_and_refused():
     assert severities(seen) == {"unknown-setting": Severity.WARNING}
     assert "confluent.placement.constraints" in found(seen)["unknown-setting"].message
     assert next(row for row in rows(seen) if row.what == "topic settings").carries == "1 of 2"
+    assert severities(source(topic(settings={"min.insync.replicas": "2"}))) == {"setting-left-behind": Severity.NOTE}
     assert severities(source(topic(settings={"cleanup.policy": "shred"}))) == {"refused-setting": Severity.ERROR}
 
 
@@ -179,6 +180,12 @@ def test_cluster_that_it_is_for_must_have_room_names_and_brokers():
         "no-room": Severity.ERROR,
     }
     assert "no-room" not in severities(seen, target(brokers={1: versions()}, usable_bytes={1: 10}))
+
+
+def test_cluster_with_a_broker_that_has_no_links_cannot_take_one():
+    mixed = target(brokers={1: versions(), 2: versions(CreateLink=-1), 3: versions()})
+    assert severities(source(), mixed) == {"no-links": Severity.ERROR}
+    assert "2" in found(source(), mixed)["no-links"].message
 
 
 def test_kinds_of_cluster_are_told_apart():
