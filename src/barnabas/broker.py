@@ -487,6 +487,7 @@ class Broker:
             self.features,
             self.settings,
             secrets=lambda: self.security.secrets,
+            skip_producer_ids=self.transactions.coordinator.producer_ids.skip_below,
             spawn=self._spawn,
             chance=self._platform.random,
         )

@@ -6,7 +6,7 @@ Any broker makes a change, by writing to ZooKeeper. Each tells how far the mirro
 
 from collections.abc import Mapping
 
-from barnabas.coordination.znodes_link import LinkSpec, MirrorState
+from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorState
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AclOperation
@@ -58,6 +58,8 @@ class LinksApi:
         match request.action:
             case "pause" | "resume":
                 await self._manager.pause(request.name, request.topic, paused=request.action == "pause")
+            case "promote" | "promote-now":
+                await self._manager.promote(request.name, request.topic, now=request.action == "promote-now")
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{request.action!r} is not something that links do")
         return AlterLinkResponse()
@@ -67,16 +69,17 @@ class LinksApi:
         await self._manager.delete(request.name)
         return DeleteLinkResponse()
 
-    def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
+    async def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
         links = self._manager.links
         names = sorted(links) if request.names is None else request.names
         for name in names:
             if name not in links:
                 raise no_such_link(name)
-        return DescribeLinksResponse(links=[self._described(links[name], request.include_partitions) for name in names])
+        described = [await self._described(links[name], request.include_partitions) for name in names if name in links]
+        return DescribeLinksResponse(links=described)
 
-    def _described(self, link: Link, with_partitions: bool) -> DescribedLink:
+    async def _described(self, link: Link, with_partitions: bool) -> DescribedLink:
         spec, source = link.spec, link.source
         answer = DescribedLink(
             name=link.name,
@@ -104,10 +107,14 @@ class LinksApi:
                 partition_count=self._context.metadata.partition_count(name),
             )
             answer.topics.append(topic)
-            if with_partitions and mirror.state is not MirrorState.PROMOTED:
+            if with_partitions:
                 topic.partitions = [
                     self._partition(link, TopicPartition(name, index)) for index in self._led_here(name)
                 ]
+                if topic.partitions and (mirror.state.is_promoting or mirror.state is MirrorState.PROMOTED):
+                    ended = await self._manager.store.partitions(link.name, name, topic.partition_count)
+                    for partition in topic.partitions:
+                        _tell_end(partition, ended[partition.partition])
         return answer
 
     def _led_here(self, topic: str) -> list[int]:
@@ -156,6 +163,17 @@ def _tell_replica(answer: DescribedMirrorPartition, replica: MirrorReplica, now_
     answer.epochs = [
         DescribedEpoch(epoch=each.epoch, start_offset=each.start_offset) for each in replica.epochs.entries
     ]
+
+
+def _tell_end(answer: DescribedMirrorPartition, known: MirrorPartition) -> None:
+    """Of a mirror that ended: how far it got."""
+    answer.epochs = [DescribedEpoch(epoch=epoch, start_offset=start) for epoch, start in known.epochs]
+    if known.final_offset is None:
+        return
+    answer.state = "final" if known.is_done else "ending"
+    answer.final_offset = known.final_offset
+    answer.source_offset, answer.lag_ms = known.source_end, known.lag_ms
+    answer.lag_records = max(0, known.source_end - known.final_offset) if known.source_end >= 0 else -1
 
 
 def _refuse_create(request: CreateLinkRequest, code: ErrorCode, message: str | None) -> ApiMessage:

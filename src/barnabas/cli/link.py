@@ -1,6 +1,8 @@
 """`barnabas link`: mirror topics of another cluster into this one, with their offsets; then promote them."""
 
+import asyncio
 import os
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -45,6 +47,14 @@ def command(
     topic: Annotated[
         str | None, typer.Option("--topic", help="describe, pause, resume, promote: this topic only.")
     ] = None,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="promote: wherever the mirrors are; else when they have all that the source has."),
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="promote: until it is done.")] = True,
+    timeout_s: Annotated[
+        int, typer.Option("--timeout", metavar="SECONDS", help="promote: how long to wait; it goes on in the cluster.")
+    ] = 600,
     json: Json = False,
 ) -> None:
     """Mirror topics of any Kafka cluster: same partitions, same offsets, same batches.
@@ -97,12 +107,67 @@ def command(
             ),
         )
         say(f"Created link {name}.")
+    elif action == "promote":
+        run(client, lambda cluster: _promote(cluster, name, topic, now=now, wait_s=timeout_s if wait else 0, json=json))
     elif action == "delete":
         run(client, lambda cluster: admin.delete_link(cluster, name))
         say(f"Deleted link {name}.")
     else:
         run(client, lambda cluster: admin.alter_link(cluster, name, action, topic=topic))
         say(f"{'Paused' if action == 'pause' else 'Resumed'} {topic or f'link {name}'}.")
+
+
+async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> None:
+    await admin.alter_link(cluster, name, "promote-now" if now else "promote", topic=topic)
+    if not wait_s:
+        say(f"Promoting {topic or f'link {name}'}; `barnabas link describe {name}` shows how far it is.")
+        return
+    loop = asyncio.get_running_loop()
+    deadline_s, told = loop.time() + wait_s, ""
+    while True:
+        [link] = await admin.describe_links(cluster, [name])
+        link.topics = [each for each in link.topics if topic in (None, each.name)]
+        left = [each for each in link.topics if each.state.startswith("promoting")]
+        if not left:
+            break
+        lags = [partition.lag_records for each in left for partition in each.partitions if partition.state != "final"]
+        unknown = any(lag < 0 for lag in lags)
+        progress = f"{len(left)} topics to go, {'some' if unknown else sum(lags)} records behind the source"
+        if progress != told:
+            warn_progress(progress)
+            told = progress
+        if loop.time() > deadline_s:
+            raise UsageError(
+                f"not promoted within {wait_s:.0f} s: {progress}. It goes on; if the source is written to or gone, use --now"
+            )
+        await asyncio.sleep(0.2)
+    if json:
+        say_json(as_document(link))
+        return
+    say(f"Promoted {topic or f'link {name}'}: writers may move over.")
+    _print(
+        ("TOPIC", "PARTITION", "STATE", "FINAL-OFFSET", "SOURCE", "LAG", "LAG-SECONDS"),
+        [(each.name, *_end(partition)) for each in link.topics for partition in each.partitions],
+    )
+
+
+def warn_progress(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _end(partition: DescribedMirrorPartition) -> tuple[str, ...]:
+    return (
+        str(partition.partition),
+        partition.state,
+        _known(partition.final_offset),
+        _known(partition.source_offset),
+        _known(partition.lag_records),
+        f"{partition.lag_ms / 1000:.1f}" if partition.lag_ms >= 0 else "-",
+    )
+
+
+def _known(value: int) -> str:
+    return str(value) if value >= 0 else "-"
 
 
 def _start(text: str) -> str:
@@ -224,15 +289,12 @@ def _describe(link: DescribedLink) -> None:
 
 
 def _row(state: str, partition: DescribedMirrorPartition) -> tuple[str, ...]:
-    def known(value: int) -> str:
-        return str(value) if value >= 0 else "-"
-
     return (
         str(partition.partition),
         state if partition.state == "mirroring" else partition.state,
-        known(partition.log_end_offset),
-        known(partition.source_offset),
-        known(partition.lag_records),
+        _known(partition.log_end_offset),
+        _known(partition.source_offset),
+        _known(partition.lag_records),
         f"{partition.lag_ms / 1000:.1f}" if partition.lag_ms >= 0 else "-",
         f"{partition.bytes_per_second:.0f}",
         str(partition.open_transactions),

@@ -122,9 +122,14 @@ class MirrorTopic:
 class MirrorPartition:
     #: The source's leader epochs and where each starts, in order.
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
-    #: Where the mirror ended when it was promoted; None: it was not.
+    #: Where the mirror ended when it was promoted; None: it was not. Nothing is copied any more from then on.
     final_offset: Offset | None = None
-    #: The largest producer id that it holds, noted with `final_offset`.
+    #: The source's end then, as far as it was known, and the age of the newest record; -1: not known.
+    source_end: int = -1
+    lag_ms: int = -1
+    #: Its open transactions are aborted, and all is committed.
+    is_done: bool = False
+    #: The largest producer id that it holds.
     producer_id_max: int = -1
 
     def encode(self) -> bytes:
@@ -133,6 +138,9 @@ class MirrorPartition:
                 "version": _VERSION,
                 "epochs": [list(each) for each in self.epochs[-EPOCHS_MAX:]],
                 "final_offset": self.final_offset,
+                "source_end": self.source_end,
+                "lag_ms": self.lag_ms,
+                "is_done": self.is_done,
                 "producer_id_max": self.producer_id_max,
             }
         )
@@ -149,7 +157,10 @@ class MirrorPartition:
             return MirrorPartition(
                 epochs=epochs,
                 final_offset=None if final is None else _offset(final),
-                producer_id_max=int(value["producer_id_max"]),
+                source_end=_int64(value["source_end"]),
+                lag_ms=_int64(value["lag_ms"]),
+                is_done=_flag(value["is_done"]),
+                producer_id_max=_int64(value["producer_id_max"]),
             )
 
 
@@ -180,6 +191,12 @@ def _check_version(path: str, version: object) -> None:
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _int64(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value!r} does not fit into 64 bits")
     return value
 
 

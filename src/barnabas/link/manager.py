@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -85,11 +86,14 @@ class LinkManager:
         secrets: Callable[[], DynamicSecrets],
         renew_epoch: Callable[[TopicPartition, LeaderEpoch], Awaitable[None]],
         is_enabled: Callable[[], bool],
+        producer_id_floor: int,
+        skip_producer_ids: Callable[[int], None],
         clock: Clock,
         spawn: Spawn,
         chance: Random,
     ) -> None:
-        """`is_enabled`: every broker of the cluster knows links."""
+        """`is_enabled`: every broker of the cluster knows links. `producer_id_floor`: where the ids of this cluster begin once
+        it has a link, so that they are not those of records from elsewhere; `skip_producer_ids` drops those that are lower."""
         self.store = LinkStore(session)
         self._replicas = replicas
         self._config_of = config_of
@@ -99,12 +103,15 @@ class LinkManager:
         self._clock = clock
         self._spawn = spawn
         self._chance = chance
+        self._producer_id_floor = producer_id_floor
+        self._skip_producer_ids = skip_producer_ids
         self.links: dict[str, Link] = {}
         self._notifications = ChangeNotifications(
             session, paths.LINK_CHANGES, paths.LINK_CHANGE_PREFIX, self._on_notification, clock
         )
         self._reload = ReloadOnReturn(session, self.load, "links")
-        #: What is done in each turn of a link's task, in order.
+        #: What is done in each turn of a link's task, in order. First what ends mirrors, which needs no source.
+        self.endings: list[Turn] = []
         self.turns: list[Turn] = []
         self._is_stopped = False
 
@@ -160,6 +167,7 @@ class LinkManager:
             self._forget(name)
             return
         topics = await self.store.topics(name)
+        self._on_link()
         known = self.links.get(name)
         if known is None or known.spec.configs != spec.configs or known.spec.start != spec.start:
             self._forget(name)
@@ -167,6 +175,9 @@ class LinkManager:
         known.spec, known.topics = spec, topics
         self._look_at_all(known)
         self._wake(known)
+
+    def _on_link(self) -> None:
+        self._skip_producer_ids(self._producer_id_floor)
 
     def _new_link(self, name: str, spec: LinkSpec) -> Link:
         try:
@@ -310,6 +321,7 @@ class LinkManager:
 
     def _wake(self, link: Link) -> None:
         if link.source is not None:
+            link.source.was_told.set()
             link.source.look()
 
     async def _run(self, link: Link, source: MirrorSource) -> None:
@@ -318,6 +330,9 @@ class LinkManager:
         try:
             while True:
                 try:
+                    await self._end_mirrors(link, source)
+                    for ending in self.endings:
+                        await ending(link)
                     await source.assign()
                     await self._take_turns(link)
                     failures = 0
@@ -335,11 +350,28 @@ class LinkManager:
                     log.exception("link %s failed; trying again", link.name)
                 if failures:
                     pause_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(failures, 10))
-                    await asyncio.sleep(pause_s * (1 - self._chance.random() / 2))
+                    await source.back_off(pause_s * (1 - self._chance.random() / 2))
                 else:
-                    await source.wait()
+                    await source.wait(is_urgent=any(each.state.is_promoting for each in link.topics.values()))
         finally:
             await source.close()
+
+    async def _end_mirrors(self, link: Link, source: MirrorSource) -> None:
+        """Of topics that are being promoted: at once, or when they have all that the source has. At once needs no source."""
+        promoting = {name: each.state for name, each in link.topics.items() if each.state.is_promoting}
+        if not promoting:
+            return
+        await source.load()
+        waiting: list[TopicPartition] = []
+        for tp, replica in list(source.replicas.items()):
+            if replica is None or tp.topic not in promoting or not replica.leads:
+                continue
+            if promoting[tp.topic] is MirrorState.PROMOTING_NOW or replica.noted.final_offset is not None:
+                await source.finish(tp, self._replicas)
+            else:
+                waiting.append(tp)
+        for tp in await source.are_complete(waiting):
+            await source.finish(tp, self._replicas)
 
     async def _take_turns(self, link: Link) -> None:
         if not self.is_enabled():
@@ -377,6 +409,7 @@ class LinkManager:
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
         protected = self._secrets().protect(configs, per_broker=True)
+        await self.store.raise_producer_ids(self._producer_id_floor)
         if not await self.store.create(name, replace(spec, configs=protected)):
             raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"there is a link {name} already")
         await self._read(name)
@@ -399,6 +432,29 @@ class LinkManager:
 
         await self._require_topic(name, topic, await self.store.change_topic(name, topic, changed))
 
+    async def promote(self, name: str, topic: str | None, *, now: bool) -> None:
+        """Begins it: the leaders end their mirrors, then the controller makes the topics ordinary ones."""
+        topics = await self.store.topics(name)
+        if topic is not None:
+            await self._require_topic(name, topic, topics.get(topic))
+            names = [topic]
+        else:
+            if await self.store.spec(name) is None:
+                raise no_such_link(name)
+            names = [
+                each
+                for each, mirror in topics.items()
+                if mirror.state is not MirrorState.STOPPED or (now and self.link_of(each) == name)
+            ]
+            if not names:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"the link {name} mirrors no topic yet")
+        for each in names:
+            await self.store.change_topic(name, each, partial(_promoting, topic=each, now=now))
+        if topic is None:
+            # After the topics, whose mirrors would end and begin again: what matches from now on stays where it is.
+            await self.store.change(name, lambda spec: replace(spec, paused=True))
+        await self._read(name)
+
     async def _require_topic(self, name: str, topic: str, found: MirrorTopic | None) -> None:
         if found is None:
             if await self.store.spec(name) is None:
@@ -417,6 +473,18 @@ class LinkManager:
         if not await self.store.delete(name):
             raise no_such_link(name)
         self._forget(name)
+
+
+def _promoting(mirror: MirrorTopic, *, topic: str, now: bool) -> MirrorTopic | None:
+    if mirror.state is MirrorState.PROMOTED:
+        return None
+    if mirror.state is MirrorState.STOPPED and not now:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"{topic} has stopped ({mirror.reason}): only promotion at once is possible"
+        )
+    if mirror.state is MirrorState.PROMOTING_NOW:
+        return None
+    return replace(mirror, state=MirrorState.PROMOTING_NOW if now else MirrorState.PROMOTING)
 
 
 def no_such_link(name: str) -> Refused:

@@ -9,12 +9,14 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from barnabas.coordination.znodes_link import MirrorPartition
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.control_records import end_txn_marker
 from barnabas.protocol.record_batch import (
     LEADER_EPOCH_AT,
     LOG_OVERHEAD,
@@ -24,10 +26,12 @@ from barnabas.protocol.record_batch import (
     MIN_BATCH_LENGTH,
 )
 from barnabas.replication.hosted import HostedPartitions
+from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.security.rates import SimpleRate
 from barnabas.storage.epoch_cache import EpochEnd, EpochEntry, LeaderEpochCache
 from barnabas.storage.log import Log
+from barnabas.storage.log_types import Origin
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +190,57 @@ class MirrorReplica:
         target = min(self._source_start, mirror_log.high_watermark)
         if target > mirror_log.log_start_offset:
             mirror_log.maybe_increment_log_start_offset(target, "the source's log starts there")
+
+    # -- the end of a mirror --------------------------------------------------------------------------------------------
+
+    def final(self) -> MirrorPartition:
+        """What to note before the mirror ends. A former leader may have begun: then its word holds, as far as its records came
+        here."""
+        noted, log_end = self.noted, self.partition.log_end
+        if noted.final_offset is not None:
+            return replace(noted, final_offset=Offset(min(noted.final_offset, log_end)))
+        return MirrorPartition(
+            epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
+            final_offset=log_end,
+            source_end=self.source_end,
+            lag_ms=self.lag_ms(self._clock.now_ms()),
+            producer_id_max=max(self.partition.local_log.producers.producers, default=-1),
+        )
+
+    async def abort_transactions(self, replicas: ReplicaManager) -> None:
+        """Those that are open: their coordinator is at the source. Returns when everything here is committed."""
+        mirror_log = self._writable_log()
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        for entry in list(mirror_log.producers.producers.values()):
+            if entry.txn_first_offset is None:
+                continue
+            log.info("%s: aborting the transaction of producer %d from offset %d", self.tp, entry.producer_id,
+                     entry.txn_first_offset)  # fmt: skip
+            marker = end_txn_marker(
+                commit=False,
+                coordinator_epoch=max(0, entry.coordinator_epoch),
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                timestamp=self._clock.now_ms(),
+            )
+            replicas.append_own(
+                self.tp,
+                bytearray(marker),
+                origin=Origin.COORDINATOR,
+                now_ms=self._clock.now_ms(),
+                on_committed=lambda code: None,
+            )
+
+        def committed(code: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        replicas.when_replicated(self.partition, mirror_log.log_end_offset, self._leadership, committed)
+        code = await done
+        if code is not ErrorCode.NONE:
+            raise Refused(code, f"{self.tp}: what was copied is not committed")
+
+    # -- cutting --------------------------------------------------------------------------------------------------------
 
     async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
         mirror_log = self._writable_log(despite_cut=True)

@@ -5,6 +5,7 @@ at the source comes from its metadata, which is asked for when something changed
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
@@ -28,6 +29,7 @@ from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, Fetched
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import Connect, FetchAnswer, FetcherSettings, RemoteLeader
+from barnabas.replication.manager import ReplicaManager
 from barnabas.security.rates import SimpleRate
 
 log = logging.getLogger(__name__)
@@ -155,7 +157,11 @@ class MirrorSource:
         )
         #: What this broker leads; None until what is known of it has been read.
         self.replicas: dict[TopicPartition, MirrorReplica | None] = {}
+        #: Those whose first offset has to be found yet.
+        self._beginning: set[TopicPartition] = set()
         self._changed = asyncio.Event()
+        #: Set when the link or one of its topics has changed.
+        self.was_told = asyncio.Event()
         #: What is wrong with the source as a whole.
         self.error: str | None = None
         self.errors = 0
@@ -181,12 +187,21 @@ class MirrorSource:
         """At the metadata of the source, soon."""
         self._changed.set()
 
-    async def wait(self) -> None:
+    async def wait(self, *, is_urgent: bool) -> None:
         """Until something has changed here or there, or it is time to look again."""
         await asyncio.sleep(_PAUSE_S)
         try:
-            async with asyncio.timeout(self.settings.refresh_interval_ms / 1000):
+            async with asyncio.timeout(_PAUSE_S if is_urgent else self.settings.refresh_interval_ms / 1000):
                 await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def back_off(self, pause_s: float) -> None:
+        """After a failure. What is told of the link itself does not wait."""
+        self.was_told.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.was_told.wait()
         except TimeoutError:
             return
 
@@ -199,10 +214,11 @@ class MirrorSource:
     async def assign(self) -> None:
         """Give every partition to the fetcher of its leader at the source. Raises `ClientError` and `ZkError`."""
         self._changed.clear()
-        await self._load()
+        await self.load()
         loaded = {tp: replica for tp, replica in self.replicas.items() if replica is not None}
         if not loaded:
             return
+        await self._begin_all()
         image = await self.client.refresh({tp.topic for tp in loaded})
         self.error = None
         for name in {tp.topic for tp in loaded}:
@@ -221,6 +237,8 @@ class MirrorSource:
         if not replica.leads:
             self.remove(tp)
             return
+        if replica.noted.final_offset is not None:
+            return  # it has ended
         topic = image.topics.get(tp.topic)
         leader = image.leader_of(tp)
         replica.source_leader = leader
@@ -237,7 +255,7 @@ class MirrorSource:
             topic_id=TopicId(topic.topic_id),
         )
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
         """What is known of partitions that this broker has begun to lead."""
         for tp in [tp for tp, replica in self.replicas.items() if replica is None]:
             known = await self._store.partition(self.link, tp)
@@ -247,13 +265,18 @@ class MirrorSource:
             if replica is None:
                 del self.replicas[tp]
                 continue
-            if not known.epochs and replica.log_end == 0 and self._start != EARLIEST:
+            self.replicas[tp] = replica
+            self._beginning.add(tp)
+
+    async def _begin_all(self) -> None:
+        """Empty mirrors that are to start at the end, or at a time."""
+        for tp in list(self._beginning):
+            replica = self.replicas.get(tp)
+            if replica is not None and not replica.noted.epochs and replica.log_end == 0 and self._start != EARLIEST:
                 await self._begin(tp, replica)
-            if self.replicas.get(tp, replica) is None:
-                self.replicas[tp] = replica
+            self._beginning.discard(tp)
 
     async def _begin(self, tp: TopicPartition, replica: MirrorReplica) -> None:
-        """An empty mirror that is to start at the end, or at a time."""
         time_ms = LATEST_TIME if self._start == LATEST else int(self._start)
         found = (await list_offsets(self.client, {tp: time_ms}))[tp]
         if found.offset < 0:
@@ -266,6 +289,36 @@ class MirrorSource:
             return await self.client.connection(broker, purpose=_PURPOSE)
 
         return SourceLeader(leader, connect, self._fetcher_settings, self)
+
+    # -- the end of mirrors ---------------------------------------------------------------------------------------------
+
+    async def are_complete(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
+        """Those of them that have all that the source has now."""
+        listed = await list_offsets(self.client, dict.fromkeys(wanted, LATEST_TIME)) if wanted else {}
+        complete: list[TopicPartition] = []
+        for tp, found in listed.items():
+            replica = self.replicas.get(tp)
+            if replica is None or found.error is not ErrorCode.NONE:
+                continue
+            replica.source_end = max(replica.source_end, found.offset)
+            if replica.log_end >= found.offset:
+                complete.append(tp)
+        return complete
+
+    async def finish(self, tp: TopicPartition, replicas: ReplicaManager) -> None:
+        """End a mirror where it is. Whoever leads it next goes on from what has been noted."""
+        replica = self.replicas.get(tp)
+        if replica is None or replica.noted.is_done:
+            return
+        self.fetchers.remove([tp])
+        final = replica.final()
+        await self._store.write_partitions(self.link, {tp: final})
+        replica.noted = final
+        await replica.abort_transactions(replicas)
+        done = dataclasses.replace(final, is_done=True)
+        await self._store.write_partitions(self.link, {tp: done})
+        replica.noted = done
+        log.info("link %s: %s ends at offset %d, the source at %d", self.link, tp, final.final_offset, final.source_end)
 
     # -- what fetchers tell ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ the middle is continued by the next.
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from barnabas.client.admin.configs import describe_configs
@@ -23,6 +24,7 @@ from barnabas.core.ids import TopicId
 from barnabas.core.topics import is_internal
 from barnabas.core.words import ConfigResourceType, ConfigSource
 from barnabas.link.manager import Link
+from barnabas.link.producer_ids import ProducerIdSpace
 from barnabas.link.settings import matching
 from barnabas.link.store import LinkStore
 
@@ -41,12 +43,14 @@ class Steward:
         metadata: MetadataCache,
         configs: ConfigStore,
         write_config: WriteConfig,
+        producer_ids: ProducerIdSpace,
     ) -> None:
         self._store = store
         self._controller = controller
         self._metadata = metadata
         self._configs = configs
         self._write_config = write_config
+        self._producer_ids = producer_ids
 
     async def turn(self, link: Link) -> None:
         if not self._controller.is_active or link.source is None:
@@ -112,6 +116,35 @@ class Steward:
         if failure is not None:
             raise Refused(failure.code, failure.message)
         log.info("%s has %d partitions, as at the source", info.name, len(info.partitions))
+
+    # -- promotion ----------------------------------------------------------------------------------------------------
+
+    async def complete_promotions(self, link: Link) -> None:
+        if not self._controller.is_active:
+            return
+        for name, mirror in list(link.topics.items()):
+            if mirror.state.is_promoting:
+                await self._complete_promotion(link, name)
+
+    async def _complete_promotion(self, link: Link, name: str) -> None:
+        """When every partition has ended: the topic is an ordinary one from now on."""
+        count = self._metadata.partition_count(name)
+        settings = await self._configs.read(paths.TOPICS, name)
+        if settings.get(LINK_NAME) == link.name:
+            ended = await self._store.partitions(link.name, name, count)
+            if not all(each.is_done for each in ended):
+                return
+            seen = max((each.producer_id_max for each in ended), default=-1)
+            await self._store.raise_producer_ids(self._producer_ids.first_free(seen))
+            await self._write_config(
+                paths.TOPICS, name, {key: value for key, value in settings.items() if key != LINK_NAME}
+            )
+        log.info("link %s: %s is promoted: it may be written to", link.name, name)
+        changed = await self._store.change_topic(
+            link.name, name, lambda mirror: replace(mirror, state=MirrorState.PROMOTED, reason="")
+        )
+        if changed is not None:
+            link.topics[name] = changed
 
     # -- settings -----------------------------------------------------------------------------------------------------
 

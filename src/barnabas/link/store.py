@@ -7,6 +7,7 @@ from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, Get, Operation, SetData, ZkCode
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, checked
+from barnabas.coordination.znodes import ProducerIdBlock
 from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorTopic, is_link_name
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
@@ -158,6 +159,35 @@ class LinkStore:
         except Malformed as error:
             log.error("nothing is known of the source's epochs in %s: %s", partition, error)
             return MirrorPartition()
+
+    async def partitions(self, name: str, topic: str, count: int) -> list[MirrorPartition]:
+        """The first `count`, in order."""
+        tps = [TopicPartition(topic, index) for index in range(count)]
+        reads: list[Operation] = [Get(paths.link_partition(name, tp)) for tp in tps]
+        found: list[MirrorPartition] = []
+        for tp, result in zip(tps, (await self._session.batch(reads)).results, strict=True):
+            try:
+                known = (
+                    MirrorPartition.decode(paths.link_partition(name, tp), result.data or b"") if result.ok else None
+                )
+            except Malformed as error:
+                log.error("nothing is known of %s: %s", tp, error)
+                known = None
+            found.append(known or MirrorPartition())
+        return found
+
+    async def raise_producer_ids(self, floor: int) -> None:
+        """No block of producer ids begins below `floor` from now on."""
+        path = paths.LATEST_PRODUCER_ID_BLOCK
+        while True:
+            data, stat = await self._session.get(path)
+            if data and ProducerIdBlock.decode(data).last >= floor - 1:
+                return
+            try:
+                await self._session.set(path, ProducerIdBlock(-1, floor - 1, floor - 1).encode(), stat.version)
+            except BadVersion:
+                continue
+            return
 
     async def write_partitions(self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]) -> None:
         """Only the leader of a partition writes, so the last one is right."""

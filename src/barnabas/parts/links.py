@@ -11,6 +11,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import LeaderEpoch, TopicPartition
 from barnabas.link.manager import LinkManager
+from barnabas.link.producer_ids import ProducerIdSpace
 from barnabas.link.source import Spawn
 from barnabas.link.steward import Steward
 from barnabas.parts.entity_settings import EntitySettings
@@ -34,6 +35,7 @@ def assemble(
     settings: EntitySettings,
     *,
     secrets: Callable[[], DynamicSecrets],
+    skip_producer_ids: Callable[[int], None],
     spawn: Spawn,
     chance: Random,
 ) -> LinkParts:
@@ -48,6 +50,7 @@ def assemble(
         if response.error_code != ErrorCode.NONE:
             raise Refused(ErrorCode(response.error_code), response.error_message)
 
+    ids = ProducerIdSpace.of(context.cluster_id)
     manager = LinkManager(
         session,
         context.replicas,
@@ -55,6 +58,8 @@ def assemble(
         secrets=secrets,
         renew_epoch=renew_epoch,
         is_enabled=lambda: features.level(LINK_VERSION) >= 1,
+        producer_id_floor=ids.floor,
+        skip_producer_ids=skip_producer_ids,
         clock=context.clock,
         spawn=spawn,
         chance=chance,
@@ -65,6 +70,8 @@ def assemble(
         context.metadata,
         settings.store,
         settings.write,
+        ids,
     )
+    manager.endings.append(steward.complete_promotions)
     manager.turns.append(steward.turn)
     return LinkParts(manager, [links_api.handlers(context, manager)])

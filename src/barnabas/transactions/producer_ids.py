@@ -51,10 +51,21 @@ class ProducerIds:
         self._block = NO_BLOCK
         self._next_id = 0
         self._next_block: ProducerIdRange | None = None
+        #: Ids below it are not handed out any more.
+        self._floor = 0
         self._asking = False
         self._backing_off = False
         #: Those who wait for any block; all are woken when one comes, and ask for their id again.
         self._waiting: list[asyncio.Future[None]] = []
+
+    def skip_below(self, floor: int) -> None:
+        """Hand out no id below `floor`, from whatever block: mirrors of another cluster may hold them. The controller's next
+        block is above it by then."""
+        self._floor = max(self._floor, floor)
+        if self._block.first < self._floor:
+            self._next_id = self._block.end
+        if self._next_block is not None and self._next_block.first < self._floor:
+            self._next_block = None
 
     def take(self) -> int | None:
         """An id that nobody else has, if there is one at hand."""
@@ -113,6 +124,9 @@ class ProducerIds:
             self._timers.call_later(RETRY_BACKOFF_MS / 1000, self._try_again)
             return
         self._asking = False
+        if block.first < self._floor:
+            self._ask()  # it was on its way when the floor rose
+            return
         self._next_block = block
         waiting, self._waiting = self._waiting, []
         for arrival in waiting:
