@@ -205,4 +205,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 def test_pages_that_explain_are_served(console: Console) -> None:
     page = console.get("/api/docs/inside")
     assert "## The high watermark" in page["text"]
+    assert {"index", "operating", "formats.checkpoints"} <= set(page["pages"])
+    for name in page["pages"]:
+        assert console.get(f"/api/docs/{name}")["text"].startswith("# "), name
     assert console.get("/api/docs/..%2Fsecret")[0] == 404

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import uuid
@@ -114,14 +116,8 @@ def test_broker_takes_variables_serves_and_keeps_its_records(image: str) -> None
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce("orders", b"coffee")
         assert producer.flush(60) == 0
-        # What the health check of the image does, where the metrics port is the default one.
-        podman(
-            "exec",
-            f"{pod.name}-broker",
-            "/opt/barnabas/bin/python",
-            "-c",
-            f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{pod.metrics}/health', timeout=30)",
-        )
+        podman("healthcheck", "run", f"{pod.name}-broker")
+        podman("healthcheck", "run", f"{pod.name}-zookeeper")
         logged = [line for line in podman("logs", f"{pod.name}-broker").splitlines() if line.startswith("{")]
         assert all(json.loads(line)["level"] for line in logged)
         podman("stop", "--time=120", f"{pod.name}-broker")
@@ -145,3 +141,38 @@ def test_broker_takes_variables_serves_and_keeps_its_records(image: str) -> None
         assert found == [b"coffee"]
     finally:
         pod.close()
+
+
+def test_broker_that_does_not_answer_is_not_healthy(image: str) -> None:
+    pod = Pod(image)
+    try:
+        pod.start_broker()
+        [described] = json.loads(podman("inspect", f"{pod.name}-broker"))
+        os.kill(described["State"]["Pid"], signal.SIGSTOP)
+        check = ("healthcheck", "run", f"{pod.name}-broker")
+        done = subprocess.run(
+            ["podman", *ENGINE, *check], capture_output=True, timeout=120, env=ENVIRONMENT, check=False
+        )
+        assert done.returncode == 1
+        os.kill(described["State"]["Pid"], signal.SIGCONT)
+        podman(*check)
+    finally:
+        pod.close()
+
+
+def test_whole_cluster_runs_in_a_container(image: str) -> None:
+    name = f"barnabas-up-{uuid.uuid4().hex[:8]}"
+    limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=host", "--read-only")
+    try:
+        podman("run", "--detach", f"--name={name}", *limits, image, "up", "--brokers", "3", "--port", "0")
+        wait_until(lambda: "ready bootstrap=" in podman("logs", name), 120, what="the cluster")
+        [bootstrap] = re.findall(r"ready bootstrap=(\S+)", podman("logs", name))
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        producer.produce("orders", b"coffee")
+        assert producer.flush(60) == 0
+        podman("healthcheck", "run", name)
+        podman("stop", "--time=120", name)
+        [state] = json.loads(podman("inspect", name))
+        assert state["State"]["ExitCode"] == 0
+    finally:
+        podman("rm", "--force", "--volumes", name, check=False)

@@ -1,4 +1,4 @@
-"""The pages that explain what the console shows, as Markdown: the page renders them."""
+"""The documentation, as Markdown: the page renders it. A page in a folder is called `folder.page` here."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +10,16 @@ from barnabas.console.web import Call, Endpoint
 _FOLDERS: Final = (Path(__file__).parent / "markdown", Path(__file__).parents[3] / "docs")
 
 
+#: Made of other files by the program that builds the site: there is nothing in them to read here.
+_OF_THE_SITE: Final = ("api.", "changelog")
+
+
 def _pages() -> dict[str, Path]:
     folder = next((each for each in _FOLDERS if each.is_dir()), None)
-    return {} if folder is None else {file.stem: file for file in sorted(folder.glob("*.md"))}
+    if folder is None:
+        return {}
+    files = {".".join(file.relative_to(folder).with_suffix("").parts): file for file in sorted(folder.rglob("*.md"))}
+    return {name: file for name, file in files.items() if not name.startswith(_OF_THE_SITE)}
 
 
 async def page(call: Call) -> dict[str, Any]:

@@ -7,6 +7,6 @@ import { page as controller } from "./pages/inside_controller.js";
 import { page as transactions } from "./pages/inside_transactions.js";
 import { page as znodes } from "./pages/inside_znodes.js";
 import { page as pipelines } from "./pages/pipelines.js";
-import { page as docs } from "./pages/docs.js";
+import { page as docs, start } from "./pages/docs.js";
 
-export const INSIDE_PAGES = [pipelines, partitions, partition, waiting, requests, controller, transactions, znodes, docs];
+export const INSIDE_PAGES = [pipelines, partitions, partition, waiting, requests, controller, transactions, znodes, start, docs];

@@ -27,11 +27,15 @@ function View({ name }) {
   const link = (target) => {
     if (/^https?:/.test(target)) return target;
     const [file, hash] = target.split("#");
-    const page = file.replace(/\.md$/, "") || name;
+    const found = file ? new URL(file, `http://docs/${name.replaceAll(".", "/")}`).pathname.slice(1) : name;
+    const page = found.replace(/\.md$/, "").replaceAll("/", ".");
     return data.pages.includes(page) ? `/docs/${page}${hash ? `#${hash}` : ""}` : null;
   };
   if (error) return html`<${Problem} error=${error} />`;
   return data ? html`<${Markdown} text=${data.text} link=${link} />` : html`<${Loading} />`;
 }
 
+const Start = () => html`<${View} name="index" />`;
+
+export const start = { path: "/docs", title: "Documentation", View: Start, nav: { group: "Help", label: "Documentation" } };
 export const page = { path: "/docs/:name", title: "Documentation", View };
