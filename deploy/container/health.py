@@ -20,7 +20,7 @@ def main() -> int:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=4):
             return 0
     except (OSError, urllib.error.HTTPError) as error:
-        print(error)
+        sys.stderr.write(f"{error}\n")
         return 1
 
 
