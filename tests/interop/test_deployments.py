@@ -1,9 +1,14 @@
 """Units of systemd, and the Helm chart, held against their own tools."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +19,9 @@ UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 CHART = ROOT / "deploy/helm/barnabas"
 EXPOSURE_MAX = 2.0
 HELM = "helm.sh/helm/v3/cmd/helm@v3.16.4"
+KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
+#: What the chart makes, as schemas are called.
+KINDS = ("service-v1", "statefulset-apps-v1", "poddisruptionbudget-policy-v1")
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
@@ -36,26 +44,95 @@ def test_unit_is_right_and_gives_a_service_little(unit: Path) -> None:
     assert float(found[1]) <= EXPOSURE_MAX
 
 
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> str:
+def from_go(name: str, module: str) -> str:
     """The program; built from the Go module proxy where it is missing."""
-    if (found := shutil.which("helm")) is not None:
+    if (found := shutil.which(name)) is not None:
         return found
     if shutil.which("go") is None:
-        pytest.skip("needs helm, or Go to build it")
+        pytest.skip(f"needs {name}, or Go to build it")
     folder = Path(".interop/go").absolute()
-    if not (folder / "helm").exists():
-        environment = {"GOBIN": str(folder), "GOFLAGS": "-mod=mod"}
+    if not (folder / name).exists():
+        environment = os.environ | {"GOBIN": str(folder), "GOFLAGS": "-mod=mod"}
         built = subprocess.run(
-            ["env", *(f"{name}={value}" for name, value in environment.items()), "go", "install", HELM],
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
+            ["go", "install", module], capture_output=True, text=True, timeout=1500, env=environment, check=False
         )
         if built.returncode:
-            pytest.skip(f"helm cannot be built: {built.stderr[-200:]}")
-    return str(folder / "helm")
+            pytest.skip(f"{name} cannot be built: {built.stderr[-200:]}")
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    return from_go("helm", HELM)
+
+
+@pytest.fixture(scope="module")
+def kubernetes_schemas(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What a version of Kubernetes takes, as a folder of schemas for kubeconform; from PyPI's kubernetes-validate."""
+    folder = tmp_path_factory.mktemp("kubernetes")
+    installed = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder / "package",
+            "kubernetes-validate",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if installed.returncode:
+        pytest.skip(f"needs kubernetes-validate: {installed.stderr[-200:]}")
+
+    def of(version: str) -> Path:
+        held = folder / "package/kubernetes_validate/kubernetes-json-schema" / f"v{version}-local-strict"
+        made = folder / version
+        made.mkdir(exist_ok=True)
+
+        def plain(name: str) -> dict[str, Any]:
+            # kubeconform takes schemas that are whole.
+            return json.loads((held / name).read_text().replace("/api/_definitions.json#", "#"))
+
+        definitions = plain("_definitions.json")["$defs"]
+        for kind in KINDS:
+            schema = plain(f"{kind}.json") | {"$defs": definitions}
+            schema.pop("$id", None)
+            (made / f"{kind}.json").write_text(json.dumps(schema))
+        return made
+
+    return of
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", ["1.28.0", "1.35.0"])
+def test_chart_makes_what_kubernetes_takes(helm: str, kubernetes_schemas: Callable[[str], Path], version: str) -> None:
+    kubeconform = from_go("kubeconform", KUBECONFORM)
+    location = f"{kubernetes_schemas(version)}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+
+    def judge(text: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [kubeconform, "-strict", "-summary", "-schema-location", location],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    text = subprocess.run(
+        [helm, "template", "shop", CHART], capture_output=True, text=True, timeout=300, check=True
+    ).stdout
+    status, said = judge(text)
+    assert status == 0 and "Valid: 6, Invalid: 0, Errors: 0, Skipped: 0" in said, said
+    status, said = judge(text.replace("podManagementPolicy:", "podManagementPolcy:"))
+    assert status == 1 and "'podManagementPolcy' not allowed" in said
 
 
 @pytest.mark.timeout(1800)
