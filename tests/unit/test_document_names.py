@@ -77,6 +77,43 @@ def test_every_command_is_described() -> None:
     assert [command for command in missing if command not in listed] == []
 
 
+#: Kafka's scripts that are in no row of the table: their page is about ZooKeeper.
+OF_KAFKA = {"zookeeper-shell", "zookeeper-security-migration"}
+#: Options of others' programs that pages name in their text.
+OF_OTHERS = {
+    "--read-only",  # podman
+    "--fast-boot",  # tests.simulation
+    "--beside",  # bench.registry
+    "--apache",  # tests.fuzz.siege
+    "--kafka-brokers",  # pytest, with our plugin
+    "--kafka-secure",
+}
+
+
+def test_every_option_of_our_own_tools_is_described() -> None:
+    """Those of Kafka's tools are Kafka's, and its documentation has them."""
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) \|", read("docs/tools.md"), re.MULTILINE)
+    of_kafka = OF_KAFKA | {
+        name for names, script in rows if "kafka-" in script for name in re.findall(r"`([a-z-]+)`", names)
+    }
+    described = code_of("\n".join(read(name) for name in NAMES if name != "docs/changelog.md"))
+    missing = [
+        f"{command} {option}"
+        for command in COMMANDS
+        if command not in of_kafka
+        for option in sorted(options_of(command))
+        if option.startswith("--") and not re.search(rf"{re.escape(option)}(?![a-z-])", described)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_in_the_text_of_the_page_exist(name: str) -> None:
+    known = OF_OTHERS.union(*(options_of(command) for command in COMMANDS))
+    named = re.findall(r"`(--[a-z][a-z0-9.-]*)[^`]*`", FENCE.sub("", read(name)))
+    assert sorted({each for each in named if not any(option.startswith(each) for option in known)}) == []
+
+
 def metrics_known() -> set[str]:
     return set(re.findall(r"^\| `([a-z_]+)`", read("docs/metrics.md"), re.MULTILINE))
 
