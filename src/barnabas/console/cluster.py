@@ -117,6 +117,7 @@ class ConsoleCluster:
         self._kept.clear()
         self.offsets.forget()
         self.lag.forget()
+        self.collector.ask_again()
 
     def outdated(self, key: object) -> None:
         """What is kept under this key has turned out to be wrong."""
@@ -128,7 +129,7 @@ class ConsoleCluster:
         async def ask() -> ClusterImage:
             return await self.client.retrying("metadata", lambda: self.client.refresh(None))
 
-        return await self.kept("image", 1.0, ask, paced_s=5.0)
+        return await self.kept("image", 1.0, ask, paced_s=30.0)
 
     async def topic(self, name: str) -> TopicInfo:
         async def ask() -> TopicInfo | None:

@@ -4,6 +4,7 @@ Owner: the event loop. A watcher that does not keep up gets the newest answer wh
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -53,6 +54,7 @@ class _Feed:
     every_s: float
     watchers: set[Watcher] = field(default_factory=set)
     latest: bytes = b""
+    outdated: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
 
@@ -84,6 +86,11 @@ class Collector:
                 if not feed.watchers:
                     self._end(feed)
 
+    def ask_again(self) -> None:
+        """After a change: all feeds at once."""
+        for feed in self._feeds.values():
+            feed.outdated.set()
+
     def stop(self) -> None:
         for feed in list(self._feeds.values()):
             self._end(feed)
@@ -94,6 +101,7 @@ class Collector:
             feed.task.cancel()
 
     async def _collect(self, feed: _Feed) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             try:
                 document = await feed.ask()
@@ -104,4 +112,9 @@ class Collector:
                 feed.latest = data
                 for watcher in feed.watchers:
                     watcher.tell(feed.key, data)
-            await asyncio.sleep(feed.every_s)
+            # All feeds have the same ticks, so that what they share is asked for once.
+            pause_s = feed.every_s - loop.time() % feed.every_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await feed.outdated.wait()
+            feed.outdated.clear()

@@ -21,35 +21,37 @@ SORTS: Final = ("group", "state", "type", "lag")
 WINDOW_MAX: Final = 500
 #: Rebalances are counted over this time.
 _REBALANCES_S: Final = 300.0
+#: On the page of a group: asked for so often, and no older than this by then. So a lag in sight is less than a second old.
+_EVERY_S: Final = 0.5
+_AGE_S: Final = 0.3
 
 
 async def group_list(call: Call) -> dict[str, Any]:
     book = call.cluster.lag
     book.look()
-    listed = await book.groups()
-    search, state = call.text("search").lower(), call.text("state")
-    found = [
-        group
-        for group in listed.values()
-        if search in group.group.lower() and (not state or group.state.lower() == state.lower())
-    ]
+    listing = await book.groups()
+    search, state = call.text("search").lower(), call.text("state").lower()
     sort, is_down = call.choice("sort", SORTS), call.flag("descending")
     start, count = call.number("start", 0), call.number("count", 100, high=WINDOW_MAX)
-    known = total = len(listed)
+    known = total = len(listing)
+    found = listing.ordered("group" if sort == "lag" else sort)
+    if search or state:
+        found = [
+            group for group in found if search in group.group.lower() and (not state or group.state.lower() == state)
+        ]
     if sort == "lag":
         known, total = await book.sweep()
-        committed = book.known()
-        sums = await _sums(call.cluster, [group.group for group in found if group.group in committed])
-        found.sort(key=lambda group: (sums.get(group.group, -1), group.group), reverse=is_down)
-    else:
-        found.sort(key=lambda group: (getattr(group, sort), group.group), reverse=is_down)
+        sums = (await book.far_totals()).by_group
+        found = sorted(found, key=lambda group: sums.get(group.group, -1))
+    if is_down:
+        found = found[::-1]
     window = found[start : start + count]
-    lags = await book.lags([group.group for group in window], 1.5)
+    lags = await book.lags_in_sight([group.group for group in window])
     members = await _member_counts(call.cluster, window)
     return {
         "total": len(found),
         "start": start,
-        "states": sorted({group.state for group in listed.values() if group.state}),
+        "states": listing.states,
         "lagKnown": known,
         "lagOf": total,
         "groups": [
@@ -65,17 +67,6 @@ async def group_list(call: Call) -> dict[str, Any]:
             }
             for group in window
         ],
-    }
-
-
-async def _sums(cluster: ConsoleCluster, groups: Sequence[str]) -> dict[str, int]:
-    """From what is known: nobody is asked but for the ends of logs, and those may be half a minute old."""
-    committed = cluster.lag.known()
-    partitions = {partition for group in groups for partition in committed[group]}
-    ends = await cluster.offsets.ends(partitions, 30.0)
-    return {
-        group: sum(max(ends[each] - offset, 0) for each, offset in committed[group].items() if each in ends)
-        for group in groups
     }
 
 
@@ -128,10 +119,11 @@ class Watched:
 async def group_detail(call: Call) -> dict[str, Any]:
     cluster, group = call.cluster, call.path["group"]
     cluster.lag.look(group)
-    described = await cluster.kept(
-        ("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced_s=3.0
+    described, known = await asyncio.gather(
+        cluster.kept(("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced_s=3.0),
+        cluster.lag.committed([group], _AGE_S),
     )
-    committed = (await cluster.lag.committed([group], 0.9)).get(group, {})
+    committed = known.get(group, {})
     if described.missing and not committed:
         raise not_found(f"there is no group {group}")
     seen = await _seen(cluster, group, described, committed)
@@ -190,7 +182,7 @@ async def _seen(
 ) -> GroupSeen:
     owners = {each: member for member in described.members for each in member.assignment}
     partitions = sorted({*committed, *owners})
-    ends = await cluster.offsets.ends(partitions, 0.9)
+    ends = await cluster.offsets.ends(partitions, _AGE_S)
     starts = await cluster.offsets.starts(partitions, 10.0)
     behind = [each for each in partitions if each in ends and committed.get(each, ends[each]) < ends[each]]
 
@@ -288,14 +280,14 @@ async def topic_groups(call: Call) -> dict[str, Any]:
     fresh = await cluster.lag.committed(list(found)[:WINDOW_MAX], 1.5)
     partitions = {each for offsets in found.values() for each in offsets}
     ends = await cluster.offsets.ends(partitions, 1.5)
-    listed = await cluster.lag.groups()
+    listing = await cluster.lag.groups()
     return {
         "known": known,
         "of": total,
         "groups": [
             {
                 "group": group,
-                "state": listed[group].state if group in listed else "",
+                "state": listed.state if (listed := listing.get(group)) is not None else "",
                 "lag": sum(
                     max(ends[each] - offset, 0)
                     for each, offset in fresh.get(group, offsets).items()
@@ -329,7 +321,7 @@ ENDPOINTS = [
         path="/groups/{group}",
         handler=group_detail,
         summary="One group: members, assignment, lag by partition and of the last hour, why it grows.",
-        live_s=1.0,
+        live_s=_EVERY_S,
     ),
     Endpoint(
         method="GET",

@@ -49,9 +49,18 @@ class Growth(Generic[K]):
     def value(self, key: K) -> int:
         return self._samples[key].value
 
+    def last(self, key: K, default: int) -> int:
+        sample = self._samples.get(key)
+        return default if sample is None else sample.value
+
     def age_s(self, key: K, now_s: float) -> float:
         sample = self._samples.get(key)
         return now_s - sample.at_s if sample is not None else math.inf
+
+    def is_still(self, key: K, now_s: float, for_s: float) -> bool:
+        """Whether it has been looked at for so long, and has not moved."""
+        sample = self._samples.get(key)
+        return sample is not None and now_s - max(sample.moved_s, sample.seen_s) >= for_s
 
     def rate(self, key: K, *, over_s: float = 0.0) -> float | None:
         """A second, over the last seconds; None where that is one sample, or not so many seconds."""

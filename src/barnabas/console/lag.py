@@ -6,13 +6,16 @@ looked at.
 """
 
 import asyncio
+import itertools
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.groups import CLASSIC, committed_offsets
 from barnabas.client.errors import ClientError, UnsupportedVersion, check
+from barnabas.console.commits import UNKNOWN, Commits, Totals
 from barnabas.console.growth import Growth
 from barnabas.console.web import refusal_for
 from barnabas.core.clock import SystemClock
@@ -32,11 +35,21 @@ if TYPE_CHECKING:
 _MANY_GROUPS: Final = 8
 _BY_NAME: Final = 9
 _GROUPS_A_REQUEST: Final = 100
-#: Of a sweep through all groups: those that one look asks for.
-SWEEP_SLICE: Final = 200
-#: Once all are known, they are gone through in this time, or slower, so that no more than so many are asked for in a second.
-_SWEEP_S: Final = 30.0
+#: New groups are asked for so many at a time, with a pause in between: 15,000 are known after ten seconds.
+NEW_SLICE: Final = 100
+_NEW_PAUSE_S: Final = 0.05
+#: Once all are known, they are gone through for ever, so many a second, and none within so many seconds again.
 _SWEPT_A_SECOND: Final = 20
+_SWEPT_AGE_S: Final = 2.0
+#: For so long after the last look.
+_SWEEP_S: Final = 30.0
+#: In a list, a group without members that was not seen to commit within a minute is asked for so often.
+_IDLE_AFTER_S: Final = 60.0
+_IDLE_AGE_S: Final = 10.0
+_EMPTY: Final = "Empty"
+#: Ends of what is not in sight, for sums over everything.
+_FAR_AGE_S: Final = 60.0
+_TOTALS_AGE_S: Final = 1.0
 #: Consumers commit every five seconds, unless they are told otherwise.
 COMMIT_RATE_S: Final = 30.0
 SAMPLE_S: Final = 10.0
@@ -47,7 +60,7 @@ SERIES_MAX: Final = 2_000
 _HOUR_S: Final = SAMPLE_S * HISTORY_POINTS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Listed:
     group: str
     state: str
@@ -56,10 +69,28 @@ class Listed:
     coordinator: int
 
 
-@dataclass(slots=True)
-class _Committed:
-    at_s: float
-    offsets: Mapping[TopicPartition, int]
+class Listing:
+    """The groups of a cluster, by id."""
+
+    def __init__(self, found: Iterable[Listed]) -> None:
+        self._orders: dict[str, list[Listed]] = {"group": sorted(found, key=lambda each: each.group)}
+        self.by_id: dict[str, Listed] = {each.group: each for each in self._orders["group"]}
+        self.states: list[str] = sorted({each.state for each in self.by_id.values() if each.state})
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self.by_id
+
+    def get(self, group: str) -> Listed | None:
+        return self.by_id.get(group)
+
+    def ordered(self, by: str) -> list[Listed]:
+        """By a field, and by id; sorted once. Not to be changed."""
+        if by not in self._orders:
+            self._orders[by] = sorted(self._orders["group"], key=lambda each: str(getattr(each, by)))
+        return self._orders[by]
 
 
 @dataclass(slots=True)
@@ -89,29 +120,44 @@ class History:
         return [*known, *[-1] * (len(self.at_s) - len(known))]
 
 
+def _partitions(committed: Mapping[str, Mapping[TopicPartition, int]]) -> set[TopicPartition]:
+    return {partition for offsets in committed.values() for partition in offsets}
+
+
+def _lags(
+    committed: Mapping[str, Mapping[TopicPartition, int]], ends: Mapping[TopicPartition, int]
+) -> dict[str, dict[TopicPartition, int]]:
+    return {
+        group: {each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends}
+        for group, offsets in committed.items()
+    }
+
+
 class LagBook:
     def __init__(self, cluster: "ConsoleCluster") -> None:
         self._cluster = cluster
-        self._committed: dict[str, _Committed] = {}
+        self._commits = Commits()
+        self._totals: Totals | None = None
         self.growth: Growth[tuple[str, TopicPartition]] = Growth(COMMIT_RATE_S)
         self.history: dict[str, History] = {}
         #: When somebody last looked at a group.
         self._looked_s: dict[str, float] = {}
         self._sampler: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._swept_until_s = 0.0
 
     # -- which groups there are -----------------------------------------------------------------------------------------
 
-    async def groups(self) -> dict[str, Listed]:
-        """By id, with the broker that coordinates each. Groups of a broker that does not answer are not there."""
+    async def groups(self) -> Listing:
+        """With the broker that coordinates each. Groups of a broker that does not answer are not there."""
 
-        async def ask() -> dict[str, Listed]:
+        async def ask() -> Listing:
             async def one(broker_id: int) -> ListGroupsResponse:
                 response = await self._cluster.client.ask(broker_id, ListGroupsRequest(), ListGroupsResponse)
                 check(response.error_code)
                 return response
 
-            found: dict[str, Listed] = {}
+            found: list[Listed] = []
             answers = await self._cluster.on_brokers(one)
             for broker_id, answer in answers.items():
                 if isinstance(answer, ClientError):
@@ -119,37 +165,48 @@ class LagBook:
                         raise answer
                     continue
                 for group in answer.groups:
-                    kind = group.group_type.capitalize() or CLASSIC
-                    found[group.group_id] = Listed(
-                        group.group_id, group.group_state, kind, group.protocol_type, broker_id
-                    )
-            return found
+                    kind, state = group.group_type.capitalize() or CLASSIC, intern(group.group_state)
+                    found.append(Listed(group.group_id, state, intern(kind), intern(group.protocol_type), broker_id))
+            listing = Listing(found)
+            self._commits.keep(lambda group: group in listing or group in self._looked_s)
+            return listing
 
         return await self._cluster.kept("groups", 1.5, ask, paced_s=30.0)
 
     # -- what they have committed ---------------------------------------------------------------------------------------
 
-    async def committed(self, groups: Iterable[str], max_age_s: float) -> dict[str, Mapping[TopicPartition, int]]:
-        """By group. One whose coordinator does not answer is left out."""
+    async def committed(
+        self, groups: Iterable[str], max_age_s: float, *, idle_age_s: float = 0.0
+    ) -> dict[str, Mapping[TopicPartition, int]]:
+        """By group. One whose coordinator does not answer is left out. With `idle_age_s`, groups that nobody commits for
+        may be older."""
         wanted = list(groups)
+        listing = await self.groups()
         now_s = asyncio.get_running_loop().time()
-        old = [
-            group for group in wanted if (known := self._committed.get(group)) is None or now_s - known.at_s > max_age_s
-        ]
+
+        def is_old(group: str) -> bool:
+            known = self._commits.get(group)
+            if known is None or now_s - known.at_s > max(max_age_s, idle_age_s):
+                return True
+            listed = listing.get(group)
+            is_idle = listed is not None and listed.state == _EMPTY and now_s - known.moved_s > _IDLE_AFTER_S
+            return not is_idle and now_s - known.at_s > max_age_s
+
+        old = [group for group in wanted if is_old(group)]
         if old:
             await self._ask(old)
-        now_s = asyncio.get_running_loop().time()
         return {
-            group: known.offsets
+            group: known.as_dict()
             for group in wanted
-            if (known := self._committed.get(group)) is not None and now_s - known.at_s <= max_age_s + 1
+            if (known := self._commits.get(group)) is not None and not is_old(group)
         }
 
     async def _ask(self, groups: Sequence[str]) -> None:
-        listed = await self.groups()
+        listing = await self.groups()
         by_broker: dict[int, list[str]] = {}
         for group in groups:
-            by_broker.setdefault(listed[group].coordinator if group in listed else -1, []).append(group)
+            listed = listing.get(group)
+            by_broker.setdefault(listed.coordinator if listed is not None else -1, []).append(group)
         unlisted = by_broker.pop(-1, [])
         slices = [
             (broker_id, some[at : at + _GROUPS_A_REQUEST])
@@ -192,7 +249,7 @@ class LagBook:
 
     def _note(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         now_s = asyncio.get_running_loop().time()
-        self._committed[group] = _Committed(now_s, offsets)
+        self._commits.note(group, offsets, now_s)
         if group in self._looked_s:
             for partition, offset in offsets.items():
                 self.growth.note((group, partition), offset, now_s)
@@ -200,52 +257,71 @@ class LagBook:
     async def lags(self, groups: Iterable[str], max_age_s: float) -> dict[str, dict[TopicPartition, int]]:
         """By group and partition. Partitions without a leader are left out."""
         committed = await self.committed(groups, max_age_s)
-        partitions = {partition for offsets in committed.values() for partition in offsets}
-        ends = await self._cluster.offsets.ends(partitions, max_age_s)
-        return {
-            group: {each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends}
-            for group, offsets in committed.items()
-        }
+        return _lags(committed, await self._cluster.offsets.ends(_partitions(committed), max_age_s))
+
+    async def lags_in_sight(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
+        """For the rows of a list: what nobody commits for, and what stands still, may be older."""
+        committed = await self.committed(groups, 1.5, idle_age_s=_IDLE_AGE_S)
+        return _lags(committed, await self._cluster.offsets.ends_in_sight(_partitions(committed)))
 
     # -- all of them, a few at a time -----------------------------------------------------------------------------------
 
     async def sweep(self) -> tuple[int, int]:
-        """Ask for those groups that were not asked for the longest time. How many are known, of how many."""
-        listed = await self.groups()
-        max_age_s = max(_SWEEP_S, len(listed) / _SWEPT_A_SECOND)
-        for group in [group for group in self._committed if group not in listed and group not in self._looked_s]:
-            del self._committed[group]
-        now_s = asyncio.get_running_loop().time()
-        never = -1.0
-        ages = {group: known.at_s if (known := self._committed.get(group)) else never for group in listed}
-        stale = sorted((group for group, at_s in ages.items() if now_s - at_s > max_age_s), key=ages.__getitem__)
-        if stale:
-            # What was never asked for first: until then a sum is wrong, not only old.
-            await self.committed(stale[:SWEEP_SLICE], max_age_s)
-        return sum(group in self._committed for group in listed), len(listed)
+        """Somebody wants to see all groups: they become known, and stay so. How many are known, of how many."""
+        listing = await self.groups()
+        self.sweep_behind()
+        new = self._new_groups(listing)
+        if 0 < len(new) <= NEW_SLICE:
+            await self._ask(new)  # at once, where that is little
+        return sum(group in self._commits for group in listing.by_id), len(listing)
 
     def sweep_behind(self) -> None:
         """As `sweep`, and nobody waits for it."""
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = self._cluster.tasks.start(self._sweep_quietly(), "sweep groups")
+        self._swept_until_s = asyncio.get_running_loop().time() + _SWEEP_S
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = self._cluster.tasks.start(self._sweep_on(), "sweep groups")
 
-    async def _sweep_quietly(self) -> None:
-        try:
-            await self.sweep()
-        except Exception as error:
-            refusal_for(error, "sweep groups")  # logs a bug; who may not see groups sees topics without lags
+    def _new_groups(self, listing: Listing) -> list[str]:
+        if len(self._commits) >= len(listing) and all(group in self._commits for group in listing.by_id):
+            return []
+        return [group for group in listing.by_id if group not in self._commits]
 
-    def known(self) -> Mapping[str, Mapping[TopicPartition, int]]:
-        return {group: known.offsets for group, known in self._committed.items()}
+    async def _sweep_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._swept_until_s:
+            pause_s = 1.0
+            try:
+                listing = await self.groups()
+                new = self._new_groups(listing)
+                for at in range(0, len(new), NEW_SLICE):
+                    await self._ask(new[at : at + NEW_SLICE])
+                    await asyncio.sleep(_NEW_PAUSE_S)
+                now_s = loop.time()
+                first = itertools.islice(self._commits.oldest(), _SWEPT_A_SECOND)
+                old = [group for group, known in first if now_s - known.at_s > _SWEPT_AGE_S]
+                if old:
+                    await self._ask(old)
+            except Exception as error:
+                refusal_for(error, "sweep groups")  # logs a bug; who may not see groups sees topics without lags
+                pause_s = 5.0
+            await asyncio.sleep(pause_s)
+
+    def totals(self) -> Totals:
+        """Of all groups that are known so far, with the ends that were seen last. Nobody is asked."""
+        now_s = asyncio.get_running_loop().time()
+        if self._totals is None or now_s - self._totals.at_s > _TOTALS_AGE_S:
+            growth = self._cluster.offsets.growth
+            self._totals = self._commits.totals(lambda each: growth.last(each, UNKNOWN), now_s)
+        return self._totals
+
+    async def far_totals(self) -> Totals:
+        """The same; ends are no older than a minute."""
+        await self._cluster.offsets.ends(self._commits.partitions(), _FAR_AGE_S)
+        return self.totals()
 
     def groups_of_topic(self, topic: str) -> dict[str, dict[TopicPartition, int]]:
         """Of the groups that are known: what those that read this topic have committed of it."""
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for group, known in self._committed.items():
-            offsets = {partition: offset for partition, offset in known.offsets.items() if partition.topic == topic}
-            if offsets:
-                found[group] = offsets
-        return found
+        return self._commits.of_topic(topic)
 
     # -- the last hour --------------------------------------------------------------------------------------------------
 
@@ -282,7 +358,7 @@ class LagBook:
             self._forget(group)
         wanted = dict.fromkeys(self._looked_s)
         if len(listed) <= SAMPLED_MAX:
-            wanted |= dict.fromkeys(listed)
+            wanted |= dict.fromkeys(listed.by_id)
         for group in [group for group in self.history if group not in wanted]:
             del self.history[group]
         wall_s = SystemClock().now_ms() // 1000
@@ -295,9 +371,10 @@ class LagBook:
 
     def forget(self) -> None:
         """After a change: what was committed is asked for again. The last hour stays."""
-        self._committed.clear()
+        self._commits.clear()
+        self._totals = None
 
     def stop(self) -> None:
-        for task in (self._sampler, self._sweeping):
+        for task in (self._sampler, self._sweeper):
             if task is not None:
                 task.cancel()

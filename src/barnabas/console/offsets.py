@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.partitions import list_offsets_request
-from barnabas.client.errors import ClientError, error_code
+from barnabas.client.errors import ClientError
 from barnabas.console.growth import Growth
-from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.protocol.messages.list_offsets import ListOffsetsResponse
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from barnabas.console.cluster import ConsoleCluster
 
 _REMEMBERED_MAX: Final = 100_000
+#: Feeds of all viewers have the same ticks: what they ask for within this time goes together.
+_GATHER_S: Final = 0.005
+#: What has not moved for so long stands still.
+_STILL_S: Final = 10.0
 
 
 async def list_offsets(
@@ -48,7 +51,7 @@ async def list_offsets(
             continue
         for topic in answer.topics:
             for part in topic.partitions:
-                if error_code(part.error_code) is ErrorCode.NONE:
+                if not part.error_code:
                     found[TopicPartition(topic.name, part.partition_index)] = (part.offset, part.timestamp)
                 else:
                     cluster.outdated("image")
@@ -62,18 +65,58 @@ class Offsets:
         self._cluster = cluster
         self.growth: Growth[TopicPartition] = Growth()
         self._starts: dict[TopicPartition, tuple[float, int]] = {}
+        self._wanted: dict[TopicPartition, int] = {}
+        self._asking: asyncio.Future[None] | None = None
 
-    async def ends(self, partitions: Iterable[TopicPartition], max_age_s: float = 1.0) -> dict[TopicPartition, int]:
-        """High watermarks. A partition without a leader is left out."""
+    async def ends(
+        self, partitions: Iterable[TopicPartition], max_age_s: float = 1.0, *, still_age_s: float = 0.0
+    ) -> dict[TopicPartition, int]:
+        """High watermarks. A partition without a leader is left out.
+
+        With `still_age_s`, those that stand still may be older.
+        """
         wanted = list(partitions)
-        now_s = asyncio.get_running_loop().time()
-        old = [each for each in wanted if self.growth.age_s(each, now_s) > max_age_s]
+        began_s = asyncio.get_running_loop().time()
+
+        def is_old(each: TopicPartition) -> bool:
+            age_s = self.growth.age_s(each, began_s)
+            if age_s <= max_age_s:
+                return False
+            return age_s > still_age_s or not self.growth.is_still(each, began_s, _STILL_S)
+
+        old = [each for each in wanted if is_old(each)]
         if old:
-            found = await list_offsets(self._cluster, dict.fromkeys(old, LATEST))
+            await self._ask_together(old)
+        return {each: self.growth.value(each) for each in wanted if not is_old(each)}
+
+    async def ends_in_sight(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """For the rows of a list, which is made every two seconds: what stands still is asked for every second time."""
+        return await self.ends(partitions, 1.5, still_age_s=3.5)
+
+    async def _ask_together(self, partitions: Iterable[TopicPartition]) -> None:
+        """What several want at the same moment is one question to each broker."""
+        self._wanted.update(dict.fromkeys(partitions, LATEST))
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_future()
+            self._cluster.tasks.start(self._ask(self._asking), "ask for ends")
+        await asyncio.shield(self._asking)
+
+    async def _ask(self, answered: "asyncio.Future[None]") -> None:
+        try:
+            await asyncio.sleep(_GATHER_S)
+            wanted, self._wanted, self._asking = self._wanted, {}, None
+            found = await list_offsets(self._cluster, wanted)
+        except Exception as error:
+            answered.set_exception(error)
+            answered.exception()  # whoever waited may have gone
+        except asyncio.CancelledError:
+            answered.cancel()
+            raise
+        else:
             now_s = asyncio.get_running_loop().time()
             for partition, (offset, _) in found.items():
                 self.growth.note(partition, offset, now_s)
-        return {each: self.growth.value(each) for each in wanted if self.growth.age_s(each, now_s) <= max_age_s}
+            answered.set_result(None)
 
     def rate(self, partitions: Iterable[TopicPartition]) -> float | None:
         """Records a second, over the last seconds; None where nothing was measured yet."""

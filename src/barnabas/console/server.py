@@ -1,5 +1,6 @@
 """A console as a process: a socket, uvicorn, signals."""
 
+import gc
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from barnabas.registry.http_server import HttpServer, listen, run_until_signal, 
 _CONNECTIONS_MAX: Final = 1_000
 #: Those who watch would never go by themselves.
 _SHUTDOWN_S: Final = 1
+_GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 
 class ConsoleServer:
@@ -46,4 +48,12 @@ class ConsoleServer:
 
 def run(settings: Settings, announce: Callable[[str], None]) -> int:
     """As this process, until SIGTERM or SIGINT. Returns the exit code."""
-    return run_until_signal(lambda: ConsoleServer(settings), lambda server: announce(server.url))
+
+    def ready(server: ConsoleServer) -> None:
+        # What is left of starting up will never be garbage, and a large cluster makes many objects that live long.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        announce(server.url)
+
+    return run_until_signal(lambda: ConsoleServer(settings), ready)

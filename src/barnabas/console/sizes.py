@@ -43,4 +43,4 @@ async def topic_sizes(cluster: "ConsoleCluster") -> Mapping[str, int]:
             totals[partition.topic] = totals.get(partition.topic, 0) + size
         return totals
 
-    return await cluster.kept("topic sizes", 10.0, ask, paced_s=30.0)
+    return await cluster.kept("topic sizes", 5.0, ask, paced_s=60.0)

@@ -1,7 +1,7 @@
 """Topics: the list, and one of them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from barnabas.client.image import TopicInfo
@@ -41,16 +41,12 @@ async def topic_list(call: Call) -> dict[str, Any]:
         if search in name.lower() and (call.flag("internal") or not is_internal(topic))
     ]
     start, count = call.number("start", 0), call.number("count", 100, high=WINDOW_MAX)
-    if sort in ("name", "partitions", "replicas"):
-        ordered = sorted(found, key=lambda topic: _plain_key(topic, sort), reverse=is_down)
-    else:
-        figures = await _figures(call.cluster, found, sizes=await topic_sizes(call.cluster), max_age_s=30.0)
-        ordered = sorted(found, key=lambda topic: (figures[topic.name][sort] or 0, topic.name), reverse=is_down)
-    window = ordered[start : start + count]
-    sizes = await _window_sizes(call.cluster, window)
-    shown, lags = await asyncio.gather(
-        _figures(call.cluster, window, sizes=sizes, max_age_s=1.5), _lags(call.cluster, window)
-    )
+    sizes = await topic_sizes(call.cluster)
+    key = await _sort_key(call.cluster, sort, found, sizes)
+    window = sorted(found, key=key, reverse=is_down)[start : start + count]
+    shown = await _figures(call.cluster, window, sizes=sizes, ends=call.cluster.offsets.ends_in_sight)
+    call.cluster.lag.sweep_behind()
+    lags = call.cluster.lag.totals().by_topic  # of all groups that are known so far
     return {
         "total": len(found),
         "start": start,
@@ -58,57 +54,37 @@ async def topic_list(call: Call) -> dict[str, Any]:
     }
 
 
-async def _lags(cluster: ConsoleCluster, topics: Iterable[TopicInfo]) -> dict[str, int]:
-    """Of all groups that are known so far, together. Topics that no group reads are left out."""
-    cluster.lag.sweep_behind()
-    names = {topic.name for topic in topics}
-    committed = [
-        (partition, offset)
-        for offsets in cluster.lag.known().values()
-        for partition, offset in offsets.items()
-        if partition.topic in names
-    ]
-    ends = await cluster.offsets.ends({partition for partition, _ in committed}, 1.5)
-    lags: dict[str, int] = {}
-    for partition, offset in committed:
-        if partition in ends:
-            lags[partition.topic] = lags.get(partition.topic, 0) + max(ends[partition] - offset, 0)
-    return lags
+async def _sort_key(
+    cluster: ConsoleCluster, sort: str, topics: list[TopicInfo], sizes: Mapping[str, int]
+) -> Callable[[TopicInfo], Any]:
+    """Sorting by what moves needs it of all topics: then it may be a minute old, and the rows in sight are fresh."""
+    if sort == "name":
+        return lambda topic: topic.name
+    if sort == "size":
+        return lambda topic: (sizes.get(topic.name, 0), topic.name)
+    if sort in ("partitions", "replicas"):
+        return lambda topic: (plain_row(topic)[sort], topic.name)
+    figures = await _figures(cluster, topics, sizes=sizes, ends=lambda all_of: cluster.offsets.ends(all_of, 60.0))
+    return lambda topic: (figures[topic.name][sort] or 0, topic.name)
 
 
 def is_internal(topic: TopicInfo) -> bool:
     return topic.internal or topic.name.startswith("__")
 
 
-def _plain_key(topic: TopicInfo, sort: str) -> tuple[int, str]:
-    row = plain_row(topic)
-    return (row[sort] if sort != "name" else 0), topic.name
-
-
-async def _window_sizes(cluster: ConsoleCluster, topics: list[TopicInfo]) -> Mapping[str, int]:
-    async def ask() -> Mapping[str, int]:
-        partitions = [partition for topic in topics for partition in partitions_of(topic)]
-        totals: dict[str, int] = {}
-        for (_, partition), size in (await replica_sizes(cluster, partitions)).items():
-            totals[partition.topic] = totals.get(partition.topic, 0) + size
-        return totals
-
-    if not topics:
-        return {}
-    return await cluster.kept(("sizes", tuple(topic.name for topic in topics)), 5.0, ask, paced_s=30.0)
-
-
 async def _figures(
-    cluster: ConsoleCluster, topics: Iterable[TopicInfo], *, sizes: Mapping[str, int], max_age_s: float
+    cluster: ConsoleCluster,
+    topics: Iterable[TopicInfo],
+    *,
+    sizes: Mapping[str, int],
+    ends: Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, int]]],
 ) -> dict[str, dict[str, Any]]:
     by_name = {topic.name: partitions_of(topic) for topic in topics}
     everything = [partition for partitions in by_name.values() for partition in partitions]
-    ends, starts = await asyncio.gather(
-        cluster.offsets.ends(everything, max_age_s), cluster.offsets.starts(everything, 30.0)
-    )
+    last, first = await asyncio.gather(ends(everything), cluster.offsets.starts(everything, 60.0))
     return {
         name: {
-            "messages": sum(ends[each] - starts[each] for each in partitions if each in ends and each in starts),
+            "messages": sum(last[each] - first[each] for each in partitions if each in last and each in first),
             "rate": cluster.offsets.rate(partitions),
             "size": sizes.get(name),
         }
