@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import binascii
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -180,12 +182,19 @@ class Reading:
 
     async def found(self) -> AsyncIterator[list[ShownRecord]]:
         """A few at a time, also none: so that whoever waits can tell how far it is."""
+        try:
+            async for hits in self._found():
+                yield hits
+        finally:
+            self.wanted.is_over = True  # an expression that takes long goes on in its thread otherwise
+
+    async def _found(self) -> AsyncIterator[list[ShownRecord]]:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self.limits["seconds"]
         async for records in search(self.source, self.positions, self.progress):
             for at in range(0, len(records), _SLICE):
                 shown = await self.show(records[at : at + _SLICE])
-                hits = await asyncio.to_thread(_matching, self.wanted, shown)
+                hits = await asyncio.to_thread(_matching, self.wanted, shown, ends_s=ends_s)
                 hits = hits[: self.limits["matches"] - self.matched]
                 self.matched += len(hits)
                 yield hits
@@ -256,8 +265,15 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
     yield event("end", told() | {"reason": reading.reason})
 
 
-def _matching(wanted: Filter, shown: Sequence[ShownRecord]) -> list[ShownRecord]:
-    return [each for each in shown if wanted.matches(each)]
+def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
+    """In a thread, which nobody can stop: it looks itself whether the time is up, or nobody waits."""
+    hits: list[ShownRecord] = []
+    for each in shown:
+        if wanted.is_over or time.monotonic() > ends_s:
+            break
+        if wanted.matches(each):
+            hits.append(each)
+    return hits
 
 
 async def tail(call: Call) -> StreamingResponse:
@@ -281,6 +297,7 @@ async def _tail_events(call: Call, source: Source, wanted: Filter) -> AsyncItera
                 yield event("skipped", {"records": skipped})
             yield event("records", [each.document(_LISTED_CHARS) for each in hits]) if hits else event("quiet", {})
     finally:
+        wanted.is_over = True
         tails.leave(reader)
 
 
