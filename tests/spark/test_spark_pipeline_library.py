@@ -8,11 +8,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.connect import proto
+from tests.spark.test_spark_report import reports
 
 from barnabas.spark.pipelines import connector, sinks, topic_ids
 from barnabas.spark.pipelines._flows import flows_of, put_in_place, watermark_by_sql
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState
 from barnabas.spark.pipelines.project import load_project
+from barnabas.spark.pipelines.reporting import RunReporter
 from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
 from barnabas.spark.pipelines.session import attach
 from barnabas.spark.pipelines.sinks import emptying
@@ -107,8 +109,15 @@ def run(
     spec = f"name: library\nstorage: storage\n{once}libraries:\n  - glob:\n      include: code/**\n"
     (folder / "spark-pipeline.yml").write_text(spec)
     told: list[Event] = [] if told is None else told
+    reporter = RunReporter(folder.name, {})
+
+    def take(event: Event) -> None:
+        told.append(event)
+        reporter.take(event)
+
     with attach(spark) as session:
-        Runner(load_project(folder), session, told.append).run(options or RunOptions())
+        Runner(load_project(folder), session, take, reporter.rests).run(options or RunOptions())
+    reporter.close()
     return told
 
 
@@ -149,6 +158,12 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     counted = [one.expectations for one in told if isinstance(one, Progress) and one.flow == "lib_clean"]
     assert counted == [{"lib_orders.has pieces": {"action": "drop", "passed": 3, "failed": 1}}]
     assert [group.rpartition("-")[0] for _, group in connector.groups()] == ["library-lib_orders"]
+    reported = {each["query"]: each for each in reports(kafka.bootstrap) if each["pipeline"] == tmp_path.name}
+    assert {each["state"] for each in reported.values()} == {"ended"}
+    clean = reported["lib_clean"]
+    assert (clean["dead_letters"], clean["error"]) == ([topics["dead"]], None)
+    assert clean["progress"]["expectations"] == counted[0]
+    assert [topics["orders"]] in [each["topics"] for each in reported.values()]
     with pytest.raises(PipelineFailed, match="define what it reads before it"):
         run(tmp_path, spark, UNKNOWN)
 

@@ -10,7 +10,11 @@ from pyspark.sql import SparkSession
 
 import barnabas.spark
 from barnabas.core.topics import PIPELINES_TOPIC
-from barnabas.spark.report import PipelineReporter, ReportWriter
+from barnabas.spark.pipelines import connector, sinks, sources
+from barnabas.spark.pipelines.events import FlowState, Progress, RunState
+from barnabas.spark.pipelines.reporting import RunReporter
+from barnabas.spark.report import PipelineReporter
+from barnabas.spark.reports import Reports, ReportWriter
 from barnabas.testing import Kafka
 
 DEADLINE_S = 60.0
@@ -75,3 +79,45 @@ def test_cluster_that_is_away_holds_nobody_up(caplog: pytest.LogCaptureFixture) 
     assert [record.message.split(":")[0] for record in caplog.records if record.name == "barnabas.spark"] == [
         "the progress of a query was not reported"
     ]
+
+
+def test_run_of_a_pipeline_reports_as_other_queries_do(kafka: Kafka) -> None:
+    name = kafka.name("run")
+    with connector.defining(name):
+        sources.topic("orders", bootstrap=kafka.bootstrap)
+        sinks.topic("clean", bootstrap=kafka.bootstrap)
+        connector.note_dead_letters("letters")
+    reporter = RunReporter(name, {})
+    reporter.take(FlowState("", "waiting", "QUEUED", "Flow waiting is QUEUED."))
+    for flow in ("done", "broken", "cut"):
+        reporter.take(batch(flow, 1))
+        reporter.take(FlowState("", flow, "RUNNING", f"Flow {flow} is RUNNING."))
+    reporter.take(FlowState("", "done", "COMPLETED", "Flow done has COMPLETED."))
+    reporter.take(FlowState("", "broken", "RETRYING", "Flow broken failed: no more\n\tat org.apache"))
+    reporter.take(RunState("", "COMPLETED", "Run is COMPLETED."))
+    reporter.close()
+    last = {each["query"]: each for each in reports(kafka.bootstrap) if each["pipeline"] == name}
+    assert {query: each["state"] for query, each in last.items()} == {
+        "done": "ended",
+        "broken": "failed",
+        "cut": "ended",
+    }
+    assert last["broken"]["error"] == "Flow broken failed: no more"
+    assert (last["done"]["topics"], last["done"]["dead_letters"]) == (["orders"], ["letters"])
+    assert last["done"]["progress"]["batch"] == 1
+
+
+def test_flow_that_goes_on_without_rows_says_so_every_ten_seconds(kafka: Kafka) -> None:
+    name, times_s = kafka.name("rest"), [1_000.0]
+    own = Reports(kafka.bootstrap, pipeline=name, clock=lambda: times_s[-1])
+    own.progressed("flow", batch("flow", 1))
+    for now_s in (1_005.0, 1_011.0, 1_012.0, 1_022.0):
+        times_s.append(now_s)
+        own.rests("flow")
+    own.close()
+    found = [each["at_ms"] for each in reports(kafka.bootstrap) if each["pipeline"] == name]
+    assert found == [1_000_000, 1_011_000, 1_022_000]
+
+
+def batch(flow: str, number: int) -> Progress:
+    return Progress("", flow, number, 5, 50.0, 100, 0, 0, 0, None, topics=("orders",))

@@ -66,6 +66,9 @@ def command(
     failures_max: Annotated[
         int, typer.Option(metavar="N", help="Continuous: failures in a row after which a flow stays down.")
     ] = 5,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="run: tell the console of progress, by a topic of the cluster.")
+    ] = True,
     bootstrap_server: Annotated[
         str,
         typer.Option(
@@ -124,7 +127,7 @@ def command(
             views_s=refresh_views_s,
             failures_max=failures_max,
         )
-        commands.run(project, options, master=master, as_json_lines=json)
+        commands.run(project, options, master=master, as_json_lines=json, with_reports=report)
 
 
 def _commands(*, java: bool = False) -> Any:

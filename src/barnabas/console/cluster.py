@@ -57,6 +57,8 @@ class ConsoleCluster:
         self.offsets = Offsets(self)
         self.tails = Tails(self)
         self.lag = LagBook(self)
+        #: Of the whole cluster, as far as it is known.
+        self.partitions = 0
         self._kept: OrderedDict[object, _Kept] = OrderedDict()
         self._remembered: OrderedDict[object, Any] = OrderedDict()
         self._asking: dict[object, asyncio.Future[Any]] = {}
@@ -81,6 +83,11 @@ class ConsoleCluster:
             # Not the asker's own: one who goes away must not take the answer from the others.
             self.tasks.start(self._ask(key, ask), f"ask {key}")
         return cast(T, await asyncio.shield(self._asking[key]))
+
+    @staticmethod
+    def paced_s(items: int, most_s: float) -> float:
+        """How old an answer may be that has so many items: ten thousand are asked for every `most_s`, hundreds every second."""
+        return max(1.0, min(items * most_s / 10_000, most_s))
 
     async def _ask(self, key: object, ask: Callable[[], Awaitable[Any]]) -> None:
         future = self._asking[key]
@@ -127,9 +134,11 @@ class ConsoleCluster:
 
     async def image(self) -> ClusterImage:
         async def ask() -> ClusterImage:
-            return await self.client.retrying("metadata", lambda: self.client.refresh(None))
+            image = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+            self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
+            return image
 
-        return await self.kept("image", 1.0, ask, paced_s=30.0)
+        return await self.kept("image", self.paced_s(self.partitions, 30.0), ask, paced_s=5.0)
 
     async def topic(self, name: str) -> TopicInfo:
         async def ask() -> TopicInfo | None:

@@ -82,8 +82,8 @@ class Commits:
     def get(self, group: str) -> Committed | None:
         return self._groups.get(group)
 
-    def oldest(self) -> Iterable[tuple[str, Committed]]:
-        return self._groups.items()
+    def oldest(self) -> Iterable[str]:
+        return self._groups
 
     def note(self, group: str, found: Mapping[TopicPartition, int], now_s: float) -> None:
         partitions = tuple(found)

@@ -38,9 +38,10 @@ _GROUPS_A_REQUEST: Final = 100
 #: New groups are asked for so many at a time, with a pause in between: 15,000 are known after ten seconds.
 NEW_SLICE: Final = 100
 _NEW_PAUSE_S: Final = 0.05
-#: Once all are known, they are gone through for ever, so many a second, and none within so many seconds again.
-_SWEPT_A_SECOND: Final = 20
-_SWEPT_AGE_S: Final = 2.0
+#: Once all are known, they are gone through for ever, so many at a time. Lists by lag mend themselves sooner: who seems to be
+#: far behind comes in sight, and is asked for.
+_SWEPT: Final = 50
+_SWEEP_PAUSE_S: Final = 5.0
 #: For so long after the last look.
 _SWEEP_S: Final = 30.0
 #: In a list, a group without members that was not seen to commit within a minute is asked for so often.
@@ -136,6 +137,7 @@ def _lags(
 class LagBook:
     def __init__(self, cluster: "ConsoleCluster") -> None:
         self._cluster = cluster
+        self._group_count = 0
         self._commits = Commits()
         self._totals: Totals | None = None
         self.growth: Growth[tuple[str, TopicPartition]] = Growth(COMMIT_RATE_S)
@@ -168,10 +170,12 @@ class LagBook:
                     kind, state = group.group_type.capitalize() or CLASSIC, intern(group.group_state)
                     found.append(Listed(group.group_id, state, intern(kind), intern(group.protocol_type), broker_id))
             listing = Listing(found)
+            self._group_count = len(listing)
             self._commits.keep(lambda group: group in listing or group in self._looked_s)
             return listing
 
-        return await self._cluster.kept("groups", 1.5, ask, paced_s=30.0)
+        max_age_s = max(1.5, self._cluster.paced_s(self._group_count, 30.0))
+        return await self._cluster.kept("groups", max_age_s, ask, paced_s=5.0)
 
     # -- what they have committed ---------------------------------------------------------------------------------------
 
@@ -289,22 +293,18 @@ class LagBook:
     async def _sweep_on(self) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < self._swept_until_s:
-            pause_s = 1.0
             try:
                 listing = await self.groups()
                 new = self._new_groups(listing)
                 for at in range(0, len(new), NEW_SLICE):
                     await self._ask(new[at : at + NEW_SLICE])
                     await asyncio.sleep(_NEW_PAUSE_S)
-                now_s = loop.time()
-                first = itertools.islice(self._commits.oldest(), _SWEPT_A_SECOND)
-                old = [group for group, known in first if now_s - known.at_s > _SWEPT_AGE_S]
+                old = list(itertools.islice(self._commits.oldest(), _SWEPT))
                 if old:
                     await self._ask(old)
             except Exception as error:
                 refusal_for(error, "sweep groups")  # logs a bug; who may not see groups sees topics without lags
-                pause_s = 5.0
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_SWEEP_PAUSE_S)
 
     def totals(self) -> Totals:
         """Of all groups that are known so far, with the ends that were seen last. Nobody is asked."""

@@ -43,4 +43,5 @@ async def topic_sizes(cluster: "ConsoleCluster") -> Mapping[str, int]:
             totals[partition.topic] = totals.get(partition.topic, 0) + size
         return totals
 
-    return await cluster.kept("topic sizes", 5.0, ask, paced_s=60.0)
+    max_age_s = max(5.0, cluster.paced_s(cluster.partitions, 60.0))
+    return await cluster.kept("topic sizes", max_age_s, ask, paced_s=30.0)

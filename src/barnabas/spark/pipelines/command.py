@@ -17,6 +17,7 @@ from barnabas.client.config import load_properties
 from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines import connector, live, project, session, status
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState, Status, as_json
+from barnabas.spark.pipelines.reporting import RunReporter
 from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
 
 #: The progress file is written at most this often, and at each change of a state.
@@ -44,7 +45,8 @@ def validate(place: Path, *, master: str) -> None:
     sys.stdout.write(f"{chosen.name} is valid: {names}\n")
 
 
-def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool) -> None:
+def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, with_reports: bool = True) -> None:
+    """`with_reports`: the console shows what the flows do."""
     chosen = project.load_project(place)
     known = status.load(chosen.progress_file)
     if known is not None and status.is_running(known):
@@ -56,20 +58,34 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool) -
         # What is known of flows stays until there is something newer: they may have nothing to do.
         first.flows = {name: replace(each, state="QUEUED", message="") for name, each in known.flows.items()}
     report = Report(first, chosen.progress_file, as_json_lines=as_json_lines)
+    reporter = RunReporter(chosen.name, chosen.client_settings()) if with_reports else None
+
+    def told(event: Event) -> None:
+        report.take(event)
+        if reporter is not None:
+            reporter.take(event)
+
+    def rests(flow: str) -> None:
+        if reporter is not None:
+            reporter.rests(flow)
+
     with report.shown(), _signals() as on_signal:
         try:
             with session.start(chosen, master) as spark:
-                runner = Runner(chosen, spark, report.take)
+                runner = Runner(chosen, spark, told, rests)
                 on_signal(runner.stop if options.continuous else _interrupt)
                 runner.run(options)
         except BarnabasError as error:
             # What a flow failed for is told with the flow.
             said = "Run has FAILED." if report.status.failures() else str(error)
-            report.take(RunState(live.now(), "FAILED", said))
+            told(RunState(live.now(), "FAILED", said))
             raise
         except KeyboardInterrupt:
-            report.take(RunState(live.now(), "STOPPED", "Run has been stopped."))
+            told(RunState(live.now(), "STOPPED", "Run has been stopped."))
             raise
+        finally:
+            if reporter is not None:
+                reporter.close()
 
 
 class Report:

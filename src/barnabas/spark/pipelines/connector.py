@@ -38,6 +38,10 @@ _registered: "WeakKeyDictionary[SparkSession, set[str]]" = WeakKeyDictionary()
 _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
 _groups: list[tuple[str, str]] = []
+#: Clusters that the pipeline that is being defined reads or writes, by their bootstrap servers.
+_clusters: list[str] = []
+#: Topics for its dead letters.
+_dead_letters: list[str] = []
 #: Sinks of the pipeline that is being defined, by name.
 _sinks: "dict[str, Sink]" = {}
 #: Streams of topics in the pipeline that is being defined: the flow, and the options of the source.
@@ -53,6 +57,8 @@ def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) ->
     global _pipeline
     _before_run.clear()
     _groups.clear()
+    _clusters.clear()
+    _dead_letters.clear()
     _sinks.clear()
     _streams.clear()
     _client_settings.update(client_settings or {})
@@ -71,6 +77,8 @@ def pipeline_name() -> str | None:
 
 def topic_options(bootstrap: str) -> dict[str, str]:
     """What every topic of this cluster is read and written with: the project's settings, and where it is."""
+    if _pipeline is not None and bootstrap not in _clusters:
+        _clusters.append(bootstrap)
     return {f"kafka.{name}": value for name, value in _client_settings.items()} | {"kafka.bootstrap.servers": bootstrap}
 
 
@@ -90,6 +98,19 @@ def groups() -> list[tuple[str, str]]:
 
 def streams() -> list[tuple[str, Mapping[str, str]]]:
     return list(_streams)
+
+
+def clusters() -> list[str]:
+    return list(_clusters)
+
+
+def note_dead_letters(topic: str) -> None:
+    if _pipeline is not None and topic not in _dead_letters:
+        _dead_letters.append(topic)
+
+
+def dead_letters() -> list[str]:
+    return list(_dead_letters)
 
 
 def sinks() -> "dict[str, Sink]":

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType
 
 from barnabas.client import error_headers as names
+from barnabas.spark.pipelines import connector
 from barnabas.spark.pipelines._fields import TransformError, column, column_type, without
 from barnabas.spark.pipelines._schema import columns_of, schema_of
 from barnabas.spark.pipelines.transforms.headers import HEADERS_TYPE, header, headers_or_none_yet
@@ -73,6 +74,7 @@ def to_topics(
     `dead_letter_topic`, all in one DataFrame for one sink."""
     column_type(df, error, "to_topics")
     _raw(df, "to_topics")
+    connector.note_dead_letters(dead_letter_topic)
     for name in (key, value):
         kind = column_type(df, name, "to_topics")
         if not isinstance(kind, BinaryType | StringType):

@@ -45,6 +45,8 @@ class Progress:
     watermark: str | None
     #: By dataset and name: what was done (`action`), and how many rows `passed` and `failed`.
     expectations: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
+    #: Topics that it reads.
+    topics: Sequence[str] = field(default_factory=list)
 
 
 Event: TypeAlias = FlowState | RunState | Progress
@@ -89,7 +91,14 @@ def parse_progress(document: Mapping[str, Any]) -> Progress:
             f"{each.dataset}.{each.name}": {"action": each.action, "passed": each.passed, "failed": each.failed}
             for each in counts(document.get("observedMetrics") or {})
         },
+        topics=topics_of(document.get("sources") or []),
     )
+
+
+def topics_of(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of those sources whose offsets are topics and partitions."""
+    found = (_partitions(source.get("endOffset")) or {} for source in sources)
+    return sorted({topic for partitions in found for topic, _ in partitions})
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:

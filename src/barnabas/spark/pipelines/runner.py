@@ -70,10 +70,20 @@ class _Running:
 class Runner:
     """Owner: one thread, which calls `run`; `stop` may come from any."""
 
-    def __init__(self, project: Project, session: Session, told: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        project: Project,
+        session: Session,
+        told: Callable[[Event], None],
+        rests: Callable[[str], None] = lambda flow: None,
+    ) -> None:
+        """`rests`: told of a flow that goes on and has nothing to do. Both may be called from a thread of Spark's."""
         self._project = project
         self._session = session
         self._told = told
+        self._rests = rests
+        #: By the id of its query.
+        self._flow_names: dict[str, str] = {}
         self._stopping = threading.Event()
         self._batches: dict[str, int] = {}
         #: Tables that the code of each flow names.
@@ -89,7 +99,7 @@ class Runner:
     def run(self, options: RunOptions) -> None:
         """Until everything is read, or, if continuous, until `stop`. Raises `PipelineFailed`."""
         _check(options)
-        end = self._session.on_progress(self._take_progress)
+        end = self._session.on_progress(self._take_progress, self._take_rest)
         try:
             graph_id = self._define()
             self._refresh_sinks(options)
@@ -247,9 +257,15 @@ class Runner:
                 yield answer["pipeline_event_result"].event.message
 
     def _take_progress(self, text: str) -> None:
-        progress = parse_progress(json.loads(text))
+        document = json.loads(text)
+        progress = parse_progress(document)
+        self._flow_names[str(document["id"])] = progress.flow
         self._batches[progress.flow] = progress.batch
         self._told(progress)
+
+    def _take_rest(self, query_id: str) -> None:
+        if query_id in self._flow_names:
+            self._rests(self._flow_names[query_id])
 
     # -- on and on ------------------------------------------------------------------------------------------------------
 

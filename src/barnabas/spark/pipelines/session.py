@@ -84,15 +84,16 @@ class Session:
         """Streaming queries that run, as the JVM has them."""
         return list(self.jvm_session.streams().active())
 
-    def on_progress(self, told: Callable[[str], None]) -> Callable[[], None]:
-        """Call `told` with the JSON of each progress report, in a thread of its own; returns what ends that."""
+    def on_progress(self, told: Callable[[str], None], rests: Callable[[str], None]) -> Callable[[], None]:
+        """Call `told` with the JSON of each progress report, and `rests` with the id of a query that has nothing to do, in a
+        thread of its own; returns what ends that."""
         from py4j.java_gateway import java_import  # type: ignore[import-untyped]
         from pyspark.java_gateway import ensure_callback_server_started
 
         gateway: Any = self._classic.sparkContext._gateway
         java_import(gateway.jvm, "org.apache.spark.sql.streaming.*")
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        listener = self.jvm.PythonStreamingQueryListenerWrapper(_ProgressListener(told))
+        listener = self.jvm.PythonStreamingQueryListenerWrapper(_ProgressListener(told, rests))
         streams = self.jvm_session.streams()
         streams.addListener(listener)
         return lambda: streams.removeListener(listener)
@@ -122,8 +123,9 @@ class Session:
 class _ProgressListener:
     """Java's interface, by py4j. Spark's own wrapper for Python does not survive a session that it did not make."""
 
-    def __init__(self, told: Callable[[str], None]) -> None:
+    def __init__(self, told: Callable[[str], None], rests: Callable[[str], None]) -> None:
         self._told = told
+        self._rests = rests
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """States of flows come from the run itself."""
@@ -132,7 +134,7 @@ class _ProgressListener:
         self._told(event.progress().json())
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing new to tell."""
+        self._rests(str(event.id()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """States of flows come from the run itself."""
