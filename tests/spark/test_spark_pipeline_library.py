@@ -115,9 +115,11 @@ def run(
         told.append(event)
         reporter.take(event)
 
-    with attach(spark) as session:
-        Runner(load_project(folder), session, take, reporter.rests).run(options or RunOptions())
-    reporter.close()
+    try:
+        with attach(spark) as session:
+            Runner(load_project(folder), session, take, reporter.rests).run(options or RunOptions())
+    finally:
+        reporter.close()
     return told
 
 
