@@ -95,6 +95,7 @@ class World:
             require_cluster=self._require_cluster,
             authorizer=SimpleNamespace(allows_on_any=lambda *args: self.any_topic),
             metadata=SimpleNamespace(partition=lambda tp: object() if tp in self.partitions else None),
+            link_of=lambda topic: None,
         )
         self.api = TransactionsApi(context, lambda group_id: 3)
 

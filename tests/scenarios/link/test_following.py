@@ -1,0 +1,192 @@
+"""What happens at the source happens here: leaders change, records go, partitions come, a topic is made anew."""
+
+import time
+
+from confluent_kafka import Producer
+from linked import (
+    batches,
+    create,
+    ends_of,
+    mirror,
+    partitions,
+    wait_for_copy,
+    wait_for_state,
+)
+
+from barnabas.cli.local_cluster import wait_until
+from barnabas.client.admin import links as admin
+from barnabas.client.admin.configs import alter_configs, describe_configs
+from barnabas.client.admin.partitions import delete_records
+from barnabas.client.admin.topics import create_partitions
+from barnabas.core.ids import TopicPartition
+from barnabas.core.words import AlterOperation, ConfigResourceType
+from barnabas.testing.cluster import Cluster
+
+TIMEOUT_S = 60.0
+
+
+def other_than(cluster: Cluster, broker: int) -> int:
+    return next(each for each in cluster.broker_ids if each != broker)
+
+
+def test_mirror_goes_back_with_a_source_that_lost_records_and_tells_it(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    """An unclean election: the follower that was elected lacks what its leader had committed alone."""
+    source.create_topic(topic, replication_factor=2, config={"unclean.leader.election.enable": "true"})
+    name = f"l-{topic}"
+    source.produce(topic, ["both have it"])
+    source.wait_for_isr(topic, 2)
+    leader = source.leader_of(topic)
+    follower = other_than(source, leader)
+    source.terminate(follower)
+    source.wait_for_isr(topic, 1)
+    source.produce(topic, [f"lost {number}" for number in range(40)], partition=0)
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 41})
+    target.wait_for_isr(topic, 2)
+    source.kill(leader)
+    source.start_broker(follower)
+    wait_until(lambda: source.leader_of(topic) == follower, TIMEOUT_S, what="the follower leads")
+    source.produce(topic, ["in another epoch"] * 3)
+    wait_for_copy(target, name, topic, {0: 4})
+    source.start_broker(leader)
+    source.wait_for_isr(topic, 2)
+    [told] = partitions(target, name, topic).values()
+    assert told.truncated_records == 40
+    target.wait_for_isr(topic, 2)
+    theirs = batches(source, follower, topic)
+    for broker in target.broker_ids:
+        assert batches(target, broker, topic) == theirs
+    assert "dropping 40 records from offset 1 on" in target.log(target.leader_of(topic))
+    source.produce(topic, ["and on"])
+    wait_for_copy(target, name, topic, {0: 5})
+
+
+def test_records_deleted_at_the_source_are_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    source.produce(topic, [f"r{number}" for number in range(20)])
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 20})
+    source.ask(lambda client: delete_records(client, {TopicPartition(topic, 0): 12}))
+    wait_until(
+        lambda: partitions(target, name, topic)[0].log_start_offset == 12, TIMEOUT_S, what="the log starts at 12"
+    )
+
+
+def test_mirror_begins_where_the_source_does(source: Cluster, target: Cluster, topic: str) -> None:
+    """Inside of a batch even: the batch comes whole, and the deleted part of it is hidden."""
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    source.produce(topic, [f"r{number}" for number in range(20)])
+    source.ask(lambda client: delete_records(client, {TopicPartition(topic, 0): 7}))
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 20})
+    assert partitions(target, name, topic)[0].log_start_offset == 7
+    assert [record.offset for record in target.records(topic)] == list(range(7, 20))
+
+
+def test_mirror_that_is_far_behind_starts_again_where_the_source_starts(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    source.produce(topic, ["a", "b"])
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 2})
+    target.ask(lambda client: admin.alter_link(client, name, "pause"))
+    source.produce(topic, [f"r{number}" for number in range(20)])
+    source.ask(lambda client: delete_records(client, {TopicPartition(topic, 0): 22}))
+    source.produce(topic, ["after"])
+    target.ask(lambda client: admin.alter_link(client, name, "resume"))
+    wait_for_copy(target, name, topic, {0: 23})
+    assert [record.offset for record in target.records(topic)] == [22]
+
+
+def test_partitions_and_settings_follow(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic, config={"retention.ms": "100000000"})
+    name = f"l-{topic}"
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 0})
+
+    def setting(key: str) -> str | None:
+        where = (ConfigResourceType.TOPIC, topic)
+        [entries] = target.ask(lambda client: describe_configs(client, [where])).values()
+        return next(each.value for each in entries if each.name == key)
+
+    assert setting("retention.ms") == "100000000"
+    changes = {
+        "retention.ms": (AlterOperation.DELETE, None),
+        "max.message.bytes": (AlterOperation.SET, "1234567"),
+        # Of that cluster alone.
+        "unclean.leader.election.enable": (AlterOperation.SET, "true"),
+    }
+    source.ask(lambda client: alter_configs(client, ConfigResourceType.TOPIC, topic, changes))
+    source.ask(lambda client: create_partitions(client, {topic: 3}))
+    wait_until(lambda: setting("max.message.bytes") == "1234567", TIMEOUT_S, what="the setting follows")
+    assert setting("retention.ms") == "604800000"
+    assert setting("unclean.leader.election.enable") == "false"
+    source.produce(topic, ["new partition"], partition=2)
+    wait_for_copy(target, name, topic, {0: 0, 1: 0, 2: 1})
+
+
+def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    source.produce(topic, ["first life"] * 3)
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 3})
+    source.delete_topic(topic)
+    wait_until(lambda: topic not in source.topics(), TIMEOUT_S, what="the topic is gone")
+    source.create_topic(topic)
+    source.produce(topic, ["second life"])
+    stopped = wait_for_state(target, name, topic, "stopped")
+    assert "created again" in (stopped.reason or "")
+    assert [record.value for record in target.records(topic)] == [b"first life"] * 3
+
+
+def test_leaders_die_here_and_there(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic, replication_factor=2)
+    name = f"l-{topic}"
+    producer = Producer({"bootstrap.servers": source.bootstrap, "enable.idempotence": True})
+
+    def produce(count: int) -> None:
+        for number in range(count):
+            producer.produce(topic, b"%d" % number)
+        assert producer.flush(60) == 0
+
+    produce(50)
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {0: 50})
+    source.wait_for_isr(topic, 2)
+    target.wait_for_isr(topic, 2)
+    there, here = source.leader_of(topic), target.leader_of(topic)
+    source.kill(there)
+    target.kill(here)
+    produce(50)
+    wait_for_copy(target, name, topic, {0: 100})
+    source.start_broker(there)
+    target.start_broker(here)
+    source.wait_for_isr(topic, 2)
+    target.wait_for_isr(topic, 2)
+    produce(50)
+    wait_for_copy(target, name, topic, ends_of(source, topic))
+    theirs = batches(source, other_than(source, there), topic)
+    for broker in target.broker_ids:
+        assert batches(target, broker, topic) == theirs
+    assert [each.truncated_records for each in partitions(target, name, topic).values()] == [0]
+
+
+def test_link_begins_at_the_end_or_at_a_time(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    source.produce(topic, ["old"] * 10)
+    middle_ms = int(time.time() * 1000) + 1
+    wait_until(lambda: time.time() * 1000 > middle_ms + 5, TIMEOUT_S)
+    source.produce(topic, ["new"] * 5)
+    create(target, source, f"t-{topic}", topic, start=str(middle_ms))
+    wait_for_copy(target, f"t-{topic}", topic, {0: 15})
+    assert [record.offset for record in target.records(topic)] == list(range(10, 15))
+    found = mirror(target, f"t-{topic}", topic)
+    assert found is not None
+    assert found.partitions[0].log_start_offset == 10
