@@ -1,5 +1,6 @@
 """Options of the source, and the table of them in the documentation. No Spark, no cluster."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
-from barnabas.spark import segments
+from barnabas.spark import segments, sink_options
 from barnabas.spark.durations import parse_duration_ms
 from barnabas.spark.options import (
     FORBIDDEN_KAFKA,
@@ -183,6 +184,10 @@ def test_the_documentation_has_every_option_and_no_other():
     assert source >= {f"kafka.{name}" for name in ("bootstrap.servers", *FORBIDDEN_KAFKA)}
     reader = {line.split("`")[1] for line in _section("## Segment reader") if line.startswith("| `")}
     assert reader == set(segments.OPTIONS)
+    lines = (TABLE.parent / "spark.md").read_text().splitlines()
+    rows = lines[next(at for at, line in enumerate(lines) if line.startswith("| Option |")) + 2 :]
+    sink = {line.split("`")[1] for line in itertools.takewhile(lambda line: line.startswith("|"), rows)}
+    assert {name for name in sink if not name.startswith("kafka.")} == set(sink_options.OPTIONS)
 
 
 def _section(title: str) -> list[str]:
