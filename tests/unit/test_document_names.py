@@ -200,6 +200,13 @@ def test_version_has_one_place() -> None:
     assert project["tool"]["hatch"]["version"]["path"] == "src/barnabas/__init__.py"
 
 
+def test_extras_that_users_install_are_in_the_readme() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"].keys()
+    named = re.search(r"extras are ([^:]+):", read("README.md").replace("\n", " "))
+    assert named is not None
+    assert set(re.findall(r"`(\w+)`", named[1])) == extras - {"dev", "docs", "release"}
+
+
 def test_names_are_found_where_they_are_typed() -> None:
     block = "```sh\nbarnabas topics --create \\\n    --topik x | grep --y\n```\n"
     text = f"a barnabas nothing `barnabas topcis --lsit` and\n{block}"

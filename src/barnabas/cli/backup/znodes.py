@@ -65,6 +65,8 @@ async def read(session: ZooKeeperSession) -> Document:
             found.scram[paths.desanitize(user)] = verifiers
     await _read_acls(session, found)
     found.producer_id_next = await _producer_id_next(session)
+    if links := len(await _children(session, paths.LINKS)):
+        found.left_out.append(f"{links} links to other clusters: create them again")
     if tokens := len(await _children(session, paths.DELEGATION_TOKENS)):
         found.left_out.append(f"{tokens} delegation tokens: they are short-lived, and their owners ask for new ones")
     return found
