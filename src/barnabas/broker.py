@@ -484,6 +484,8 @@ class Broker:
             self.context,
             self.session,
             self.controller_client,
+            self.links,
+            self.groups.coordinator,
             self.features,
             self.settings,
             secrets=lambda: self.security.secrets,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorState
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AclOperation
+from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.link.manager import Link, LinkManager, no_such_link
 from barnabas.link.replica import MirrorReplica
 from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
@@ -27,6 +27,7 @@ from barnabas.protocol.messages.describe_links import (
 )
 from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
 from barnabas.protocol.versions import api_named
+from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.dynamic_secrets import is_password
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -70,7 +71,9 @@ class LinksApi:
         return DeleteLinkResponse()
 
     async def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
-        self._context.require_cluster(call, AclOperation.DESCRIBE)
+        # The other brokers ask, too: how far mirrors are that they do not lead.
+        if not self._context.shows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
+            self._context.require_cluster(call, AclOperation.DESCRIBE)
         links = self._manager.links
         names = sorted(links) if request.names is None else request.names
         for name in names:
@@ -97,6 +100,7 @@ class LinksApi:
             adopt=spec.adopt,
             source_cluster_id=source.client.image.cluster_id if source is not None else None,
             groups_copied=link.groups_copied,
+            group_turns=link.group_turns,
         )
         for name, mirror in sorted(link.topics.items()):
             topic = DescribedMirrorTopic(

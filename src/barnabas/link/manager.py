@@ -63,7 +63,10 @@ class Link:
     topics: dict[str, MirrorTopic] = field(default_factory=dict)
     source: MirrorSource | None = None
     task: "asyncio.Task[None] | None" = None
+    #: Groups that stand here where they stand at the source, of those that this broker coordinates.
     groups_copied: int = 0
+    #: How often their offsets have been looked at.
+    group_turns: int = 0
     #: What the last turn of the steward, or of the groups, met.
     turn_error: str | None = None
 

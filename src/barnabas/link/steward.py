@@ -5,7 +5,7 @@ the middle is continued by the next.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from barnabas.coordination.znodes_link import MirrorState, MirrorTopic
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.config.topic import LINK_NAME
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicId
+from barnabas.core.ids import BrokerId, TopicId
 from barnabas.core.topics import is_internal
 from barnabas.core.words import ConfigResourceType, ConfigSource
 from barnabas.link.manager import Link
@@ -44,13 +44,19 @@ class Steward:
         configs: ConfigStore,
         write_config: WriteConfig,
         producer_ids: ProducerIdSpace,
+        *,
+        group_turns: Callable[[str], Awaitable[Mapping[BrokerId, int]]],
     ) -> None:
+        """`group_turns`: how often each live broker has looked at the offsets of a link's groups."""
         self._store = store
         self._controller = controller
         self._metadata = metadata
         self._configs = configs
         self._write_config = write_config
         self._producer_ids = producer_ids
+        self._group_turns = group_turns
+        #: Of topics whose mirrors have ended: how often brokers had looked at the groups by then.
+        self._turns_at_end: dict[tuple[str, str], Mapping[BrokerId, int]] = {}
 
     async def turn(self, link: Link) -> None:
         if not self._controller.is_active or link.source is None:
@@ -134,6 +140,9 @@ class Steward:
             ended = await self._store.partitions(link.name, name, count)
             if not all(each.is_done for each in ended):
                 return
+            is_planned = link.topics[name].state is MirrorState.PROMOTING
+            if link.spec.groups is not None and is_planned and not await self._have_groups_come(link, name):
+                return
             seen = max((each.producer_id_max for each in ended), default=-1)
             await self._store.raise_producer_ids(self._producer_ids.first_free(seen))
             await self._write_config(
@@ -145,6 +154,15 @@ class Steward:
         )
         if changed is not None:
             link.topics[name] = changed
+
+    async def _have_groups_come(self, link: Link, name: str) -> bool:
+        """Whether every broker has copied offsets of groups since the mirrors of a topic ended: begun and ended to."""
+        now = await self._group_turns(link.name)
+        then = self._turns_at_end.setdefault((link.name, name), now)
+        if any(now[broker] < then.get(broker, 0) + 2 for broker in now):
+            return False
+        del self._turns_at_end[link.name, name]
+        return True
 
     # -- settings -----------------------------------------------------------------------------------------------------
 

@@ -9,16 +9,20 @@ from barnabas.client.errors import ClientError
 from barnabas.coordination.features import LINK_VERSION, ClusterFeatures
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import LeaderEpoch, TopicPartition
+from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.link.groups import GroupCopier
 from barnabas.link.manager import LinkManager
 from barnabas.link.producer_ids import ProducerIdSpace
 from barnabas.link.source import Spawn
 from barnabas.link.steward import Steward
 from barnabas.parts.entity_settings import EntitySettings
+from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
 from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
+from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
 
 
@@ -31,6 +35,8 @@ def assemble(
     context: BrokerContext,
     session: ZooKeeperSession,
     controller_client: ControllerClient,
+    broker_links: BrokerLinks,
+    groups: GroupCoordinator,
     features: ClusterFeatures,
     settings: EntitySettings,
     *,
@@ -64,6 +70,40 @@ def assemble(
         spawn=spawn,
         chance=chance,
     )
+
+    async def told_by_others(link: str) -> dict[BrokerId, DescribedLink]:
+        """What the other live brokers say of a link. :raises Refused: where one does not."""
+        told: dict[BrokerId, DescribedLink] = {}
+        for broker in list(context.metadata.brokers):
+            if broker == context.broker_id:
+                continue
+            request = DescribeLinksRequest(names=[link])
+            try:
+                answer = await broker_links.request(broker, request, DescribeLinksResponse)
+            except ClientError as error:
+                raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}") from error
+            if answer.error_code != ErrorCode.NONE:
+                raise Refused(ErrorCode(answer.error_code), f"broker {broker}: {answer.error_message}")
+            told[broker] = answer.links[0]
+        return told
+
+    async def ends(link: str) -> dict[TopicPartition, int]:
+        found = {
+            TopicPartition(topic.name, each.partition): each.high_watermark
+            for described in (await told_by_others(link)).values()
+            for topic in described.topics
+            for each in topic.partitions
+        }
+        for partition in context.replicas:
+            if partition.is_leader and context.dynamic.log_config(partition.tp.topic).barnabas_link_name == link:
+                found[partition.tp] = partition.high_watermark
+        return found
+
+    async def group_turns(link: str) -> dict[BrokerId, int]:
+        turns = {broker: told.group_turns for broker, told in (await told_by_others(link)).items()}
+        known = manager.links.get(link)
+        return {context.broker_id: known.group_turns if known is not None else 0, **turns}
+
     steward = Steward(
         manager.store,
         context.controller,
@@ -71,7 +111,9 @@ def assemble(
         settings.store,
         settings.write,
         ids,
+        group_turns=group_turns,
     )
+    copier = GroupCopier(context.broker_id, groups, ends=ends, partition_count=context.metadata.partition_count)
     manager.endings.append(steward.complete_promotions)
-    manager.turns.append(steward.turn)
+    manager.turns += [steward.turn, copier.turn]
     return LinkParts(manager, [links_api.handlers(context, manager)])

@@ -18,6 +18,8 @@ from barnabas.client.admin import links as admin
 from barnabas.client.admin.configs import alter_configs, describe_configs
 from barnabas.client.admin.partitions import delete_records
 from barnabas.client.admin.topics import create_partitions
+from barnabas.client.errors import BrokerRefused
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AlterOperation, ConfigResourceType
 from barnabas.testing.cluster import Cluster
@@ -27,6 +29,20 @@ TIMEOUT_S = 60.0
 
 def other_than(cluster: Cluster, broker: int) -> int:
     return next(each for each in cluster.broker_ids if each != broker)
+
+
+def make_anew(cluster: Cluster, topic: str) -> None:
+    cluster.delete_topic(topic)
+
+    def is_made() -> bool:
+        try:
+            cluster.create_topic(topic)
+        except BrokerRefused as refused:  # it is still being deleted
+            assert refused.code is ErrorCode.TOPIC_ALREADY_EXISTS
+            return False
+        return True
+
+    wait_until(is_made, TIMEOUT_S, what="the topic is made anew")
 
 
 def test_mirror_goes_back_with_a_source_that_lost_records_and_tells_it(
@@ -137,9 +153,7 @@ def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target:
     source.produce(topic, ["first life"] * 3)
     create(target, source, name, topic)
     wait_for_copy(target, name, topic, {0: 3})
-    source.delete_topic(topic)
-    wait_until(lambda: topic not in source.topics(), TIMEOUT_S, what="the topic is gone")
-    source.create_topic(topic)
+    make_anew(source, topic)
     source.produce(topic, ["second life"])
     stopped = wait_for_state(target, name, topic, "stopped")
     assert "created again" in (stopped.reason or "")

@@ -65,6 +65,7 @@ def _merge(into: DescribedLink, other: DescribedLink) -> None:
     into.error = into.error or other.error
     into.source_cluster_id = into.source_cluster_id or other.source_cluster_id
     into.groups_copied += other.groups_copied
+    into.group_turns += other.group_turns
     by_name = {topic.name: topic for topic in into.topics}
     for topic in other.topics:
         known = by_name.get(topic.name)

@@ -77,6 +77,8 @@ class DescribedLink(Message):
     source_cluster_id: str | None = wire("string", "0+", nullable="0+", default=None)
     #: Groups whose offsets this broker has copied.
     groups_copied: int = wire("int32", "0+")
+    #: How often it has looked at them, since it started.
+    group_turns: int = wire("int64", "0+")
     topics: list[DescribedMirrorTopic] = array(DescribedMirrorTopic, "0+")
 
 
