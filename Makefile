@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak coverage bench simulate fuzz demo docs dist lock clean
+.PHONY: help setup check test interop soak coverage bench simulate fuzz demo demo-link docs dist lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ SECONDS ?= 3600
 SEED ?= 1
 
 help: ## Show this help
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY) ## Create .venv with everything that check and test need
 
@@ -54,6 +54,9 @@ bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results 
 
 demo: $(READY) ## Three brokers, a stream, a leader that dies; make demo KEEP=1 stays up
 	$(BIN)/python examples/demo/run.py $(if $(KEEP),--keep)
+
+demo-link: $(READY) ## A Kafka cluster in KRaft mode moves in while a producer and a consumer run; needs mvn and java
+	$(BIN)/python examples/link/run.py
 
 docs: $(VENV)/.ready-docs ## The documentation as a site, in site/; links and anchors are checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

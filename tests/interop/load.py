@@ -49,9 +49,11 @@ class _Thread:
 class Writer(_Thread):
     """An idempotent producer, acks=all, numbered values; `acked` maps (partition, offset) to the value."""
 
-    def __init__(self, bootstrap: str, topic: str, *, pause_s: float = 0.002, **config: Any) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, pause_s: float = 0.002, first: int = 0, **config: Any) -> None:
         super().__init__()
         self.topic = topic
+        #: The number of the next value; of a writer that goes on where another ended, the first.
+        self.number = first
         self._pause_s = pause_s
         settings = {
             "bootstrap.servers": bootstrap,
@@ -65,10 +67,10 @@ class Writer(_Thread):
         self.refused: list[str] = []
 
     def run(self) -> None:
-        number = 0
         while not self._stopping.is_set():
-            self._producer.produce(self.topic, f"{number:08d}".encode(), f"k{number % 64}", on_delivery=self._delivered)
-            number += 1
+            value, key = f"{self.number:08d}".encode(), f"k{self.number % 64}"
+            self._producer.produce(self.topic, value, key, on_delivery=self._delivered)
+            self.number += 1
             self._producer.poll(0)
             time.sleep(self._pause_s)
         assert self._producer.flush(90) == 0, "records without an answer"

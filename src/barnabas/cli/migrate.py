@@ -76,7 +76,7 @@ async def check_cluster(cluster: AsyncClient) -> list[Finding]:
 
 def check_versions(about: str, versions: BrokerVersions) -> list[Finding]:
     if api_named("LeaderAndIsr").key not in versions.apis:
-        return [Finding("blocks", about, "runs in KRaft mode; only clusters with ZooKeeper can be moved")]
+        return [Finding("blocks", about, "runs in KRaft mode: bring it in through a link (barnabas link check)")]
     fetch = versions.apis.get(api_named("Fetch").key)
     if fetch is None or fetch.max_version < FETCH_OF_3_9:
         return [Finding("blocks", about, "is older than Kafka 3.9: upgrade it to 3.9 first")]

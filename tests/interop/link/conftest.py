@@ -37,5 +37,5 @@ def source(java: None) -> Iterator[KraftCluster]:
 @pytest.fixture(scope="session")
 def mirror() -> Iterator[LocalCluster]:
     """Three brokers of ours."""
-    with LocalCluster(brokers=3) as cluster:
+    with LocalCluster(brokers=3, config={"password.encoder.secret": "of these tests"}) as cluster:
         yield cluster
