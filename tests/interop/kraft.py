@@ -128,6 +128,13 @@ class KraftCluster:
         self._launch(node)
         self.wait_ready()
 
+    def start_all(self) -> None:
+        """Those that a test has left behind."""
+        for node in self.ids:
+            if node not in self._processes:
+                self._launch(node)
+        self.wait_ready()
+
     def stop(self, node: int) -> None:
         """SIGTERM: a controlled shutdown."""
         self._processes[node].terminate()

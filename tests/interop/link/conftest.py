@@ -23,8 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def source(java: None) -> Iterator[KraftCluster]:
-    """Three nodes. A test that kills one starts it again."""
+def kraft_cluster(java: None) -> Iterator[KraftCluster]:
     settings = {
         "unclean.leader.election.interval.ms": "1000",
         "log.cleaner.backoff.ms": "500",
@@ -32,6 +31,13 @@ def source(java: None) -> Iterator[KraftCluster]:
     }
     with KraftCluster(nodes=3, config=settings, users={"linker": "secret"}) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def source(kraft_cluster: KraftCluster) -> Iterator[KraftCluster]:
+    """Three nodes, all of them up, whatever the test before has left."""
+    yield kraft_cluster
+    kraft_cluster.start_all()
 
 
 @pytest.fixture(scope="session")

@@ -50,21 +50,21 @@ def tool(main: str, *arguments: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def furnished(source: KraftCluster) -> Iterator[str]:
+def furnished(kraft_cluster: KraftCluster) -> Iterator[str]:
     """A topic's name; and around it what people have: groups of every protocol, users, quotas, ACLs, subscriptions."""
-    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kraft_cluster.bootstrap})
     topics = [NewTopic("check-orders", 2, 3, config={"cleanup.policy": "compact"}), NewTopic("check-closed", 1, 3)]
     for made in admin.create_topics(topics).values():
         made.result(60)
-    producer = Producer({"bootstrap.servers": source.bootstrap})
+    producer = Producer({"bootstrap.servers": kraft_cluster.bootstrap})
     for number in range(100):
         producer.produce("check-orders", b"value", f"k{number}")
     assert producer.flush(60) == 0
-    _commit(source, "check-classic", "classic")
-    _commit(source, "check-modern", "consumer")
+    _commit(kraft_cluster, "check-classic", "classic")
+    _commit(kraft_cluster, "check-modern", "consumer")
     share = ["--topic", "check-orders", "--group", "check-share", "--timeout-ms", "8000"]
-    tool("org.apache.kafka.tools.consumer.ConsoleShareConsumer", "--bootstrap-server", source.bootstrap, *share)
-    configs = ("kafka.admin.ConfigCommand", "--bootstrap-server", source.bootstrap, "--alter")
+    tool("org.apache.kafka.tools.consumer.ConsoleShareConsumer", "--bootstrap-server", kraft_cluster.bootstrap, *share)
+    configs = ("kafka.admin.ConfigCommand", "--bootstrap-server", kraft_cluster.bootstrap, "--alter")
     tool(*configs, "--entity-type", "users", "--entity-name", "ann", "--add-config", "SCRAM-SHA-256=[password=secret]")
     tool(*configs, "--entity-type", "users", "--entity-name", "ann", "--add-config", "producer_byte_rate=1000")
     metrics = (
