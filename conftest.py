@@ -15,7 +15,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
 #: What their tests share costs more than they do.
-TOGETHER = (SPARK, "tests/unit/config/test_settings_have_readers.py", "tests/scenarios/tools/test_host.py")
+TOGETHER = (
+    SPARK,
+    "tests/unit/config/test_settings_have_readers.py",
+    "tests/scenarios/tools/test_host.py",
+    "tests/scenarios/link/",
+)
 REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/console/", "tests/registry/")
 SIMULATION = "tests/simulation/"
 #: These begin first: one of them that began last would keep one process busy while the others have nothing left.

@@ -332,6 +332,7 @@ class Broker:
         gauges.add_log_gauges(self.registry, self.logs, self._platform.disk)
         gauges.add_zookeeper_gauges(self.registry, self.session)
         gauges.add_offset_gauges(self.registry, lambda: self.groups.coordinator.machines)
+        gauges.add_link_gauges(self.registry, lambda: self.mirrors.manager.links)
 
     def _assemble_membership(self, config: BrokerConfig) -> None:
         """What this broker knows of the others, and how it reaches them."""
@@ -489,6 +490,7 @@ class Broker:
             self.features,
             self.settings,
             secrets=lambda: self.security.secrets,
+            acl_store=lambda: self.security.acl_store,
             skip_producer_ids=self.transactions.coordinator.producer_ids.skip_below,
             spawn=self._spawn,
             chance=self._platform.random,

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 #: After a failure, until it is tried again; it doubles up to the second, and each is shortened at random by up to a half.
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
+RECREATED: Final = "the topic was deleted and created again at the source; its records are others now"
 #: Links of a cluster: each costs a client on each broker.
 LINKS_MAX: Final = 100
 
@@ -214,10 +215,9 @@ class LinkManager:
                 partition, known, self._replicas.hosted, renew_epoch=self._renew_epoch, clock=self._clock
             )
 
-        async def on_recreated(topic: str, new_id: TopicId) -> None:
-            await self.stop_topic(
-                link.name, topic, "the topic was deleted and created again at the source; its records are others now"
-            )
+        async def on_recreated(topic: str) -> None:
+            if not link.spec.restart_recreated:  # else the steward makes it anew here, too
+                await self.stop_topic(link.name, topic, RECREATED)
 
         def source_id(topic: str) -> TopicId:
             mirror = link.topics.get(topic)
@@ -308,17 +308,17 @@ class LinkManager:
         return mirror.state.is_promoting or (mirror.state is MirrorState.MIRRORING and not link.spec.paused)
 
     def link_of(self, topic: str) -> str | None:
-        """The link that mirrors a topic. Brokers without a replica of it may not know its setting: they know the links."""
-        name = self._config_of(topic).barnabas_link_name
-        if name or not self.links:
-            return name or None
+        """The link that mirrors a topic. Brokers without a replica of it may not know its setting: they know the links.
+
+        None for a mirror that has stopped: nothing can be written to it, but it can be deleted.
+        """
         for link in self.links.values():
             mirror = link.topics.get(topic)
-            if mirror is not None and (
-                mirror.state in (MirrorState.MIRRORING, MirrorState.PAUSED) or mirror.state.is_promoting
-            ):
+            if mirror is not None and mirror.state not in (MirrorState.PROMOTED, MirrorState.STOPPED):
                 return link.name
-        return None
+        name = self._config_of(topic).barnabas_link_name
+        is_stopped = name in self.links and topic in self.links[name].topics
+        return None if is_stopped else name or None
 
     # -- the task of a link ---------------------------------------------------------------------------------------------
 
@@ -424,12 +424,17 @@ class LinkManager:
             await self._read(name)
             return
         wanted = MirrorState.PAUSED if paused else MirrorState.MIRRORING
-        may_change = (MirrorState.MIRRORING,) if paused else (MirrorState.PAUSED, MirrorState.STOPPED)
+        may_change = MirrorState.MIRRORING if paused else MirrorState.PAUSED
 
         def changed(mirror: MirrorTopic) -> MirrorTopic | None:
             if mirror.state is wanted:
                 return None
-            if mirror.state not in may_change:
+            if mirror.state is MirrorState.STOPPED:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{topic} has stopped: {mirror.reason}. Delete the topic here, and the link begins anew with it",
+                )
+            if mirror.state is not may_change:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is {mirror.state.value}")
             return replace(mirror, state=wanted, reason="")
 
@@ -447,7 +452,7 @@ class LinkManager:
             names = [
                 each
                 for each, mirror in topics.items()
-                if mirror.state is not MirrorState.STOPPED or (now and self.link_of(each) == name)
+                if mirror.state is not MirrorState.STOPPED or (now and self._config_of(each).barnabas_link_name == name)
             ]
             if not names:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"the link {name} mirrors no topic yet")

@@ -123,6 +123,9 @@ class MirrorReplica:
             return lag
         return max(0, now_ms - self.last_timestamp_ms) if self.last_timestamp_ms >= 0 else -1
 
+    def lag_ms_now(self) -> int:
+        return self.lag_ms(self._clock.now_ms())
+
     def bytes_per_second(self) -> float:
         return self._rate.per_second(self._now_ms())
 

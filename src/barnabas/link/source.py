@@ -131,7 +131,7 @@ class MirrorSource:
         *,
         make_replica: Callable[[TopicPartition, MirrorPartition], MirrorReplica | None],
         source_id: Callable[[str], TopicId],
-        on_recreated: Callable[[str, TopicId], Awaitable[None]],
+        on_recreated: Callable[[str], Awaitable[None]],
         clock: Clock,
         spawn: Spawn,
         chance: Random,
@@ -221,17 +221,21 @@ class MirrorSource:
         await self._begin_all()
         image = await self.client.refresh({tp.topic for tp in loaded})
         self.error = None
-        for name in {tp.topic for tp in loaded}:
-            info = image.topics.get(name)
-            expected = self._source_id(name)
-            if info is None or info.error is not ErrorCode.NONE or NO_TOPIC_ID in (expected, info.topic_id):
-                continue
-            if info.topic_id != expected:
-                await self._on_recreated(name, TopicId(info.topic_id))
+        others = {name for name in {tp.topic for tp in loaded} if self._is_another(image.topics.get(name))}
+        self.fetchers.remove([tp for tp in loaded if tp.topic in others])
         with self.fetchers.together():
             for tp, replica in loaded.items():
-                if self.replicas.get(tp) is replica:
+                if self.replicas.get(tp) is replica and tp.topic not in others:
                     self._assign_one(tp, replica, image)
+        for name in others:
+            await self._on_recreated(name)
+
+    def _is_another(self, info: TopicInfo | None) -> bool:
+        """A topic of the same name that is not the one that was found first."""
+        if info is None or info.error is not ErrorCode.NONE:
+            return False
+        expected = self._source_id(info.name)
+        return NO_TOPIC_ID not in (expected, info.topic_id) and info.topic_id != expected
 
     def _assign_one(self, tp: TopicPartition, replica: MirrorReplica, image: ClusterImage) -> None:
         if not replica.leads:

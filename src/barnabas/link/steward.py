@@ -69,6 +69,7 @@ class Steward:
         }
         names = matching(link.spec.topics, sorted(n for n, info in readable.items() if not _is_kafkas_own(info)))
         for name in names:
+            await self._begin_anew(link, readable[name])
             if name not in link.topics:
                 await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
@@ -81,6 +82,23 @@ class Steward:
                 problems.append(f"{name}: {error.message or error.code.name}")
         if problems:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
+
+    async def _begin_anew(self, link: Link, info: TopicInfo) -> None:
+        """A mirror that stopped begins anew when somebody has deleted it here, as does one of a topic that was made anew at the
+        source, if the link was told so: then it is deleted here, too."""
+        mirror = link.topics.get(info.name)
+        if mirror is None:
+            return
+        is_there = self._metadata.topic(info.name) is not None
+        is_another = bytes(16) not in (mirror.source_id, info.topic_id) and mirror.source_id != info.topic_id
+        if is_another and link.spec.restart_recreated and mirror.state is MirrorState.MIRRORING and is_there:
+            log.warning("link %s: %s was made anew at the source; deleting it here", link.name, info.name)
+            failure = (await self._controller.delete_topics([info.name], timeout_ms=_TIMEOUT_MS))[info.name]
+            if failure is not None:
+                raise Refused(failure.code, failure.message)
+        elif not is_there and (mirror.state is MirrorState.STOPPED or is_another):
+            await self._store.forget_topic(link.name, info.name)
+            link.topics.pop(info.name, None)
 
     async def _find(self, link: Link, info: TopicInfo) -> None:
         """A topic that matches and is new to the link. Its znode comes before the topic itself."""

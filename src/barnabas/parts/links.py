@@ -11,6 +11,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.link.acls import AclCopier
 from barnabas.link.groups import GroupCopier
 from barnabas.link.manager import LinkManager
 from barnabas.link.producer_ids import ProducerIdSpace
@@ -19,6 +20,7 @@ from barnabas.link.steward import Steward
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
 from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
+from barnabas.security.acl_store import AclStore
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
@@ -41,6 +43,7 @@ def assemble(
     settings: EntitySettings,
     *,
     secrets: Callable[[], DynamicSecrets],
+    acl_store: Callable[[], AclStore | None],
     skip_producer_ids: Callable[[int], None],
     spawn: Spawn,
     chance: Random,
@@ -115,5 +118,6 @@ def assemble(
     )
     copier = GroupCopier(context.broker_id, groups, ends=ends, partition_count=context.metadata.partition_count)
     manager.endings.append(steward.complete_promotions)
-    manager.turns += [steward.turn, copier.turn]
+    acl_copier = AclCopier(acl_store, is_active=lambda: context.controller.is_active)
+    manager.turns += [steward.turn, copier.turn, acl_copier.turn]
     return LinkParts(manager, [links_api.handlers(context, manager)])

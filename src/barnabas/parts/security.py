@@ -45,7 +45,7 @@ class SecurityParts:
         )
         self._links = LinkSecurity(config)
         self.authorizer = make_authorizer(config)
-        self._acl_store: AclStore | None = None
+        self.acl_store: AclStore | None = None
         self._token_store: TokenStore | None = None
         self._certificates: Certificates | None = None
         #: Passwords among the broker's dynamic settings.
@@ -67,9 +67,9 @@ class SecurityParts:
     async def start(self, session: ZooKeeperSession) -> None:
         """Read ACLs and delegation tokens from ZooKeeper, if this broker uses them."""
         if isinstance(self.authorizer, AclAuthorizer):
-            self._acl_store = AclStore(session, self.authorizer, self._clock)
-            await self._acl_store.start()
-            self._spawn(self._acl_store.run(), "acl changes")
+            self.acl_store = AclStore(session, self.authorizer, self._clock)
+            await self.acl_store.start()
+            self._spawn(self.acl_store.run(), "acl changes")
         if self._parts.tokens.is_enabled:
             self._token_store = TokenStore(session, self._parts.tokens, self._clock)
             await self._token_store.start()
@@ -82,7 +82,7 @@ class SecurityParts:
 
     def families(self, context: BrokerContext) -> list[list[ApiHandler]]:
         return [
-            acls.handlers(context, self._acl_store),
+            acls.handlers(context, self.acl_store),
             sasl.handlers(self._sasl),
             delegation_tokens.handlers(context, self._parts.tokens, self._token_store),
         ]

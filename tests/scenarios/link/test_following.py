@@ -160,6 +160,35 @@ def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target:
     assert [record.value for record in target.records(topic)] == [b"first life"] * 3
 
 
+def test_topic_made_anew_at_the_source_is_made_anew_here_if_the_link_was_told_so(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    source.produce(topic, ["first life"] * 3)
+    create(target, source, name, topic, restart_recreated=True)
+    wait_for_copy(target, name, topic, {0: 3})
+    make_anew(source, topic)
+    source.produce(topic, ["second life"])
+    wait_for_copy(target, name, topic, {0: 1})
+    assert [record.value for record in target.records(topic)] == [b"second life"]
+
+
+def test_stopped_mirror_begins_anew_when_it_is_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    target.create_topic(topic)
+    target.produce(topic, ["ours"])
+    name = f"l-{topic}"
+    source.produce(topic, ["theirs"] * 2)
+    create(target, source, name, topic)
+    stopped = wait_for_state(target, name, topic, "stopped")
+    assert "not a mirror" in (stopped.reason or "")
+    target.produce(topic, ["still ours"])
+    target.delete_topic(topic)
+    wait_for_copy(target, name, topic, {0: 2})
+    assert [record.value for record in target.records(topic)] == [b"theirs"] * 2
+
+
 def test_leaders_die_here_and_there(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic, replication_factor=2)
     name = f"l-{topic}"
