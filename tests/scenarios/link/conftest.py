@@ -12,7 +12,7 @@ SOON = {"replica.lag.time.max.ms": "1500", "log.retention.check.interval.ms": "3
 
 @pytest.fixture(scope="package")
 def source() -> Iterator[Cluster]:
-    with Cluster(brokers=2, config=SOON) as cluster:
+    with Cluster(brokers=2, config={"log.cleaner.backoff.ms": "200", **SOON}) as cluster:
         yield cluster
 
 

@@ -233,3 +233,61 @@ def test_link_begins_at_the_end_or_at_a_time(source: Cluster, target: Cluster, t
     found = mirror(target, f"t-{topic}", topic)
     assert found is not None
     assert found.partitions[0].log_start_offset == 10
+
+
+def test_records_that_are_corrupt_stop_their_partition_alone(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic, partitions=2, replication_factor=1)
+    for index in (0, 1):
+        source.produce(topic, ["a" * 100], partition=index)
+    [file] = [
+        file
+        for broker in source.broker_ids
+        for folder in source.log_dirs(broker)
+        for file in (folder / f"{topic}-0").glob("*.log")
+    ]
+    with file.open("r+b") as segment:
+        segment.seek(100)
+        segment.write(b"!")
+    name = f"l-{topic}"
+    create(target, source, name, topic)
+    wait_for_copy(target, name, topic, {1: 1})
+    wait_until(lambda: partitions(target, name, topic)[0].state == "failed", TIMEOUT_S, what="the partition has failed")
+    [broken, whole] = partitions(target, name, topic).values()
+    assert "corrupt" in (broken.error or "")
+    assert (broken.log_end_offset, whole.error) == (0, None)
+    source.produce(topic, ["b"], partition=1)
+    wait_for_copy(target, name, topic, {1: 2})
+
+
+def test_gaps_of_a_compacted_source_are_kept(source: Cluster, target: Cluster, topic: str) -> None:
+    eager = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "segment.bytes": "2000",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    source.create_topic(topic, replication_factor=1, config=eager)
+    producer = Producer({"bootstrap.servers": source.bootstrap})
+
+    def produce() -> None:
+        for number in range(30):
+            producer.produce(topic, key=b"k%d" % (number % 3), value=b"v" * 100)
+            producer.flush(60)
+
+    produce()
+    leader = source.leader_of(topic)
+
+    def has_gaps() -> bool:
+        producer.produce(topic, key=b"k", value=b"v" * 100)  # the active segment is not compacted
+        producer.flush(60)
+        return len(batches(source, leader, topic)) < ends_of(source, topic)[0] - 10
+
+    wait_until(has_gaps, TIMEOUT_S, what="the source is compacted")
+    end = ends_of(source, topic)
+    create(target, source, f"l-{topic}", topic)
+    wait_for_copy(target, f"l-{topic}", topic, end)
+    for broker in target.broker_ids:
+        offsets = [int.from_bytes(batch[:8], "big") for batch in batches(target, broker, topic)]
+        assert offsets == sorted(set(offsets))
+        assert len(offsets) < end[0]
