@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from barnabas.client.admin.acls import Ace, ResourcePattern, describe_acls
-from barnabas.client.admin.configs import describe_configs, describe_quotas, describe_scram
+from barnabas.client.admin.configs import Resource, describe_configs, describe_quotas, describe_scram
 from barnabas.client.admin.groups import GroupListing, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
@@ -161,13 +161,11 @@ async def _look_at_topics(cluster: AsyncClient, source: Source) -> None:
 
 
 async def _settings(cluster: AsyncClient, source: Source) -> None:
-    for name, topic in source.topics.items():
-        resource = (ConfigResourceType.TOPIC, name)
-        try:
-            entries = (await describe_configs(cluster, [resource]))[resource]
-        except (BrokerRefused, UnsupportedVersion):
-            continue
-        topic.settings = {
+    resources = [(ConfigResourceType.TOPIC, name) for name in source.topics]
+    refused: dict[Resource, BrokerRefused] = {}
+    described = await _try(source, "topic settings", describe_configs(cluster, resources, refused=refused)) or {}
+    for (_, name), entries in described.items():
+        source.topics[name].settings = {
             entry.name: entry.value
             for entry in entries
             if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from barnabas.client.admin.configs import describe_configs
+from barnabas.client.admin.configs import Resource, describe_configs
+from barnabas.client.errors import BrokerRefused
 from barnabas.client.image import TopicInfo
 from barnabas.controller.driver import Controller
 from barnabas.controller.topics import MorePartitions, NewTopic
@@ -73,11 +74,10 @@ class Steward:
             if name not in link.topics:
                 await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
-        settings = await self._settings_of(link, mirrored)
-        problems: list[str] = []
+        settings, problems = await self._settings_of(link, mirrored)
         for name in mirrored:
             try:
-                await self._follow(link, readable[name], settings[name])
+                await self._follow(link, readable[name], settings.get(name))
             except Refused as error:
                 problems.append(f"{name}: {error.message or error.code.name}")
         if problems:
@@ -112,15 +112,17 @@ class Steward:
         await self._store.create_topic(link.name, info.name, mirror)
         link.topics[info.name] = mirror
 
-    async def _follow(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
+    async def _follow(self, link: Link, info: TopicInfo, settings: Mapping[str, str] | None) -> None:
+        """`settings`: None where the source does not tell them. Then those that the mirror has stay."""
         if link.topics[info.name].source_id not in (bytes(16), info.topic_id):
             return  # another topic of the same name; the leaders say so
         if self._metadata.topic(info.name) is None:
-            await self._create(link, info, settings)
+            await self._create(link, info, settings or {})
             return
         if self._metadata.partition_count(info.name) < len(info.partitions):
             await self._grow(info)
-        await self._set(link, info.name, settings)
+        if settings is not None:
+            await self._set(link, info.name, settings)
 
     async def _create(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
         assert link.settings is not None
@@ -184,15 +186,18 @@ class Steward:
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
-    async def _settings_of(self, link: Link, names: list[str]) -> dict[str, dict[str, str]]:
-        """What topics of the source set themselves, as far as mirrors take it over."""
+    async def _settings_of(self, link: Link, names: list[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+        """What topics of the source set themselves, as far as mirrors take it over; and whose settings it does not tell: that
+        takes the right DESCRIBE_CONFIGS, and records can be read without it."""
         assert link.settings is not None
         assert link.source is not None
         wanted = frozenset(link.settings.topic_configs) & TOPIC_SETTINGS.keys()
         found: dict[str, dict[str, str]] = {}
+        refused: dict[Resource, BrokerRefused] = {}
         for some in _slices(names, _CONFIGS_AT_ONCE):
             resources = [(ConfigResourceType.TOPIC, name) for name in some]
-            for (_, name), entries in (await describe_configs(link.source.client, resources)).items():
+            described = await describe_configs(link.source.client, resources, refused=refused)
+            for (_, name), entries in described.items():
                 found[name] = {
                     entry.name: entry.value
                     for entry in entries
@@ -200,7 +205,8 @@ class Steward:
                     and entry.value is not None
                     and entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
                 }
-        return {name: found.get(name, {}) for name in names}
+        untold = [f"{name}: the source does not tell its settings: {error}" for (_, name), error in refused.items()]
+        return found, untold
 
     async def _set(self, link: Link, name: str, settings: Mapping[str, str]) -> None:
         """Settings that the link takes over are the source's; others are this cluster's own."""

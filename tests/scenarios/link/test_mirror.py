@@ -4,6 +4,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
 from linked import (
+    TIMEOUT_S,
     as_json,
     batches,
     create,
@@ -14,6 +15,7 @@ from linked import (
     wait_for_copy,
 )
 
+from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin.topics import delete_topics
 from barnabas.core.errors import ErrorCode
 from barnabas.testing.cluster import Cluster
@@ -80,3 +82,20 @@ def test_producers_are_refused_and_told_what_to_do(source: Cluster, target: Clus
     producer.flush(60)
     assert [error.name() for error in errors] == ["POLICY_VIOLATION"]
     assert ends_of(target, topic) == {0: 0}
+
+
+def test_topic_whose_settings_the_source_does_not_tell_is_mirrored(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    """The link's user may read, and lacks DESCRIBE_CONFIGS."""
+    source.create_topic(topic, config={"retention.ms": "86400000"})
+    source.produce(topic, ["one"])
+    for broker in source.broker_ids:
+        source.fail_api(broker, "DescribeConfigs", error="TOPIC_AUTHORIZATION_FAILED", client_id="barnabas-link")
+    try:
+        create(target, source, f"l-{topic}", topic)
+        wait_for_copy(target, f"l-{topic}", topic, {0: 1})
+        wait_until(lambda: "settings" in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="it is told")
+    finally:
+        source.heal()
+    wait_until(lambda: not describe(target, f"l-{topic}").error, TIMEOUT_S, what="it is over")

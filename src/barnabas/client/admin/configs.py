@@ -71,9 +71,14 @@ Resource = tuple[ConfigResourceType, str]
 
 
 async def describe_configs(
-    cluster: ClientCore, resources: Sequence[Resource], *, synonyms: bool = False
+    cluster: ClientCore,
+    resources: Sequence[Resource],
+    *,
+    synonyms: bool = False,
+    refused: dict[Resource, BrokerRefused] | None = None,
 ) -> dict[Resource, list[ConfigEntry]]:
-    """A broker (or its loggers) is asked about itself; everything else any broker knows."""
+    """A broker (or its loggers) is asked about itself; everything else any broker knows. The first refusal is raised, or all
+    are put into `refused`."""
     found: dict[Resource, list[ConfigEntry]] = {}
     for broker_id, group in _by_broker(resources).items():
         request = DescribeConfigsRequest(
@@ -88,8 +93,11 @@ async def describe_configs(
         else:
             response = await cluster.ask(broker_id, request, DescribeConfigsResponse)
         for result in response.results:
-            check(result.error_code, result.error_message)
             key = (ConfigResourceType(result.resource_type), result.resource_name)
+            if result.error_code and refused is not None:
+                refused[key] = BrokerRefused(result.error_code, result.error_message)
+                continue
+            check(result.error_code, result.error_message)
             found[key] = [_entry(config) for config in result.configs]
     return found
 
