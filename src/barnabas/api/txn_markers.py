@@ -104,6 +104,9 @@ class TxnMarkersApi:
         replica = self._context.replicas.get(partition)
         if replica is None or replica.log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if replica.log.config.barnabas_link_name:
+            # It became a mirror with the transaction open. Its source has ended it there, and that end comes by the link.
+            return ErrorCode.POLICY_VIOLATION
         entry = replica.log.producers.entry(marker.producer_id)
         if (
             marker.transaction_version >= ENDS_WITH_BUMP

@@ -44,6 +44,10 @@ def command(
     restart_recreated: Annotated[
         bool, typer.Option("--restart-recreated", help="create: start anew when a topic is made anew at the source.")
     ] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="create: topics that exist here and were promoted at the source become mirrors."),
+    ] = False,
     topic: Annotated[
         str | None, typer.Option("--topic", help="describe, pause, resume, promote: this topic only.")
     ] = None,
@@ -104,6 +108,7 @@ def command(
                 acls=acls,
                 start=when,
                 restart_recreated=restart_recreated,
+                adopt=adopt,
             ),
         )
         say(f"Created link {name}.")

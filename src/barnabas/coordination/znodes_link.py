@@ -96,6 +96,8 @@ class MirrorTopic:
     reason: str = ""
     #: Zero where the source has no topic ids.
     source_id: TopicId = ZERO_TOPIC_ID
+    #: It was a topic of its own, which the source has mirrored until it was promoted there: its logs are cut where they part.
+    adopted: bool = False
 
     def encode(self) -> bytes:
         return dump(
@@ -104,6 +106,7 @@ class MirrorTopic:
                 "state": self.state.value,
                 "reason": self.reason,
                 "source_topic_id": format_uuid(self.source_id),
+                "adopted": self.adopted,
             }
         )
 
@@ -115,6 +118,7 @@ class MirrorTopic:
                 state=MirrorState(value["state"]),
                 reason=text(value["reason"]),
                 source_id=TopicId(parse_uuid(text(value["source_topic_id"]))),
+                adopted=_flag(value["adopted"]),
             )
 
 
@@ -122,6 +126,8 @@ class MirrorTopic:
 class MirrorPartition:
     #: The source's leader epochs and where each starts, in order.
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+    #: Of an adopted topic: the log has been cut to where it parted from its source.
+    is_parted: bool = False
     #: Where the mirror ended when it was promoted; None: it was not. Nothing is copied any more from then on.
     final_offset: Offset | None = None
     #: The source's end then, as far as it was known, and the age of the newest record; -1: not known.
@@ -137,6 +143,7 @@ class MirrorPartition:
             {
                 "version": _VERSION,
                 "epochs": [list(each) for each in self.epochs[-EPOCHS_MAX:]],
+                "is_parted": self.is_parted,
                 "final_offset": self.final_offset,
                 "source_end": self.source_end,
                 "lag_ms": self.lag_ms,
@@ -156,6 +163,7 @@ class MirrorPartition:
             final = value["final_offset"]
             return MirrorPartition(
                 epochs=epochs,
+                is_parted=_flag(value["is_parted"]),
                 final_offset=None if final is None else _offset(final),
                 source_end=_int64(value["source_end"]),
                 lag_ms=_int64(value["lag_ms"]),

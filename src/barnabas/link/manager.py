@@ -223,6 +223,10 @@ class LinkManager:
             mirror = link.topics.get(topic)
             return ZERO_TOPIC_ID if mirror is None else mirror.source_id
 
+        def is_adopted(topic: str) -> bool:
+            mirror = link.topics.get(topic)
+            return mirror is not None and mirror.adopted
+
         return MirrorSource(
             link.name,
             settings,
@@ -230,6 +234,7 @@ class LinkManager:
             self.store,
             make_replica=make_replica,
             source_id=source_id,
+            is_adopted=is_adopted,
             on_recreated=on_recreated,
             clock=self._clock,
             spawn=self._spawn,

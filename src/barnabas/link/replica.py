@@ -8,7 +8,7 @@ needs another leader epoch here, for this log has followers. Owner: the event lo
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from barnabas.coordination.znodes_link import MirrorPartition
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
+from barnabas.link.parting import point_of_parting
 from barnabas.protocol.control_records import end_txn_marker
 from barnabas.protocol.record_batch import (
     LEADER_EPOCH_AT,
@@ -149,7 +150,7 @@ class MirrorReplica:
         for epoch, offset in new:
             if not epochs or epoch > epochs[-1][0]:
                 epochs.append((epoch, offset))
-        return MirrorPartition(epochs=tuple(epochs))
+        return MirrorPartition(epochs=tuple(epochs), is_parted=self.noted.is_parted)
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
@@ -194,6 +195,17 @@ class MirrorReplica:
         if target > mirror_log.log_start_offset:
             mirror_log.maybe_increment_log_start_offset(target, "the source's log starts there")
 
+    # -- a topic that becomes a mirror ------------------------------------------------------------------------------------
+
+    async def part_at(self, final_offset: int, epochs: Sequence[tuple[int, int]]) -> None:
+        """Drop what the source, which has mirrored this log until `final_offset`, does not have."""
+        own_log = self._writable_log(despite_cut=True)
+        point = point_of_parting(
+            final_offset, epochs, log_end=own_log.log_end_offset, end_of=own_log.end_offset_for_epoch
+        )
+        log.info("%s parts from its source at offset %d; it ends at %d", self.tp, point, own_log.log_end_offset)
+        await self.truncate_to(point, is_wanted=lambda: True)
+
     # -- the end of a mirror --------------------------------------------------------------------------------------------
 
     def final(self) -> MirrorPartition:
@@ -204,6 +216,7 @@ class MirrorReplica:
             return replace(noted, final_offset=Offset(min(noted.final_offset, log_end)))
         return MirrorPartition(
             epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
+            is_parted=self.noted.is_parted,
             final_offset=log_end,
             source_end=self.source_end,
             lag_ms=self.lag_ms(self._clock.now_ms()),
@@ -250,7 +263,7 @@ class MirrorReplica:
         before = mirror_log.log_end_offset
         if offset < before:
             log.warning(
-                "%s: the source has gone back to offset %d (another leader without the rest was elected there): "
+                "%s: the source has nothing of this log from offset %d on (it lost it, or never had it): "
                 "dropping %d records from offset %d on",
                 self.tp, offset, before - offset, offset,
             )  # fmt: skip

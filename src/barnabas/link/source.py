@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any, Final
 
+from barnabas.client.admin.links import describe_links
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
 from barnabas.client.image import NO_TOPIC_ID, ClusterImage, TopicInfo
 from barnabas.coordination.zk_errors import ZkError
-from barnabas.coordination.znodes_link import MirrorPartition
+from barnabas.coordination.znodes_link import MirrorPartition, MirrorState
 from barnabas.core.clock import Clock
-from barnabas.core.errors import BrokenInvariant, ErrorCode
+from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.core.words import LATEST as LATEST_TIME
 from barnabas.link.replica import MirrorReplica
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 #: A consumer's.
 _NO_BROKER: Final = BrokerId(-1)
 _PURPOSE: Final = "link"
+PROMOTED: Final = MirrorState.PROMOTED.value
 #: Least time between two looks at the source's metadata.
 _PAUSE_S: Final = 0.1
 _SOURCE_FAILURES: Final = (ClientError, OSError, EOFError)
@@ -131,6 +133,7 @@ class MirrorSource:
         *,
         make_replica: Callable[[TopicPartition, MirrorPartition], MirrorReplica | None],
         source_id: Callable[[str], TopicId],
+        is_adopted: Callable[[str], bool],
         on_recreated: Callable[[str], Awaitable[None]],
         clock: Clock,
         spawn: Spawn,
@@ -144,6 +147,7 @@ class MirrorSource:
         self._store = store
         self._make_replica = make_replica
         self._source_id = source_id
+        self._is_adopted = is_adopted
         self._on_recreated = on_recreated
         self.client = AsyncClient(settings.client, chance=chance)
         self.throttle = LinkThrottle(settings.throttle_bytes_per_second, lambda: int(clock.monotonic_s() * 1000))
@@ -241,8 +245,8 @@ class MirrorSource:
         if not replica.leads:
             self.remove(tp)
             return
-        if replica.noted.final_offset is not None:
-            return  # it has ended
+        if replica.noted.final_offset is not None or tp in self._beginning:
+            return  # it has ended, or not begun
         topic = image.topics.get(tp.topic)
         leader = image.leader_of(tp)
         replica.source_leader = leader
@@ -273,14 +277,43 @@ class MirrorSource:
             self._beginning.add(tp)
 
     async def _begin_all(self) -> None:
-        """Empty mirrors that are to start at the end, or at a time."""
+        """Mirrors whose first offset has to be found: those that start at the end, at a time, or where they part."""
         for tp in list(self._beginning):
             replica = self.replicas.get(tp)
-            if replica is not None and not replica.noted.epochs and replica.log_end == 0 and self._start != EARLIEST:
-                await self._begin(tp, replica)
-            self._beginning.discard(tp)
+            try:
+                if replica is not None:
+                    await self._begin(tp, replica)
+            except (ClientError, Refused) as error:
+                assert replica is not None
+                replica.error = str(error)
+                self.errors += 1
+            else:
+                self._beginning.discard(tp)
 
     async def _begin(self, tp: TopicPartition, replica: MirrorReplica) -> None:
+        if self._is_adopted(tp.topic):
+            if not replica.noted.is_parted:
+                await self._part(tp, replica)
+        elif self._start != EARLIEST and not replica.noted.epochs and replica.log_end == 0:
+            await self._begin_later(tp, replica)
+
+    async def _part(self, tp: TopicPartition, replica: MirrorReplica) -> None:
+        """The log is this cluster's own. What the source has of it, the source knows: it has mirrored it."""
+        for link in await describe_links(self.client):
+            for topic in link.topics:
+                for each in topic.partitions if topic.name == tp.topic and topic.state == PROMOTED else ():
+                    if each.partition == tp.partition and each.final_offset >= 0:
+                        await replica.part_at(each.final_offset, [(e.epoch, e.start_offset) for e in each.epochs])
+                        noted = dataclasses.replace(replica.noted, is_parted=True)
+                        await self._store.write_partitions(self.link, {tp: noted})
+                        replica.noted = noted
+                        return
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"the source does not say where it parted from {tp}: did it mirror it, and is that link deleted?",
+        )
+
+    async def _begin_later(self, tp: TopicPartition, replica: MirrorReplica) -> None:
         time_ms = LATEST_TIME if self._start == LATEST else int(self._start)
         found = (await list_offsets(self.client, {tp: time_ms}))[tp]
         if found.offset < 0:

@@ -105,7 +105,9 @@ class Steward:
         mirror = MirrorTopic(source_id=TopicId(info.topic_id))
         if self._metadata.topic(info.name) is not None:
             own = await self._configs.read(paths.TOPICS, info.name)
-            if own.get(LINK_NAME) != link.name:
+            if link.spec.adopt and own.get(LINK_NAME) in (None, link.name):
+                mirror = replace(mirror, adopted=True)
+            elif own.get(LINK_NAME) != link.name:
                 reason = "this cluster has a topic of that name, which is not a mirror"
                 mirror = MirrorTopic(state=MirrorState.STOPPED, reason=reason, source_id=mirror.source_id)
         log.info("link %s: %s at the source: %s", link.name, info.name, mirror.reason or "mirroring it")
@@ -119,10 +121,19 @@ class Steward:
         if self._metadata.topic(info.name) is None:
             await self._create(link, info, settings or {})
             return
+        if link.topics[info.name].adopted:
+            await self._adopt(link, info.name)
         if self._metadata.partition_count(info.name) < len(info.partitions):
             await self._grow(info)
         if settings is not None:
             await self._set(link, info.name, settings)
+
+    async def _adopt(self, link: Link, name: str) -> None:
+        """From now on nobody writes to it: then its leaders cut it."""
+        settings = await self._configs.read(paths.TOPICS, name)
+        if LINK_NAME not in settings:
+            log.warning("link %s: %s becomes a mirror of what it was the source of", link.name, name)
+            await self._write_config(paths.TOPICS, name, {**settings, LINK_NAME: link.name})
 
     async def _create(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
         assert link.settings is not None

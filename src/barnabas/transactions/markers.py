@@ -45,7 +45,13 @@ _RETRIED: Final = frozenset(
     }
 )
 #: The partition cannot hold data of a transaction, so it needs no marker.
-_SKIPPED: Final = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
+_SKIPPED: Final = frozenset(
+    {
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.POLICY_VIOLATION,  # the topic has become a mirror, and gets its markers from its source
+    }
+)
 #: A newer coordinator, or a later epoch of the producer, has ended the transaction.
 _CANCELLED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 

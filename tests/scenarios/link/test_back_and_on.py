@@ -1,0 +1,71 @@
+"""After a promotion the former source follows, from where the two parted; then it may lead again."""
+
+from confluent_kafka import Producer
+from linked import batches, create, describe, ends_of, partitions, wait_for_copy, wait_for_state
+
+from barnabas.cli.local_cluster import wait_until
+from barnabas.client.admin import links as admin
+from barnabas.core.ids import LeaderEpoch, Offset
+from barnabas.link.parting import point_of_parting
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.testing.cluster import Cluster
+
+TIMEOUT_S = 60.0
+
+
+def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    there, back = f"there-{topic}", f"back-{topic}"
+    source.produce(topic, [f"r{number}" for number in range(10)])
+    left_open = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": f"x-{topic}"})
+    left_open.init_transactions(60)
+    left_open.begin_transaction()
+    left_open.produce(topic, b"never")
+    assert left_open.flush(60) == 0
+    create(target, source, there, topic)
+    wait_for_copy(target, there, topic, {0: 11})
+    target.ask(lambda client: admin.alter_link(client, there, "pause"))
+    source.produce(topic, ["only there"] * 5)
+    target.ask(lambda client: admin.alter_link(client, there, "promote-now"))
+    wait_for_state(target, there, topic, "promoted")
+    target.produce(topic, ["here"] * 3)
+
+    create(source, target, back, topic, adopt=True)
+    # A marker that ended the transaction, and three records.
+    wait_for_copy(source, back, topic, {0: 15})
+    for broker in source.broker_ids:
+        wait_until(
+            lambda broker=broker: batches(source, broker, topic) == batches(target, target.leader_of(topic), topic),  # type: ignore[misc]
+            TIMEOUT_S,
+            what="the replicas are equal",
+        )
+    [told] = partitions(source, back, topic).values()
+    assert told.truncated_records == 5
+    left_open.abort_transaction(60)  # its marker is not written: the topic is a mirror now
+    assert ends_of(source, topic) == {0: 15}
+    target.produce(topic, ["on"])
+    wait_for_copy(source, back, topic, {0: 16})
+
+    source.ask(lambda client: admin.alter_link(client, back, "promote"))
+    wait_for_state(source, back, topic, "promoted")
+    source.produce(topic, ["home"])
+    assert [record.value for record in source.records(topic)][-2:] == [b"on", b"home"]
+    assert describe(source, back).error is None
+
+
+def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
+    ours = LeaderEpochCache([EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in ((0, 0), (3, 50))])
+
+    def point(final: int, epochs: list[tuple[int, int]], log_end: int = 100) -> int:
+        return point_of_parting(
+            final, epochs, log_end=log_end, end_of=lambda epoch: ours.end_offset_for(epoch, log_end)
+        )
+
+    assert point(80, [(0, 0), (3, 50)]) == 80
+    assert point(120, [(0, 0), (3, 50)]) == 100
+    # The mirror had not come to epoch 3; this log went on in it.
+    assert point(40, [(0, 0)]) == 40
+    assert point(60, [(0, 0)]) == 50
+    # The mirror has records of epoch 2, which this log lost in an unclean election.
+    assert point(70, [(0, 0), (2, 45)]) == 45
+    assert point(0, []) == 0
