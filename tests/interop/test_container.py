@@ -8,39 +8,22 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from debian import program
+from containers import BUILD_OPTIONS, ENGINE, ENVIRONMENT, LIMITS, ROOT, need_programs, podman
 
 from barnabas.testing import wait_until
 
-ROOT = Path(__file__).parents[2]
 SIZE_MB_MAX = 150
 IMAGE = "localhost/barnabas-test"
-#: vfs and chroot: they also work inside of another container, where overlays and namespaces may not.
-ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
-ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
 pytestmark = pytest.mark.timeout(1800)
-
-
-def podman(*arguments: str, check: bool = True, timeout_s: float = 300) -> str:
-    done = subprocess.run(
-        ["podman", *ENGINE, *arguments], capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False
-    )
-    assert done.returncode == 0 or not check, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
-    for name in ("podman", "buildah", "mmdebstrap", "runc"):
-        program(name)
-    # The build's pip asks the index that this machine's pip asks.
-    mounts = [path for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
-    options = ["--isolation=chroot", "--network=host", *(f"--volume={path}:{path}:ro" for path in mounts)]
-    environment = ENVIRONMENT | {"BUILDAH_OPTIONS": " ".join(options)}
+    need_programs()
+    environment = ENVIRONMENT | {"BUILDAH_OPTIONS": " ".join(BUILD_OPTIONS)}
     built = subprocess.run(
         [ROOT / "deploy/container/build", IMAGE],
         capture_output=True,
@@ -71,7 +54,7 @@ class Pod:
 
     def run(self, part: str, *command: str, environment: dict[str, str] | None = None) -> None:
         variables = [f"--env={name}={value}" for name, value in (environment or {}).items()]
-        limits = ["--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=host", "--read-only"]
+        limits = [*LIMITS, "--network=host", "--read-only"]
         volume = f"--volume={self.name}-{part}:/var/lib/kafka/data"
         podman("run", "--detach", f"--name={self.name}-{part}", *limits, volume, *variables, self.image, *command)
 
@@ -101,7 +84,7 @@ def test_image_is_small_and_says_what_is_in_it(image: str) -> None:
     print(f"{described['Size'] / 1e6:.0f} MB")
     assert described["Size"] / 1e6 <= SIZE_MB_MAX
     assert described["User"] == "1000:1000" and "Healthcheck" in described
-    limits = ("--rm", "--network=host", "--read-only", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+    limits = ("--rm", "--network=host", "--read-only", *LIMITS)
     said = podman("run", *limits, "--entrypoint=/opt/barnabas/bin/python", image, "/opt/barnabas/sbom.py")
     parts = {part["name"]: part["purl"] for part in json.loads(said)["components"]}
     assert parts["libc6"].startswith("pkg:deb/debian/libc6@") and parts["uvloop"].startswith("pkg:pypi/uvloop@")
@@ -162,7 +145,7 @@ def test_broker_that_does_not_answer_is_not_healthy(image: str) -> None:
 
 def test_whole_cluster_runs_in_a_container(image: str) -> None:
     name = f"barnabas-up-{uuid.uuid4().hex[:8]}"
-    limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=host", "--read-only")
+    limits = (*LIMITS, "--network=host", "--read-only")
     try:
         podman("run", "--detach", f"--name={name}", *limits, image, "up", "--brokers", "3", "--port", "0")
         wait_until(lambda: "ready bootstrap=" in podman("logs", name), 120, what="the cluster")

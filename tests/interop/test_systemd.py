@@ -1,25 +1,17 @@
 """The units under a real systemd, in a container of its own: start, crash, standstill, stop."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from debian import program
+from containers import LIMITS, ROOT, base, build, need_programs, podman
 
 from barnabas.testing import wait_until
 
-ROOT = Path(__file__).parents[2]
 BASE = "localhost/barnabas-systemd-base"
 IMAGE = "localhost/barnabas-systemd-test"
-#: As in test_container.py: they also work inside of another container.
-ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
-ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
 CONTAINERFILE = f"""
 FROM {BASE}
 COPY . /setup
@@ -40,41 +32,17 @@ offsets.topic.replication.factor=1
 pytestmark = pytest.mark.timeout(1800)
 
 
-def run(*command: str | Path, check: bool = True, timeout_s: float = 300, **more: object) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False, **more
-    )
-    assert done.returncode == 0 or not check, (
-        f"{command}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-    )
-    return done.stdout
-
-
-def podman(*arguments: str, check: bool = True) -> str:
-    return run("podman", *ENGINE, *arguments, check=check)
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    for name in ("podman", "buildah", "mmdebstrap", "runc"):
-        program(name)
-    if not podman("image", "ls", "--quiet", BASE):
-        made = tmp_path_factory.mktemp("base") / "base.tar"
-        packages = "systemd,systemd-sysv,dbus,python3-venv,ca-certificates,procps"
-        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", made, timeout_s=900)
-        podman("import", "--quiet", str(made), BASE)
-        made.unlink()
+    need_programs()
+    packages = ("systemd", "systemd-sysv", "dbus", "python3-venv", "ca-certificates", "procps")
+    base(BASE, tmp_path_factory.mktemp("base"), suite="bookworm", packages=packages)
     context = tmp_path_factory.mktemp("context")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", context, ROOT)
     for unit in (ROOT / "deploy/systemd").glob("*.service"):
         shutil.copy(unit, context)
     (context / "1.properties").write_text(PROPERTIES)
     (context / "test.conf").write_text("[Service]\nWatchdogSec=5\n")
-    (context / "Containerfile").write_text(CONTAINERFILE)
-    # The build's pip asks the index that this machine's pip asks.
-    mounts = [f"--volume={path}:{path}:ro" for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
-    options = ("--isolation=chroot", "--network=host", "--quiet", *mounts)
-    run("buildah", "build", *options, "--format", "docker", "-t", IMAGE, context, timeout_s=900)
+    build(IMAGE, context, CONTAINERFILE)
     return IMAGE
 
 
@@ -83,28 +51,16 @@ class Machine:
 
     def __init__(self, image: str) -> None:
         self.name = f"barnabas-systemd-{uuid.uuid4().hex[:8]}"
-        # No more than this process may have: a container cannot be given more.
-        limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
-        podman(
-            "run",
-            "--detach",
-            f"--name={self.name}",
-            "--systemd=always",
-            "--privileged",
-            "--network=none",
-            *limits,
-            image,
-        )
+        options = ("--systemd=always", "--privileged", "--network=none")
+        podman("run", "--detach", f"--name={self.name}", *options, *LIMITS, image)
         wait_until(lambda: "running" in self.do("systemctl", "is-system-running", check=False), 120, what="systemd")
 
     def do(self, *command: str, check: bool = True) -> str:
         return podman("exec", self.name, *command, check=check)
 
     def barnabas(self, *arguments: str, stdin: str = "") -> list[str]:
-        done = run(
-            "podman", *ENGINE, "exec", "--interactive", self.name, "/opt/barnabas/bin/barnabas", *arguments, input=stdin
-        )
-        return done.splitlines()
+        path = "/opt/barnabas/bin/barnabas"
+        return podman("exec", "--interactive", self.name, path, *arguments, stdin=stdin).splitlines()
 
     def show(self, unit: str) -> dict[str, str]:
         lines = self.do("systemctl", "show", unit).splitlines()

@@ -1,0 +1,61 @@
+"""Images and containers for tests, without a registry: bases are made of Debian's packages."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from debian import program
+
+ROOT = Path(__file__).parents[2]
+#: vfs and chroot: they also work inside of another container, where overlays and namespaces may not.
+ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
+ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
+#: No more than this process may have: a container cannot be given more.
+LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+#: The build's pip asks the index that this machine's pip asks.
+BUILD_OPTIONS = (
+    "--isolation=chroot",
+    "--network=host",
+    *(f"--volume={path}:{path}:ro" for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()),
+)
+
+
+def need_programs() -> None:
+    """Skips where one cannot be had."""
+    for name in ("podman", "buildah", "mmdebstrap", "runc"):
+        program(name)
+
+
+def run(*command: str | Path, check: bool = True, timeout_s: float = 300, stdin: str | None = None) -> str:
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0 or not check, (
+        f"{command}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    )
+    return done.stdout
+
+
+def podman(*arguments: str, check: bool = True, stdin: str | None = None) -> str:
+    return run("podman", *ENGINE, *arguments, check=check, stdin=stdin)
+
+
+def base(name: str, folder: Path, *, suite: str, packages: Sequence[str]) -> None:
+    """A base image of Debian's packages; made once and kept."""
+    if podman("image", "ls", "--quiet", name):
+        return
+    made = folder / "base.tar"
+    # A mirror that has not been renewed for a week is as good as another, for a test.
+    options = ("--quiet", "--variant=minbase", '--aptopt=Acquire::Check-Valid-Until "false"')
+    run("mmdebstrap", *options, f"--include={','.join(packages)}", suite, made, timeout_s=900)
+    podman("import", "--quiet", str(made), name)
+    made.unlink()
+
+
+def build(name: str, context: Path, containerfile: str) -> None:
+    """An image of a folder that also gets our wheel."""
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", context, ROOT)
+    (context / "Containerfile").write_text(containerfile)
+    run("buildah", "build", *BUILD_OPTIONS, "--quiet", "--format", "docker", "-t", name, context, timeout_s=900)
