@@ -136,7 +136,7 @@ def test_broker_that_does_not_answer_is_not_healthy(image: str) -> None:
         done = subprocess.run(
             ["podman", *ENGINE, *check], capture_output=True, timeout=120, env=ENVIRONMENT, check=False
         )
-        assert done.returncode == 1
+        assert done.returncode != 0  # 1 from the check, or its time is up
         os.kill(described["State"]["Pid"], signal.SIGCONT)
         podman(*check)
     finally:
