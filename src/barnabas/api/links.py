@@ -7,7 +7,7 @@ Any broker makes a change, by writing to ZooKeeper. Each tells how far the mirro
 from collections.abc import Mapping
 
 from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorState
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.link.manager import Link, LinkManager, no_such_link
@@ -56,6 +56,13 @@ class LinksApi:
 
     async def alter(self, call: Call, request: AlterLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
+        try:
+            await self._alter(request)
+        except Malformed as error:  # not the request: a znode that somebody spoilt
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+        return AlterLinkResponse()
+
+    async def _alter(self, request: AlterLinkRequest) -> None:
         match request.action:
             case "pause" | "resume":
                 await self._manager.pause(request.name, request.topic, paused=request.action == "pause")
@@ -63,7 +70,6 @@ class LinksApi:
                 await self._manager.promote(request.name, request.topic, now=request.action == "promote-now")
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{request.action!r} is not something that links do")
-        return AlterLinkResponse()
 
     async def delete(self, call: Call, request: DeleteLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)

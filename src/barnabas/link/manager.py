@@ -18,7 +18,7 @@ from barnabas.client.errors import ClientError
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import ZkError
+from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired, ZkError
 from barnabas.coordination.znodes_link import (
     LinkChange,
     LinkSpec,
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 RECREATED: Final = "the topic was deleted and created again at the source; its records are others now"
+#: Of all properties of a link together: a znode takes 1 MB.
+_CONFIG_CHARACTERS_MAX: Final = 200_000
 #: Links of a cluster: each costs a client on each broker.
 LINKS_MAX: Final = 100
 
@@ -68,6 +70,8 @@ class Link:
     groups_copied: int = 0
     #: How often their offsets have been looked at.
     group_turns: int = 0
+    #: When the steward and the groups last had their turn, by a clock that does not go back.
+    turned_s: float = float("-inf")
     #: What the last turn of the steward, or of the groups, met.
     turn_error: str | None = None
 
@@ -122,13 +126,17 @@ class LinkManager:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await self.store.prepare()
-        await self._notifications.start()
-        await self.load()
+        try:
+            await self.store.prepare()
+            await self._notifications.start()
+            await self.load()
+        except (ConnectionLost, SessionExpired) as error:
+            log.info("links wait for ZooKeeper: %s", error)  # they are loaded with the next session
         self._spawn(self._notifications.run(), "link changes")
         self._spawn(self._reload.run(), "links after an absence")
 
     async def load(self) -> None:
+        await self.store.prepare()
         names = await self.store.names()
         for name in self.links.keys() - set(names):
             self._forget(name)
@@ -334,16 +342,18 @@ class LinkManager:
 
     async def _run(self, link: Link, source: MirrorSource) -> None:
         """Until it is forgotten. What goes wrong is tried again, and hurts nobody else."""
-        failures = 0
+        failures, is_told = 0, True
         try:
             while True:
+                is_told = is_told or source.was_told.is_set()
+                source.was_told.clear()
                 try:
                     await self._end_mirrors(link, source)
                     for ending in self.endings:
                         await ending(link)
                     await source.assign()
-                    await self._take_turns(link)
-                    failures = 0
+                    await self._take_turns(link, source, is_told=is_told)
+                    failures, is_told = 0, False
                 except (ClientError, ZkError, Refused, OSError) as error:
                     failures += 1
                     source.error = str(error)
@@ -381,7 +391,15 @@ class LinkManager:
         for tp in await source.are_complete(waiting):
             await source.finish(tp, self._replicas)
 
-    async def _take_turns(self, link: Link) -> None:
+    async def _take_turns(self, link: Link, source: MirrorSource, *, is_told: bool) -> None:
+        """Now and then, when the link has changed, and as long as something is being promoted: leaders that come and go at the
+        source are no reason to ask it for everything."""
+        now_s = self._clock.monotonic_s()
+        is_due = now_s - link.turned_s >= source.settings.refresh_interval_ms / 1000
+        is_promoting = any(each.state.is_promoting for each in link.topics.values())
+        if not (is_due or is_promoting or is_told):
+            return
+        link.turned_s = now_s
         if not self.is_enabled():
             link.turn_error = "not every broker of the cluster knows links: nothing is mirrored"
             return
@@ -408,6 +426,8 @@ class LinkManager:
             )
         if len(self.links) >= LINKS_MAX:
             raise Refused(ErrorCode.POLICY_VIOLATION, f"there are {LINKS_MAX} links already")
+        if sum(len(key) + len(value) for key, value in configs.items()) > _CONFIG_CHARACTERS_MAX:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"more than {_CONFIG_CHARACTERS_MAX} characters of properties")
         try:
             LinkSettings.of(configs, name=name)
             check_pattern(spec.topics, what="the pattern of topics")

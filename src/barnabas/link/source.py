@@ -202,7 +202,6 @@ class MirrorSource:
 
     async def back_off(self, pause_s: float) -> None:
         """After a failure. What is told of the link itself does not wait."""
-        self.was_told.clear()
         try:
             async with asyncio.timeout(pause_s):
                 await self.was_told.wait()

@@ -1,0 +1,97 @@
+"""Links on one broker: refused beside a broker that does not know them, and znodes that somebody spoilt."""
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.broker.live_broker import ask, live_broker
+from tests.unit.coordination.zookeeper_fixture import run, zookeeper
+
+from barnabas.coordination import paths
+from barnabas.coordination.features import LINK_VERSION
+from barnabas.coordination.znodes import BrokerRegistration, Endpoint
+from barnabas.coordination.znodes_link import LinkChange
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.link.source import LinkThrottle
+from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
+from barnabas.protocol.messages.create_link import CreateLinkRequest, CreateLinkResponse, LinkConfig
+from barnabas.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from barnabas.protocol.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
+from barnabas.protocol.messages.describe_links import DescribeLinksRequest, DescribeLinksResponse
+
+NOWHERE = [LinkConfig(name="bootstrap.servers", value="127.0.0.1:1")]
+
+
+def test_link_is_refused_beside_a_broker_that_does_not_know_links(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            apache = BrokerRegistration(id=2, endpoints=(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1),))
+            await broker.session.create(paths.broker_id(2), apache.encode())
+            while broker.features.level(LINK_VERSION):
+                await asyncio.sleep(0.01)
+            request = CreateLinkRequest(name="l", configs=NOWHERE, topics=".*")
+            refused = await ask(broker, request, CreateLinkResponse, version=0)
+            assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+            await broker.session.delete(paths.broker_id(2))
+            while not broker.features.level(LINK_VERSION):
+                await asyncio.sleep(0.01)
+            made = await ask(broker, request, CreateLinkResponse, version=0)
+            assert (made.error_code, made.error_message) == (ErrorCode.NONE, None)
+
+    run(story())
+
+
+def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            for name in ("good", "bad"):
+                request = CreateLinkRequest(name=name, configs=NOWHERE, topics=".*")
+                assert not (await ask(broker, request, CreateLinkResponse, version=0)).error_code
+            await broker.session.set(paths.link("bad"), b"{not json")
+            await broker.session.create(paths.link_topic("good", "t"), b"[]")
+            await broker.mirrors.manager.store.tell(LinkChange("bad"))
+            await broker.mirrors.manager.store.tell(LinkChange("good", "t"))
+            while broker.mirrors.manager.links["bad"].error is None:
+                await asyncio.sleep(0.01)
+            told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+            errors = {link.name: link.error for link in told.links}
+            assert "does not hold JSON" in (errors["bad"] or "")
+            paused = AlterLinkRequest(name="bad", action="pause")
+            assert (await ask(broker, paused, AlterLinkResponse, version=0)).error_code
+            gone = await ask(broker, DeleteLinkRequest(name="bad"), DeleteLinkResponse, version=0)
+            assert gone.error_code == ErrorCode.NONE
+            told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+            assert [link.name for link in told.links] == ["good"]
+
+    run(story())
+
+
+def test_setting_of_a_mirror_is_not_for_clients(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            config = CreatableTopicConfig(name="barnabas.link.name", value="mine")
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[config])
+            made = await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            assert made.topics[0].error_code == ErrorCode.INVALID_CONFIG
+
+    run(story())
+
+
+def test_throttle_is_used_up_while_the_rate_is_above_it() -> None:
+    now_ms = 0
+    throttle = LinkThrottle(1000, lambda: now_ms)
+    tp = TopicPartition("t", 0)
+    throttle.record(tp, 900)
+    assert not throttle.is_throttled(tp)
+    throttle.record(tp, 5_000)
+    assert throttle.is_throttled(tp)
+    now_ms = 20_000
+    assert not throttle.is_throttled(tp)
+    free = LinkThrottle(None, lambda: now_ms)
+    free.record(tp, 10**12)
+    assert not free.is_throttled(tp)
