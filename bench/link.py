@@ -106,7 +106,8 @@ def linked(source: str, target: LocalCluster, topic: str) -> Iterator[None]:
         try:
             yield
         finally:
-            subprocess.run([*link, "delete", name, *where], check=True, capture_output=True, timeout=60)
+            for end in (["promote", name, "--now"], ["delete", name]):
+                subprocess.run([*link, *end, *where], check=True, capture_output=True, timeout=60)
 
 
 def link_catches_up(source: Target, target: LocalCluster, topic: str, load: Load) -> Work:

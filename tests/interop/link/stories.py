@@ -52,14 +52,17 @@ class Link:
 def linked(
     source: KraftCluster, mirror: LocalCluster, topics: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[Link]:
-    """A link while the block runs. What it mirrored goes with it."""
+    """A link while the block runs. It rests then: what it mirrored stays, for whoever looks."""
     link = Link(mirror, f"link-{topics.strip('.*')}")
     given = {"bootstrap.servers": source.bootstrap, "link.refresh.interval.ms": REFRESH_MS, **(settings or {})}
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
         file.write("".join(f"{name}={value}\n" for name, value in given.items()))
         file.flush()
         link.do("create", "--config", file.name, "--topics", topics, *options)
-    yield link
+    try:
+        yield link
+    finally:
+        link.do("pause", status=None)
 
 
 def make_topic(source: KraftCluster, topic: str, partitions: int = 2, replicas: int = 3, **settings: str) -> None:
