@@ -10,12 +10,11 @@ import contextlib
 import math
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -24,6 +23,7 @@ from tests.interop.kraft import KraftCluster
 from tests.interop.maven import classpath
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.client.admin import links
 from barnabas.client.admin.partitions import alter_reassignments
 from barnabas.client.blocking import BlockingClient, drive
 from barnabas.client.config import client_config
@@ -33,7 +33,9 @@ from bench.kafka import cpu_seconds
 from bench.report import Row, write_report
 
 MIRROR_MAKER = ("org.apache.kafka:connect-mirror:4.3.0",)
-CATCH_UP = Load("1 KB", 1000, 500_000, "1")
+#: Of what is fast, more: making a mirror takes half a second.
+CATCH_UP = Load("1 KB", 1000, 1_000_000, "1")
+BESIDE_MIRROR_MAKER = Load("1 KB", 1000, 400_000, "1")
 WARM_UP = Load("1 KB", 1000, 100_000, "1")
 LAG_MB_PER_S = 50
 LAG_RECORD_BYTES = 10_000
@@ -80,39 +82,49 @@ class End:
         self._consumer.close()
 
 
-def copying(bootstrap: str, topic: str, count: int, size: int, pids: list[int], source_pids: list[int]) -> Work:
-    """From now until the mirror has all."""
+def copying(
+    bootstrap: str, topic: str, load: Load, pids: list[int], source_pids: list[int], begin: Callable[[], None]
+) -> Work:
+    """From `begin` until the mirror has all."""
     cpu, source_cpu, began = cpu_seconds(pids), cpu_seconds(source_pids), time.monotonic()
+    begin()
     with contextlib.closing(End(bootstrap, topic)) as end:
-        until(lambda: end() >= count, f"{topic} is copied")
+        until(lambda: end() >= load.count, f"{topic} is copied")
     took = time.monotonic() - began
-    return Work(count * size / 1e6, took, cpu_seconds(pids) - cpu, cpu_seconds(source_pids) - source_cpu)
+    used, source_used = cpu_seconds(pids) - cpu, cpu_seconds(source_pids) - source_cpu
+    return Work(load.count * load.size_bytes / 1e6, took, used, source_used)
 
 
 # -- links --------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def linked(source: str, target: LocalCluster, topic: str) -> Iterator[None]:
-    """A link while the block runs."""
-    name = f"bench-{time.monotonic_ns()}"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "source.properties"
-        file.write_text(f"bootstrap.servers={source}\nlink.replication.factor=1\n")
-        link = [sys.executable, "-m", "barnabas", "link"]
-        where = ["--bootstrap-server", target.bootstrap]
-        create = [*link, "create", name, "--config", str(file), "--topics", topic, *where]
-        subprocess.run(create, check=True, capture_output=True, timeout=60)
-        try:
-            yield
-        finally:
-            for end in (["promote", name, "--now"], ["delete", name]):
-                subprocess.run([*link, *end, *where], check=True, capture_output=True, timeout=60)
+def create_link(source: str, target: LocalCluster, topic: str) -> None:
+    configs = {"bootstrap.servers": source, "link.replication.factor": "1"}
+    with BlockingClient(client_config(target.bootstrap)) as client:
+        drive(links.create_link(client.core, f"bench-{topic}", configs=configs, topics=topic))
+
+
+def delete_link(target: LocalCluster, topic: str) -> None:
+    """A mirror has to be promoted first."""
+    name = f"bench-{topic}"
+    with BlockingClient(client_config(target.bootstrap)) as client:
+        drive(links.alter_link(client.core, name, "promote-now"))
+
+        def is_promoted() -> bool:
+            [link] = drive(links.describe_links(client.core, [name]))
+            return all(each.state == "promoted" for each in link.topics)
+
+        until(is_promoted, f"{topic} is promoted")
+        drive(links.delete_link(client.core, name))
 
 
 def link_catches_up(source: Target, target: LocalCluster, topic: str, load: Load) -> Work:
-    with linked(source.bootstrap, target, topic):
-        return copying(target.bootstrap, topic, load.count, load.size_bytes, [target.pid(1)], source.pids)
+    def begin() -> None:
+        create_link(source.bootstrap, target, topic)
+
+    work = copying(target.bootstrap, topic, load, [target.pid(1)], source.pids, begin)
+    delete_link(target, topic)
+    return work
 
 
 def fetcher_catches_up(cluster: LocalCluster, topic: str, load: Load) -> Work:
@@ -188,10 +200,9 @@ def mirror_maker_catches_up(source: Target, target: LocalCluster, topic: str, wa
         measure_produce(source, topic, load)
         with contextlib.closing(End(target.bootstrap, topic)) as end:
             until(lambda: end() > 0, "MirrorMaker begins")
-            had = end()
-        rest = load.count - had
-        done = copying(target.bootstrap, topic, load.count, load.size_bytes, [*pids, target.pid(1)], source.pids)
-        return Work(rest * load.size_bytes / 1e6, done.seconds, done.cpu_s, done.source_cpu_s)
+            rest = load.count - end()
+        done = copying(target.bootstrap, topic, load, [*pids, target.pid(1)], source.pids, lambda: None)
+        return replace(done, megabytes=rest * load.size_bytes / 1e6)
 
 
 # -- lag ----------------------------------------------------------------------------------------------------------------
@@ -255,13 +266,13 @@ def against_mirror_maker(results: dict[str, list[float]], rounds: int, lag_s: fl
         source = Target("Apache Kafka", kafka.bootstrap, kafka.pids)
         for number in range(rounds):
             full, warm, other = f"full-{number}", f"warm-{number}", f"other-{number}"
-            for topic, load in ((warm, WARM_UP), (full, CATCH_UP)):
+            for topic, load in ((warm, WARM_UP), (full, BESIDE_MIRROR_MAKER)):
                 create_topic(source, topic)
                 measure_produce(source, topic, load)
-            for name, value in link_catches_up(source, target, full, CATCH_UP).measures("link from Kafka"):
+            for name, value in link_catches_up(source, target, full, BESIDE_MIRROR_MAKER).measures("link from Kafka"):
                 results.setdefault(name, []).append(value)
             create_topic(source, other)
-            work = mirror_maker_catches_up(source, target, other, warm, CATCH_UP)
+            work = mirror_maker_catches_up(source, target, other, warm, BESIDE_MIRROR_MAKER)
             for name, value in work.measures("MirrorMaker 2"):
                 results.setdefault(name, []).append(value)
             _lags(results, source, target, number, lag_s)
@@ -271,9 +282,10 @@ def against_mirror_maker(results: dict[str, list[float]], rounds: int, lag_s: fl
 def _lags(results: dict[str, list[float]], source: Target, target: LocalCluster, number: int, lag_s: float) -> None:
     by_link, by_maker = f"lag-link-{number}", f"lag-maker-{number}"
     create_topic(source, by_link)
-    with linked(source.bootstrap, target, by_link):
-        for name, value in lag(source.bootstrap, target.bootstrap, by_link, lag_s).items():
-            results.setdefault(f"link lag {name} s", []).append(value)
+    create_link(source.bootstrap, target, by_link)
+    for name, value in lag(source.bootstrap, target.bootstrap, by_link, lag_s).items():
+        results.setdefault(f"link lag {name} s", []).append(value)
+    delete_link(target, by_link)
     create_topic(source, by_maker)
     with mirror_maker(source.bootstrap, target.bootstrap, by_maker):
         for name, value in lag(source.bootstrap, target.bootstrap, by_maker, lag_s).items():
