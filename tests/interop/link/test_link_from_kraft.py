@@ -170,6 +170,8 @@ def test_records_that_an_unclean_election_loses_are_lost_here_too(
         [other] = set(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].replicas) - {first}
         source.kill(other)
         write(source.bootstrap, topic, [f"only the first {n}" for n in range(50)], partition=0, acks="1")
+        # A link sees what is committed: the source must take the dead follower out of the ISR first.
+        wait_until(lambda: _end(source, topic) == 150, 120, what="the first commits alone")
         wait_for_copy(source, mirror, topic)
         assert len(seen(mirror.bootstrap, topic, "read_uncommitted")) == 150
         source.kill(first)
@@ -177,11 +179,17 @@ def test_records_that_an_unclean_election_loses_are_lost_here_too(
         wait_until(lambda: leader(source, topic) == other, 120, what="the follower that is behind leads")
         write(source.bootstrap, topic, [f"only the other {n}" for n in range(20)], partition=0, acks="1")
         source.start(first)
+        wait_until(lambda: _end(source, topic) == 120, 120, what="the other commits")
         wait_for_copy(source, mirror, topic)
         assert assert_same(source, mirror, topic) >= 2
         assert len(seen(mirror.bootstrap, topic, "read_uncommitted")) == 120
         [partition] = link.topic(topic)["partitions"]
         assert partition["truncated_records"] == 50
+
+
+def _end(source: KraftCluster, topic: str) -> int:
+    [(_, end)] = offsets(source, partitions_of(source, topic)).values()
+    return end
 
 
 def test_topic_made_anew_at_the_source_stops_its_mirror(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
