@@ -242,6 +242,7 @@ class Broker:
             backlog=config.socket_listen_backlog_size,
             send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
             receive_buffer_bytes=buffer_bytes(config, "socket.receive.buffer.bytes"),
+            queued_bytes_max=config.queued_max_request_bytes,
             listen=self._platform.listen,
             monotonic_s=self._clock.monotonic_s,
         )

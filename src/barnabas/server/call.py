@@ -85,6 +85,7 @@ class Call:
         "client_id",
         "correlation_id",
         "is_charged",
+        "is_running",
         "is_sent",
         "local_done_s",
         "meter",
@@ -124,6 +125,8 @@ class Call:
         #: Charges the loop's time to the client that sent this; None without a request quota.
         self.meter: RequestQuota | None = None
         self.is_charged = False
+        #: Its handler goes on after its first turn, with the request in its hands. False for one that merely waits.
+        self.is_running = False
         #: Its answer went out while its handler still ran.
         self.is_sent = False
         #: Time on the loop that has not been charged; the step that is under way began at `busy_since_s`, 0 for none.

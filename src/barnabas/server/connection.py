@@ -25,6 +25,7 @@ from barnabas.runtime.bugs import BugLog
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call, Gate
 from barnabas.server.ranges import release
+from barnabas.server.request_memory import RequestMemory
 from barnabas.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,10 @@ ROUND_S = 0.02
 class SharedBuffer:
     """The receive buffer of a loop. Filled and emptied within one callback, so one is enough for all connections."""
 
-    def __init__(self, size_bytes: int = SHARED_BUFFER_BYTES) -> None:
+    def __init__(self, memory: RequestMemory, size_bytes: int = SHARED_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size_bytes))
+        #: Of what does not fit in here, or has to wait.
+        self.memory = memory
         #: Connections that wait for their next turn.
         self.waiting = 0
         #: Claimed by frames of peers that have not said who they are.
@@ -117,6 +120,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None  #: a frame that has not arrived whole
         self._frame_size = 0
         self._frame_got = 0
+        #: When the frame that has not arrived whole began.
+        self.frame_since_s: float | None = None
+        self._started_bytes = 0  #: of a frame of its own whose handler has not finished
         self._strange_bytes = 0  #: of the frame under way, as the claim of a stranger
         self._prefix = b""  #: the first bytes of a length that has not arrived whole
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
@@ -162,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._shared.view
         if self._frame_got == len(frame):
             frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+            self._count()
         return memoryview(frame)[self._frame_got :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -175,10 +182,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._frame_got += nbytes
         if self._frame_got == self._frame_size:
-            frame, self._frame = self._frame, None
+            frame, self._frame, self.frame_since_s = self._frame, None, None
             self._shared.strangers_bytes -= self._strange_bytes
             self._strange_bytes = 0
             self._offer(memoryview(frame))
+            self._count()
 
     def _consume(self, view: memoryview) -> None:
         """Start the requests in `view` as far as they may start and the turn lasts; keep the rest."""
@@ -197,7 +205,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
             have = end - at - 4
             if have < size:
-                self._begin_frame(view[at + 4 :], size)
+                if self._shared.memory.may_begin(self):
+                    self._begin_frame(view[at + 4 :], size)
+                else:
+                    self._keep(view[at:])
                 return
             if not self._may_start(view, at + 4):
                 self._keep(view[at:])
@@ -223,17 +234,28 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = bytearray(min(size, start))
         self._frame[:have] = received
         self._frame_size, self._frame_got = size, have
+        self.frame_since_s = self._loop.time()
+        self._count()
+
+    def _count(self) -> None:
+        """Say what this connection holds in buffers of its own."""
+        memory = self._shared.memory
+        arriving = 0 if self._frame is None else self._frame_size if memory.is_pool else len(self._frame)
+        kept = 0 if self._backlog is None or memory.is_waiting(self) else len(self._backlog)
+        memory.hold(self, arriving + kept + self._started_bytes)
 
     def _offer(self, frame: memoryview) -> None:
         """A frame in a buffer of its own: start it, or keep it until it may start."""
         if self._may_start(frame, 0):
             self._start(frame)
+            if self._in_flight and self._in_flight[-1].is_running:
+                self._started_bytes = len(frame)  # its handler still has what was in it
             if self._transport is None or self._transport.is_closing():
                 return
             if self._monotonic_s() > self._turn_ends_s:
                 self._await_turn(memoryview(b""))
         else:
-            self._keep(memoryview(len(frame).to_bytes(4, "big") + bytes(frame)))
+            self._keep(frame, size_first=True)
 
     def _may_start(self, view: memoryview, at: int) -> bool:
         if self._muted_until_s or self._writer is None or not self._writer.idle:
@@ -271,9 +293,11 @@ class Connection(asyncio.BufferedProtocol):
             if call.parts is not None:
                 self._send_ready()
 
-    def _keep(self, rest: memoryview) -> None:
+    def _keep(self, rest: memoryview, *, size_first: bool = False) -> None:
         assert self._transport is not None
-        self._backlog = bytearray(rest)
+        self._backlog = bytearray(_SIZE.pack(len(rest)) if size_first else b"")
+        self._backlog += rest
+        self._count()
         self._transport.pause_reading()
 
     def _await_turn(self, rest: memoryview) -> None:
@@ -298,6 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_ends_s = self._monotonic_s() + self._shared.turn_s
         backlog, self._backlog = self._backlog, None
         self._consume(memoryview(backlog))
+        self._count()
         if self._backlog is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -323,6 +348,9 @@ class Connection(asyncio.BufferedProtocol):
         in_flight = self._in_flight
         while in_flight and in_flight[0].parts is not None:
             self._send(in_flight.popleft())
+        if self._started_bytes and not in_flight:
+            self._started_bytes = 0
+            self._count()
 
     def _send(self, call: Call) -> None:
         assert self._writer is not None and call.parts is not None
@@ -417,7 +445,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._backlog = None
-        self._frame = None
+        self._frame = self.frame_since_s = None
+        self._started_bytes = 0
+        self._shared.memory.leave(self)
         self._shared.strangers_bytes -= self._strange_bytes
         self._strange_bytes = 0
         if self._writer is not None:

@@ -30,6 +30,7 @@ from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.principal import Principal
 from barnabas.server.call import Gate
 from barnabas.server.connection import Connection, Executes, SharedBuffer
+from barnabas.server.request_memory import RequestMemory
 from barnabas.server.strangers import Stranger, Strangers
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class SocketServer:
         backlog: int = 50,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        queued_bytes_max: int = -1,
         listen: Listen = listen,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -136,7 +138,8 @@ class SocketServer:
         self._backlog = backlog
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
-        self._shared = SharedBuffer()
+        self.memory = RequestMemory(loop, queued_bytes_max)
+        self._shared = SharedBuffer(self.memory)
         self._listening: dict[socket.socket, Endpoint] = {}
         #: In the order in which they came.
         self._connections: dict[Connection, None] = {}
@@ -150,6 +153,16 @@ class SocketServer:
             "kafka_server_connections_rejected", "Connections that were refused because of a limit."
         )
         registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
+        registry.gauge(
+            "kafka_network_memory_pool_used_bytes",
+            "Buffers of requests that have not arrived whole, or that wait.",
+            lambda: self.memory.used_bytes,
+        )
+        registry.gauge(
+            "kafka_network_memory_pool_available_bytes",
+            "What such buffers may still take: of queued.max.request.bytes, or of a quarter of the machine's memory.",
+            lambda: max(0, self.memory.limit_bytes - self.memory.used_bytes),
+        )
         registry.gauge(
             "kafka_server_throttled_channels",
             "Connections that are not read from because their client is over a quota.",

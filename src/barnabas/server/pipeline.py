@@ -213,6 +213,7 @@ class Pipeline:
     def _start_large(self, call: Call, data: bytearray, at: int) -> Call:
         """More than the loop decodes: by a thread, one request after the other."""
         self._running += 1
+        call.is_running = True
         self._spawn(self._decode_then_execute(call, data, at), name=f"large {call.api.name}")
         return call
 
@@ -298,6 +299,7 @@ class Pipeline:
             call.reply(result)
             return
         self._running += 1
+        call.is_running = True
         if call.meter is not None:
             result = call.meter.measured(call, result)
         if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:

@@ -61,6 +61,17 @@ def test_huge_lengths_take_no_memory_and_are_told(victim: Victim):
         peer.close()
 
 
+def test_many_that_announce_a_hundred_megabytes_and_send_slowly_take_what_they_have_sent(victim: Victim):
+    """On a listener without a login: 30 GB are announced, 15 MB come."""
+    peers = [victim.connect() for _ in range(300)]
+    for piece in range(5):
+        for peer in peers:
+            peer.sendall((struct.pack(">i", 100_000_000) if piece == 0 else b"") + b"x" * 10_000)
+    victim.check()
+    for peer in peers:
+        peer.close()
+
+
 def test_half_frames_and_five_thousand_connections_hurt_nobody(victim: Victim):
     peers = [victim.connect() for _ in range(5000)]
     request = frame.encode_request(MetadataRequest(topics=[]), 9, 1, "half")

@@ -59,6 +59,7 @@ class Harness:
         rates: ConnectionRates | None = None,
         request_bytes_max: int = 1_000_000,
         queued_requests_max: int = 500,
+        queued_bytes_max: int = -1,
         held_apis: Iterable[int] = (),
         endpoint: Endpoint | None = None,
         more: Iterable[ApiHandler] = (),
@@ -71,6 +72,7 @@ class Harness:
         self._rates = rates
         self._request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
+        self._queued_bytes_max = queued_bytes_max
         self._held_apis = held_apis
         self.bugs: list[BaseException] = []
         self.registry = Registry()
@@ -100,7 +102,14 @@ class Harness:
             held_apis=self._held_apis,
         )
         self.server = SocketServer(
-            loop, self.pipeline, self.pool, self.registry, limits=self._limits, rates=self._rates, spawn=spawn
+            loop,
+            self.pipeline,
+            self.pool,
+            self.registry,
+            limits=self._limits,
+            rates=self._rates,
+            spawn=spawn,
+            queued_bytes_max=self._queued_bytes_max,
         )
         self.port = self.server.bind(self._endpoint)
         self.server.start_accepting()

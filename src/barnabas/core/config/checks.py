@@ -168,9 +168,8 @@ def _check_security(config: "BrokerConfig") -> None:
 
 
 def _check_connections(config: "BrokerConfig") -> None:
-    queued_bytes_max = _number(config, "queued.max.request.bytes")
     require(
-        queued_bytes_max <= 0 or queued_bytes_max >= config.socket_request_max_bytes,
+        config.queued_max_request_bytes <= 0 or config.queued_max_request_bytes >= config.socket_request_max_bytes,
         "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
     )
     if config.max_connections_per_ip == 0:

@@ -49,6 +49,7 @@ class BrokerSettings:
     connections_max_idle_ms: int
     connection_failed_authentication_delay_ms: int
     queued_max_requests: int
+    queued_max_request_bytes: int
 
     # ZooKeeper.
     zookeeper_connect: str

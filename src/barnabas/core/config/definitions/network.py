@@ -58,8 +58,8 @@ SETTINGS: Final = (
     Setting("queued.max.requests", INT, 500, HIGH, at_least(1), READ_ONLY,
             "Requests that wait for a handler before the broker stops reading."),
     Setting("queued.max.request.bytes", LONG, -1, MEDIUM, None, READ_ONLY,
-            "Bytes of waiting requests before the broker stops reading; -1 for no limit.",
-            no_effect=reasons.MEMORY),
+            "Bytes of requests that are received or wait before the broker stops reading. -1: they may take a quarter of the "
+            "machine's memory, then the connection that holds most is closed."),
     Setting("num.network.threads", INT, 3, HIGH, at_least(1), CLUSTER_WIDE,
             "Network threads in Kafka.", no_effect=reasons.LOOP),
 )
