@@ -37,6 +37,7 @@ from barnabas.protocol.messages.describe_acls import (
     DescribeAclsResponse,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.turns import in_turns
 from barnabas.security.acl import ALL, ANY, MATCH, AclAuthorizer, Entry, Filter, ResourcePattern, check_creation
 from barnabas.security.acl_store import AclStore, AclUpdateFailed
 from barnabas.server.call import Call
@@ -52,7 +53,7 @@ class AclApi:
         self._context = context
         self._store = store
 
-    def describe(self, call: Call, request: DescribeAclsRequest) -> ApiMessage:
+    async def describe(self, call: Call, request: DescribeAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
         authorizer = self._context.authorizer
         if not isinstance(authorizer, AclAuthorizer):
@@ -74,7 +75,7 @@ class AclApi:
                         for entry in entries
                     ],
                 )
-                for pattern, entries in authorizer.find(_filter(request)).items()
+                async for pattern, entries in in_turns(authorizer.find(_filter(request)).items(), size=50)
             ],
         )
 

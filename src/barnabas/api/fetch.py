@@ -6,7 +6,7 @@ Records leave as file ranges: the handler never sees their bytes. v17's director
 
 from collections.abc import Iterable, Sequence
 
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.codec import RecordsRef
@@ -28,6 +28,7 @@ from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
+from barnabas.server.large import LARGE_FRAME_BYTES
 from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
@@ -56,6 +57,8 @@ class FetchApi:
             allowed_bytes = context.quotas.bytes_max(Quota.CONSUME, call.channel.principal.name, call.client_id or "")
             if allowed_bytes is not None:
                 max_bytes = min(max_bytes, int(allowed_bytes))
+        if not may_follow and call.request_bytes > LARGE_FRAME_BYTES:
+            self._require_few(request)
         by_id = call.api_version >= 13
         fetched = context.fetch_sessions.begin(
             request.session_id,
@@ -93,6 +96,13 @@ class FetchApi:
             call.on_abandoned = waiting.cancel
             call.waits_in = waiting.operation
         return None
+
+    def _require_few(self, request: FetchRequest) -> None:
+        """Brokers may fetch all that they follow. Others are held to the limit of every request."""
+        partitions = sum(len(topic.partitions) for topic in request.topics)
+        if partitions + len(request.topics) > (most := self._context.config.barnabas_request_max_elements):
+            why = f"{partitions} partitions in one request; barnabas.request.max.elements is {most}"
+            raise Refused(ErrorCode.INVALID_REQUEST, why)
 
     def _resolve_all(
         self, call: Call, partitions: Iterable[CachedPartition], *, is_follower: bool, may_follow: bool

@@ -30,6 +30,7 @@ from barnabas.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.turns import in_turns
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -44,17 +45,17 @@ class LogDirsApi:
 
     # -- DescribeLogDirs ----------------------------------------------------------------------------------------------
 
-    def describe(self, call: Call, request: DescribeLogDirsRequest) -> HandlerResult:
+    async def describe(self, call: Call, request: DescribeLogDirsRequest) -> ApiMessage:
         if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
             wanted = {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
         return DescribeLogDirsResponse(
-            results=[self._describe_dir(log_dir, wanted) for log_dir in self._context.logs.dirs]
+            results=[await self._describe_dir(log_dir, wanted) for log_dir in list(self._context.logs.dirs)]
         )
 
-    def _describe_dir(self, log_dir: LogDir, wanted: set[TopicPartition] | None) -> DescribeLogDirsResult:
+    async def _describe_dir(self, log_dir: LogDir, wanted: set[TopicPartition] | None) -> DescribeLogDirsResult:
         result = DescribeLogDirsResult(log_dir=log_dir.path)
         if not log_dir.is_online:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -67,7 +68,7 @@ class LogDirsApi:
         result.total_bytes = room.f_blocks * room.f_frsize
         result.usable_bytes = room.f_bavail * room.f_frsize
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for log in self._context.logs.logs_in(log_dir):
+        async for log in in_turns(list(self._context.logs.logs_in(log_dir))):
             tp = log.partition
             if wanted is not None and tp not in wanted:
                 continue

@@ -6,6 +6,7 @@ Eligible leader replicas are KRaft's and always null here.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from barnabas.api.metadata_encoding import encoded_partitions
@@ -35,6 +36,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.turns import SLICE_ELEMENTS, in_turns
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -62,7 +64,28 @@ class MetadataApi:
         missing = self._to_create(call, request)
         if missing:
             return self._create_then_answer(call, request, missing)
+        if request.topics is None or (call.api_version == 0 and not request.topics):
+            return self._answer_all(call, request)
         return self._answer(call, request, {})
+
+    def _answer_all(self, call: Call, request: MetadataRequest) -> HandlerResult:
+        response = self._without_topics(call, request)
+        images = list(self._context.metadata.topics.values())
+        with_operations = request.include_topic_authorized_operations
+
+        def is_shown(image: TopicImage) -> bool:
+            return self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, image.name)
+
+        async def topic_by_topic() -> MetadataResponse:
+            response.topics = [
+                self._topic(call, image, with_operations) async for image in in_turns(images) if is_shown(image)
+            ]
+            return response
+
+        if len(images) > SLICE_ELEMENTS:
+            return topic_by_topic()
+        response.topics = [self._topic(call, image, with_operations) for image in images if is_shown(image)]
+        return response
 
     def _to_create(self, call: Call, request: MetadataRequest) -> list[str]:
         if (
@@ -130,7 +153,7 @@ class MetadataApi:
             return 0
         return self._context.authorized_operations(call, AclResourceType.CLUSTER, CLUSTER_NAME)
 
-    def _answer(self, call: Call, request: MetadataRequest, errors: dict[str, ErrorCode]) -> MetadataResponse:
+    def _without_topics(self, call: Call, request: MetadataRequest) -> MetadataResponse:
         context = self._context
         listener = call.channel.listener_name
         response = MetadataResponse(
@@ -143,14 +166,12 @@ class MetadataApi:
         )
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = self._cluster_operations(call)
+        return response
+
+    def _answer(self, call: Call, request: MetadataRequest, errors: dict[str, ErrorCode]) -> MetadataResponse:
+        response = self._without_topics(call, request)
         with_operations = request.include_topic_authorized_operations
-        if request.topics is None or (call.api_version == 0 and not request.topics):
-            response.topics = [
-                self._topic(call, image, with_operations)
-                for image in context.metadata.topics.values()
-                if context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, image.name)
-            ]
-            return response
+        assert request.topics is not None
         # Each once, as in Kafka: a topic of many partitions has an answer thousands of times as long as its name.
         for wanted in {(each.name, each.topic_id): each for each in request.topics}.values():
             if wanted.name is None or _is_by_id(wanted):
@@ -232,7 +253,7 @@ class MetadataApi:
 
     # -- DescribeTopicPartitions --------------------------------------------------------------------------------------
 
-    def describe_topic_partitions(self, call: Call, request: DescribeTopicPartitionsRequest) -> HandlerResult:
+    async def describe_topic_partitions(self, call: Call, request: DescribeTopicPartitionsRequest) -> ApiMessage:
         context = self._context
         cursor = request.cursor
         if cursor is not None and cursor.partition_index < 0:
@@ -242,9 +263,7 @@ class MetadataApi:
         names = sorted(set(named)) if named else sorted(context.metadata.topics)
         limit = max(1, min(context.config.max_request_partition_size_limit, request.response_partition_limit))
         response = DescribeTopicPartitionsResponse()
-        for name in names:
-            if name < first:
-                continue
+        async for name in in_turns(names[bisect_left(names, first) :]):
             if not context.allows_topic(call, AclOperation.DESCRIBE, name):
                 if named:
                     response.topics.append(

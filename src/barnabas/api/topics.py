@@ -34,6 +34,7 @@ from barnabas.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.turns import in_turns
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
@@ -87,23 +88,24 @@ class TopicsApi:
             wanted, timeout_ms=request.timeout_ms, validate_only=request.validate_only, permit=quota.take
         )
         call.throttle_ms = quota.throttle_ms
-        for new_topic in wanted:
+        described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
+        async for new_topic in in_turns(wanted):
             result, outcome = results[new_topic.name], created[new_topic.name]
             if outcome.failure is not None:
                 result.error_code, result.error_message = outcome.failure.code, outcome.failure.message
                 continue
             result.topic_id = outcome.topic_id or ZERO_TOPIC_ID
-            self._describe(result, new_topic, outcome.partitions, outcome.replication_factor)
+            if not result.topic_config_error_code:
+                # KIP-525: what was made, for those who may see it. Topics with the same settings are described alike.
+                result.num_partitions, result.replication_factor = outcome.partitions, outcome.replication_factor
+                alike = tuple(new_topic.configs.items())
+                if alike not in described:
+                    described[alike] = self._configs(new_topic)
+                result.configs = described[alike]
         return CreateTopicsResponse(topics=list(results.values()))
 
-    def _describe(
-        self, result: CreatableTopicResult, topic: NewTopic, partitions: int, replication_factor: int
-    ) -> None:
-        """KIP-525: what was made, for those who may see it."""
-        if result.topic_config_error_code:
-            return
-        result.num_partitions, result.replication_factor = partitions, replication_factor
-        result.configs = [
+    def _configs(self, topic: NewTopic) -> list[CreatableTopicConfigs]:
+        return [
             CreatableTopicConfigs(
                 name=entry.name,
                 value=entry.value,

@@ -29,6 +29,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_config
 from barnabas.core.errors import ConfigError, ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId
+from barnabas.runtime.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class TopicAdmin:
     ) -> dict[str, CreatedTopic]:
         results: dict[str, CreatedTopic] = {}
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
-        for topic in topics:
+        async for topic in in_turns(topics, size=200):
             try:
                 assignment = self._plan(topic, planned)
                 if not validate_only and not permit(len(assignment)):

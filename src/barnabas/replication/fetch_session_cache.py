@@ -20,6 +20,8 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
+#: What sessions of all clients together remember: some 200 MB. Followers' sessions do not count.
+CLIENTS_PARTITIONS_MAX: Final = 500_000
 
 
 class FetchKey(NamedTuple):
@@ -188,6 +190,7 @@ class FetchSessionCache:
         self._eviction_s = eviction_ms / 1000
         self._random_id = random_id  #: a positive int32 by chance, so that sessions of a former life are not met again
         self._sessions: dict[int, FetchSession] = {}
+        self._clients_partitions = 0  #: in sessions of those who are not followers
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -226,7 +229,10 @@ class FetchSessionCache:
             )
         if session.uses_topic_ids != uses_topic_ids:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session keeps to topic names or to topic ids")
-        session.apply(wanted, forgotten)
+        self._apply(session, wanted, forgotten)
+        if self._clients_partitions > CLIENTS_PARTITIONS_MAX and not session.privileged:
+            self._drop(session_id)
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} has grown too large")
         session.last_used_s = now_s
         if not session.partitions:
             self._drop(session_id)
@@ -237,13 +243,15 @@ class FetchSessionCache:
     def _create(
         self, wanted: list[CachedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
     ) -> FetchSession | None:
+        if not privileged and self._clients_partitions + len(wanted) > CLIENTS_PARTITIONS_MAX:
+            return None  # as in a full cache: the client names all its partitions again each time
         if len(self._sessions) >= self._slots_max and not self._evict_for(len(wanted), privileged, now_s):
             return None
         session_id = self._random_id()
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random_id()
         session = FetchSession(session_id, privileged=privileged, uses_topic_ids=uses_topic_ids, now_s=now_s)
-        session.apply(wanted, ())
+        self._apply(session, wanted, ())
         self._sessions[session_id] = session
         return session
 
@@ -273,3 +281,11 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.wake_all()
+            if not session.privileged:
+                self._clients_partitions -= len(session.partitions)
+
+    def _apply(self, session: FetchSession, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
+        before = len(session.partitions)
+        session.apply(wanted, forgotten)
+        if not session.privileged:
+            self._clients_partitions += len(session.partitions) - before

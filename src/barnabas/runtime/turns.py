@@ -1,12 +1,27 @@
-"""What is left to do at the end of a turn of the event loop: many small things share one place in the loop's queue."""
+"""Turns of the event loop: what is left to do at the end of one, and work that is too much for one.
+
+Many small things that are put off share one place in the loop's queue.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final, TypeVar
 
 #: What was put off, and what that put off in turn: a write, and the answer to it.
 ROUNDS: Final = 2
+#: Elements that are handled before others have their turn: some 10 ms of the dearest.
+SLICE_ELEMENTS: Final = 500
+
+T = TypeVar("T")
+
+
+async def in_turns(items: Iterable[T], size: int = SLICE_ELEMENTS) -> AsyncIterator[T]:
+    """One item after the other. Others get their turn after each `size` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0:
+            await asyncio.sleep(0)
 
 
 class TurnEnd:

@@ -1,23 +1,28 @@
 """Requests that carry many elements: decoded within a budget, on a thread where the loop's is used up, and answered in slices.
 
-One request with hundreds of thousands of names would hold everybody for seconds. A request is decoded on the loop as long as
-it has no more than `barnabas.request.max.elements`. With more, it is decoded on a thread. Then what asks about each element by
-itself is answered slice by slice; what brokers send each other is carried out whole; everything else is refused, by the name
-of the limit.
+One request with hundreds of thousands of names would hold everybody for seconds. A request with thousands of elements is
+decoded on a thread. If it has more than `barnabas.request.max.elements`, then what asks about each element alone is answered
+slice by slice; what brokers send each other is carried out whole; everything else is refused, by the name of the limit.
+
+A small request may have a long answer: whoever builds one does it `in_turns`, and a thread encodes it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from barnabas.protocol import codec
 from barnabas.protocol.codec import Reader
-from barnabas.protocol.messages.base import ApiMessage
+from barnabas.protocol.messages.base import ApiMessage, EncodedItems, Message
 from barnabas.protocol.versions import api_named
+from barnabas.runtime.turns import SLICE_ELEMENTS
 
 #: A smaller frame has not room for enough elements to matter.
 LARGE_FRAME_BYTES = 8 * 1024
-#: Elements that are handled before others have their turn: some 10 ms of the dearest.
-SLICE_ELEMENTS = 500
+#: What the loop decodes itself at most.
+LOOP_ELEMENTS_MAX = 4_000
+#: An answer with more elements is encoded by a thread.
+LONG_ANSWER_ELEMENTS = 1_000
 #: What a thread decodes at most, as a multiple of what the loop does.
 THREAD_FACTOR = 10
 #: The same for requests of brokers, which may be about every partition that there is.
@@ -76,6 +81,32 @@ def decode_on_thread(
     _thread_left[0] = limit
     request, _ = codec.bounded_reader(request_class, version, _thread_left)(data, at, len(data))
     return request, limit - _thread_left[0]
+
+
+def is_long(answer: ApiMessage) -> bool:
+    """Whether it takes long to encode."""
+    elements = 0
+    for name in _array_names(type(answer)):
+        items = getattr(answer, name) or ()
+        elements += len(items)
+        if elements > LONG_ANSWER_ELEMENTS:
+            return True
+        for item in items if isinstance(items, list) else ():
+            if not isinstance(item, Message):
+                break
+            elements += sum(_length(getattr(item, inner)) for inner in _array_names(type(item)))
+            if elements > LONG_ANSWER_ELEMENTS:
+                return True
+    return False
+
+
+def _length(items: Sequence[object] | EncodedItems[Any] | None) -> int:
+    return 0 if items is None or isinstance(items, EncodedItems) else len(items)
+
+
+@cache
+def _array_names(kind: type[Message]) -> tuple[str, ...]:
+    return tuple(name for name, spec in kind.__wire__.items() if spec.is_array)
 
 
 def thread_limit(api_key: int, limit: int) -> int:

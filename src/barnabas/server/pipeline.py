@@ -21,11 +21,12 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.runtime.bugs import BugLog
+from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.server import large
 from barnabas.server.audit import CHANGES, AuditLog
 from barnabas.server.call import Call, OnThread
 from barnabas.server.connection import Connection
-from barnabas.server.large import LARGE_FRAME_BYTES, SLICE_ELEMENTS
+from barnabas.server.large import LARGE_FRAME_BYTES
 from barnabas.server.ranges import Part
 from barnabas.server.request_quota import RequestQuota
 from barnabas.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, ZooKeeperGate
@@ -104,6 +105,10 @@ class Spawn(Protocol):
 async def _at_once(work: Callable[[], Any]) -> Any:
     """Where there is no thread: tests of what is small."""
     return work()
+
+
+async def _known(response: ApiMessage) -> ApiMessage:
+    return response
 
 
 class Pipeline:
@@ -194,12 +199,13 @@ class Pipeline:
                 read = codec.reader(api.api.request_class, header.api_version)
                 request, _ = read(frame, header.body_offset, len(frame))
             else:
-                read = large.loop_reader(api.api.request_class, header.api_version, self.elements_max)
+                most = min(self.elements_max, large.LOOP_ELEMENTS_MAX)
+                read = large.loop_reader(api.api.request_class, header.api_version, most)
                 try:
                     request, _ = read(frame, header.body_offset, len(frame))
                 except codec.TooManyElements:
                     return self._start_large(call, bytearray(frame), header.body_offset)
-                elements = large.elements_read(self.elements_max)
+                elements = large.elements_read(most)
         elif header.api_key != API_VERSIONS:
             raise Malformed(
                 f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
@@ -225,11 +231,14 @@ class Pipeline:
                 request, elements = await self._on_thread(
                     lambda: large.decode_on_thread(request_class, version, data, at, most)
                 )
-            if api_key in large.SLICED or api_key in large.WHOLE:
+            if elements <= self.elements_max or api_key in large.SLICED or api_key in large.WHOLE:
                 self._execute(call, request, elements)
             else:
                 why = f"{elements} elements in one request; barnabas.request.max.elements is {self.elements_max}"
                 self.refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
+        except codec.TooManyElements as error:
+            # Not even the names that were asked about are known, so there is no answer that could say it.
+            call.channel.fail(f"{call.api.name}: {error}; barnabas.request.max.elements is {self.elements_max}")
         except Malformed as error:
             call.channel.fail(f"{call.api.name}: {error}")
         except Exception as error:
@@ -295,21 +304,20 @@ class Pipeline:
         if result is None:
             return
         if isinstance(result, ApiMessage):
-            self._tell_audit(call, request, result)
-            call.reply(result)
-            return
+            if not large.is_long(result):
+                self._tell_audit(call, request, result)
+                call.reply(result)
+                return
+            result = _known(result)
         self._running += 1
         call.is_running = True
         if call.meter is not None:
             result = call.meter.measured(call, result)
         if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:
             self.zookeeper.begin(call, request)
-        is_large = shape is not None
-        self._spawn(self._finish(call, request, result, is_large=is_large), name=f"request {call.api.name}")
+        self._spawn(self._finish(call, request, result), name=f"request {call.api.name}")
 
-    async def _finish(
-        self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage | None], *, is_large: bool
-    ) -> None:
+    async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage | None]) -> None:
         try:
             response = await result
         except Exception as error:
@@ -320,7 +328,7 @@ class Pipeline:
             self._tell_audit(call, request, response)
             if call.parts is not None:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
-            elif is_large:
+            elif large.is_long(response):
                 await call.reply_by_thread(response, self._on_thread)
             else:
                 call.reply(response)

@@ -10,7 +10,8 @@ from tests.unit.coordination.zookeeper_fixture import run, zookeeper
 
 from barnabas.protocol.messages.base import Message
 from barnabas.protocol.versions import api_of
-from barnabas.server.large import SLICE_ELEMENTS, SLICED
+from barnabas.runtime.turns import SLICE_ELEMENTS
+from barnabas.server.large import SLICED
 
 COUNT = 2 * SLICE_ELEMENTS + 100
 

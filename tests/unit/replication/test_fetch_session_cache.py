@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.replication import fetch_session_cache
 from barnabas.replication.fetch_session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -153,3 +154,23 @@ def test_epoch_wraps_to_one() -> None:
     opened.session.epoch = 2**31 - 1
     begin(sessions, opened.session.id, 2**31 - 1)
     assert opened.session.epoch == 1
+
+
+def test_sessions_of_clients_remember_so_many_partitions_together_and_followers_as_many_as_they_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_session_cache, "CLIENTS_PARTITIONS_MAX", 5)
+    sessions = cache()
+    follower = begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(20)], is_follower=True)
+    assert follower.session is not None
+    first = begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(3)])
+    assert first.session is not None
+    assert begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(3)]).session is None
+    with pytest.raises(Refused) as refused:  # it grows instead, and has to begin again
+        begin(sessions, first.session.id, 1, [partition(n) for n in range(10, 13)])
+    assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    again = begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(5)])
+    assert again.session is not None  # what was dropped does not count
+    fewer = begin(sessions, again.session.id, 1, [], [FetchKey("t", n) for n in range(4)])
+    assert fewer.session is not None
+    assert begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(4)]).session is not None

@@ -6,6 +6,7 @@ The rules of parsing, and the words of the errors, are those of Kafka's ConfigDe
 import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import cache
 from typing import Final, Protocol
 
 from barnabas.core.errors import ConfigError
@@ -137,6 +138,7 @@ class Setting:
         return None if value is None else format_value(value)
 
 
+@cache
 def attribute_name(setting_name: str) -> str:
     """`zookeeper.clientCnxnSocket` is `zookeeper_client_cnxn_socket`."""
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", setting_name).lower().replace(".", "_")
