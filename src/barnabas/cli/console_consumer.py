@@ -240,38 +240,45 @@ async def _source(
             await alone.stop()
 
 
+class _Count:
+    """What was printed, however the printing ends: the reader of a pipe may go in the middle of a batch."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+
 async def _print_all(
     source: Source, printer: Formatter, config: ConsumerConfig, limit: int, timeout_ms: int, skip_errors: bool
 ) -> None:
-    count = 0
+    count = _Count()
     out = sys.stdout.buffer
     try:
-        while limit < 0 or count < limit:
+        while limit < 0 or count.messages < limit:
             arrived = await source.poll(timeout_ms if timeout_ms >= 0 else _FOREVER_MS)
             if not arrived:
                 if timeout_ms >= 0:
                     return
                 continue
             for fetched in arrived:
-                count = _print_one(source, fetched, printer, config, count, limit, skip_errors)
+                _print_one(source, fetched, printer, config, count, limit, skip_errors)
             out.flush()
             await asyncio.sleep(0)
     finally:
-        sys.stderr.write(f"Processed a total of {count} messages\n")
+        sys.stderr.write(f"Processed a total of {count.messages} messages\n")
 
 
 def _print_one(
-    source: Source, fetched: Fetched, printer: Formatter, config: ConsumerConfig, count: int, limit: int, skip: bool
-) -> int:
+    source: Source, fetched: Fetched, printer: Formatter, config: ConsumerConfig, count: _Count, limit: int, skip: bool
+) -> None:
     write = sys.stdout.buffer.write
     for pos, header in fetched.visible_batches(isolation_level=config.isolation_level, check_crcs=config.check_crcs):
         for record in iter_records(fetched.data, pos, header):
             if record.offset < fetched.position:
                 continue
-            if 0 <= limit <= count:
+            if 0 <= limit <= count.messages:
                 source.consumed(fetched.partition, record.offset)
-                return count
-            count += 1
+                return
+            count.messages += 1
             try:
                 write(printer(fetched.partition, header, record))
             except (ValueError, Malformed) as error:
@@ -279,4 +286,3 @@ def _print_one(
                     raise Malformed(f"{fetched.partition} offset {record.offset}: {error}") from None
                 sys.stderr.write(f"skipped {fetched.partition} offset {record.offset}: {error}\n")
     source.consumed(fetched.partition, fetched.next_position)
-    return count

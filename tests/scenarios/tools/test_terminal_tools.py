@@ -1,6 +1,7 @@
 """What a person at a terminal notices: names to complete, pipes that end, processes that can be told apart."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,24 @@ def test_consumer_ends_when_its_reader_has_gone(bootstrap: str, new_topic: Calla
     assert consumer.stdout.readline() == b"one\n"
     consumer.stdout.close()  # as `head -1` does; no further record comes
     assert consumer.wait(60) == 141
+
+
+def test_consumer_whose_reader_goes_in_the_middle_of_a_batch_says_how_much_it_printed(
+    bootstrap: str, new_topic: Callable[..., str], process: Tool
+) -> None:
+    topic = new_topic()
+    process("console-producer", "--topic", topic, stdin=("x" * 999 + "\n") * 1_000)  # more than a pipe holds
+    words = ["console-consumer", "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
+    consumer = subprocess.Popen(
+        [sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert consumer.stdout is not None and consumer.stderr is not None
+    assert consumer.stdout.readline()
+    consumer.stdout.close()
+    said = re.search(rb"Processed a total of (\d+) messages", consumer.stderr.read())
+    assert consumer.wait(60) == 141
+    assert said is not None and 50 <= int(said[1]) <= 1_000
+    consumer.stderr.close()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="titles are Linux's")
