@@ -211,6 +211,7 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         assert found["broker-not-in-metadata"].subject == "broker 9"
 
         cluster.stop_zookeeper(kill=True)
+        until_found(cluster.address(second), "zookeeper-unreachable")
         result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", cluster.address(second)])
         assert result.exit_code == 1
         # A broker that answers in time says since when; one on a busy machine may not.
@@ -288,6 +289,14 @@ def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
         disputed = until_found(cluster.address(other), "controller-disputed")["controller-disputed"]
         assert f"broker {deaf}: {before}" in disputed.message
         assert "ZooKeeper: " + str(other) in disputed.message
+
+
+def test_internal_topic_that_cannot_be_made_is_told_of() -> None:
+    """The trap of one broker with the settings of three: consumers wait, and nothing else says why."""
+    with Cluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
+        found = until_found(cluster.bootstrap, "internal-topic-impossible")["internal-topic-impossible"]
+        assert found.subject == "topic __consumer_offsets" and found.severity is Severity.ERROR
+        assert found.message == "it cannot be made: offsets.topic.replication.factor=3, and 1 broker alive"
 
 
 def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> None:
