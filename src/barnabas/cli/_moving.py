@@ -89,9 +89,9 @@ def preview(view: View, proposal: Proposal) -> None:
         old, new = before.get(broker, (0, 0, 0)), after.get(broker, (0, 0, 0))
         cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size(old[2])} -> {size(new[2])}"]
         say(f"{broker:<6}  {cells[0]:<14}  {cells[1]:<14}  {cells[2]}")
+    say(f"partitions that change: {len(proposal.targets)}")
     say(
-        f"{len(proposal.targets)} partitions change: {proposal.moves} replicas move ({size(proposal.bytes)} to copy), "
-        f"{proposal.leaders} get another preferred leader"
+        f"replicas that move: {proposal.moves} ({size(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"
     )
 
 

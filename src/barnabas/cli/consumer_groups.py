@@ -343,6 +343,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _print_members(description: GroupDescription, verbose: bool) -> None:
+    if not description.members:
+        return
     static = any(member.instance_id for member in description.members)
     headers = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if static else []), "HOST", "CLIENT-ID", "#PARTITIONS"]
     rows = [

@@ -129,6 +129,7 @@ def _tell(error: Exception) -> int:
         typer.echo(context.get_help() if context else "", err=True)
     else:
         words = str(message()).strip().removesuffix(".")
+        words = " ".join(words.split())  # what may be chosen comes as a list, a line each
         where = f"; see {context.command_path} --help" if context and not words.endswith("?") else ""
         typer.echo(f"error: {words[:1].lower()}{words[1:]}{where}", err=True)
     return int(getattr(error, "exit_code", 1))

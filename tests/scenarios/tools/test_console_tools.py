@@ -77,6 +77,8 @@ def test_group_goes_on_where_it_was_and_its_lag_shows(
     assert sum(row["lag"] for row in rows) == 6
     second = process("console-consumer", *in_group, "--max-messages", "6").lines
     assert sorted(first + second) == sorted(f"v{n}" for n in range(10))
+    members = tool("consumer-groups", "--describe", "--group", group, "--members", "--verbose")
+    assert "has no active members" in members.err and members.out.strip() == ""
     described = tool("consumer-groups", "--describe", "--group", group)
     assert described.err == f"\nConsumer group '{group}' has no active members.\n"
     assert described.lines[1].split() == [

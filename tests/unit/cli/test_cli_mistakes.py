@@ -27,6 +27,11 @@ def told(*arguments: str) -> tuple[int, str]:
         (["topcs"], 2, "error: there is no command 'topcs'; did you mean topics?"),
         (["topics", "--nope"], 2, "error: no such option: --nope"),
         (["dump-log"], 2, "error: missing option '--files'; see "),
+        (
+            ["brokers", "--bootstrap-server", "x:1"],
+            2,
+            "error: missing argument 'action'. Choose from: list, drain; see ",
+        ),
         (["topics", "--bootstrap-server"], 2, "error: option '--bootstrap-server' requires an argument"),
         (["topics", "--bootstrap-server", "localhost:1"], 1, "error: Command must include exactly one action"),
         (["up", "--config", "nope"], 1, "error: --config nope: expected name=value"),
