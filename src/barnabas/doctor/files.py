@@ -234,8 +234,9 @@ def _replication(file: str, config: BrokerConfig, brokers: int | None) -> list[F
     findings = []
     if in_sync > replicas:
         message = f"min.insync.replicas={in_sync} is more than default.replication.factor={replicas}"
-        advice, means = f"set default.replication.factor={in_sync + 1}", "acks=all is refused on every new topic"
-        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice, means))
+        advice = f"set default.replication.factor={in_sync + 1}"
+        means = f"on a new topic it counts as {replicas}: records have fewer copies than it promises"
+        findings.append(Finding(Severity.WARNING, "min-isr-above-replicas", file, message, advice, means))
     elif in_sync == replicas > 1:
         message = f"min.insync.replicas={in_sync} equals default.replication.factor"
         advice, means = f"set it to {replicas - 1}", "one broker that is down stops all writes with acks=all"
@@ -278,8 +279,9 @@ def _internal_topics(file: str, config: BrokerConfig, brokers: int | None) -> li
         message = (
             f"transaction.state.log.min.isr={in_sync} is more than transaction.state.log.replication.factor={copies}"
         )
-        advice, means = f"set transaction.state.log.min.isr={max(1, copies - 1)}", "no transaction can begin"
-        findings.append(Finding(Severity.ERROR, "min-isr-above-replicas", file, message, advice, means))
+        advice = f"set transaction.state.log.min.isr={max(1, copies - 1)}"
+        means = f"it counts as {copies}: transactions have fewer copies than it promises"
+        findings.append(Finding(Severity.WARNING, "min-isr-above-replicas", file, message, advice, means))
     return findings
 
 

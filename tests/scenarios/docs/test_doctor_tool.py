@@ -41,8 +41,10 @@ def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cl
 
     cluster.create_topic("never", replication_factor=1, config={"min.insync.replicas": "2"})
     status, found = doctor(cluster.bootstrap)
-    assert status == 1
+    assert status == 3
     assert found["min-isr-above-replicas"]["subject"] == "topic never"
+    assert found["min-isr-above-replicas"]["means"].startswith("it counts as 1: ")
+    cluster.produce("never", ["acknowledged"])  # as it says
     assert found["topic-replicas-one"]["severity"] == "note"
 
     gone = next(broker for broker in cluster.broker_ids if broker != cluster.controller())

@@ -98,8 +98,11 @@ def test_partition_with_few_in_sync_is_under_replicated_and_below_its_minimum_re
     assert found(healthy(topic(isr=(1,)))).keys() == {"partitions-under-replicated", "partitions-under-min-isr"}
 
 
-def test_topic_that_can_never_have_enough_replicas_in_sync_is_an_error() -> None:
-    assert found(healthy(topic(replicas=(1,))))["min-isr-above-replicas"].subject == "topic orders"
+def test_min_insync_replicas_that_cannot_be_met_counts_as_the_number_of_replicas() -> None:
+    wrong = found(healthy(topic(replicas=(1,))))["min-isr-above-replicas"]
+    assert (wrong.severity, wrong.subject) == (Severity.WARNING, "topic orders")
+    view = replace(healthy(topic(replicas=(1, 2), isr=(1,))), min_isr={"orders": 3})
+    assert "orders-0" in found(view)["partitions-under-min-isr"].message
 
 
 def test_internal_topic_with_one_replica_is_wrong_and_another_topic_is_a_note() -> None:

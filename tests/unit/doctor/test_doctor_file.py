@@ -95,7 +95,7 @@ def test_min_insync_replicas_is_held_against_the_replication_factor(replicas: st
     assert check in found({"default.replication.factor": replicas, "min.insync.replicas": in_sync})
 
 
-def test_transaction_log_that_could_never_be_written_is_an_error() -> None:
+def test_transaction_log_with_fewer_copies_than_its_min_isr_is_told_of() -> None:
     wrong = found({"transaction.state.log.replication.factor": "1"})["min-isr-above-replicas"]
     assert "transaction.state.log.min.isr=1" in wrong.advice
 

@@ -28,7 +28,7 @@ def take_writes(view: ClusterView) -> list[Finding]:
         partition
         for partition, info in view.partitions()
         if info.leader in view.image.brokers
-        and len(info.isr) < view.min_isr.get(partition.topic, 1) <= len(info.replicas)
+        and len(info.isr) < min(view.min_isr.get(partition.topic, 1), len(info.replicas))
     ]
     if not refusing:
         return []
