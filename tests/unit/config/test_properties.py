@@ -125,6 +125,17 @@ def test_variables_stay_where_no_provider_is_configured() -> None:
     assert resolve_variables({"a": "${env:HOME}"}, {"HOME": "/root"}) == {"a": "${env:HOME}"}
 
 
+@pytest.mark.parametrize("allowed", ["none", "", PROVIDER + "FileConfigProvider"])
+def test_providers_can_be_switched_off_for_whoever_takes_settings_from_others(allowed: str) -> None:
+    """As in Kafka since CVE-2024-31141: who may give a program its client's settings could read its files and variables."""
+    switch = {"KAFKA_OPTS": f"-Xmx1g -Dorg.apache.kafka.automatic.config.providers={allowed} -Dx=y", "SECRET": "1"}
+    env = {"config.providers": "env", "config.providers.env.class": PROVIDER + "EnvVarConfigProvider"}
+    with pytest.raises(ConfigError, match="EnvVarConfigProvider is not allowed: KAFKA_OPTS has"):
+        resolve_variables({**env, "a": "${env:SECRET}"}, switch)
+    named = {"KAFKA_OPTS": f"-Dorg.apache.kafka.automatic.config.providers=x,{PROVIDER}EnvVarConfigProvider"}
+    assert resolve_variables({**env, "a": "${env:SECRET}"}, {**switch, **named})["a"] == "1"
+
+
 def test_provider_reads_only_what_it_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "p").write_text("key=1")

@@ -18,6 +18,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _VARIABLE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 PROVIDERS: Final = "config.providers"
+#: Kafka's switch, a property of the JVM: the providers that settings may name, or none. It is set in KAFKA_OPTS.
+ALLOWED_PROVIDERS: Final = "org.apache.kafka.automatic.config.providers"
 #: Variables of the image apache/kafka that are for its JVM, not for the broker.
 _FOR_JAVA: Final = frozenset(
     [
@@ -276,6 +278,9 @@ def _provider(name: str, properties: Mapping[str, str], environment: Mapping[str
             f"{PROVIDERS}.{name}.class={class_name}: expected org.apache.kafka.common.config.provider."
             f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
         )
+    allowed = re.search(rf"-D{re.escape(ALLOWED_PROVIDERS)}=(\S*)", environment.get("KAFKA_OPTS", ""))
+    if allowed is not None and class_name not in allowed[1].split(","):
+        raise ConfigError(f"{class_name} is not allowed: KAFKA_OPTS has {allowed[0]}")
     parameters = f"{PROVIDERS}.{name}.param."
     pattern = properties.get(f"{parameters}allowlist.pattern", ".*")
     try:
