@@ -84,7 +84,9 @@ class Leader:
             topics=[FetchTopic(topic="t", partitions=[self._where(number) for number in numbers])] if numbers else [],
             forgotten_topics_data=[ForgottenTopic(topic="t", partitions=list(forgotten))] if forgotten else [],
         )
-        call = SimpleNamespace(api_version=VERSION, meter=None, client_id="", reply=reply, on_abandoned=None)
+        call = SimpleNamespace(
+            api_version=VERSION, request_bytes=0, meter=None, client_id="", reply=reply, on_abandoned=None
+        )
         self._api.handle(cast(Any, call), request)
         self._epoch += 1
         return answers
