@@ -182,14 +182,14 @@ def _judge(target: Target, bystander: Bystander, report: Report) -> None:
     for name, process in target.processes.items():
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             report.findings.append(f"{name} has ended")
-    report.findings += _bugs(target.logs())
+    report.findings += bugs(target.logs())
     if not report.findings:
         # Whoever comes now is served as ever.
         with target.login("alice") as alice:
             wait_until(lambda: isinstance(ask(alice, MetadataRequest(topics=None), 9), MetadataResponse), 10)
 
 
-def _bugs(logs: str) -> list[str]:
+def bugs(logs: str) -> list[str]:
     """Each traceback, with the line before it."""
     lines = logs.splitlines()
     found = []
