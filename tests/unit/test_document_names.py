@@ -206,6 +206,14 @@ def test_version_has_one_place() -> None:
     assert project["tool"]["hatch"]["version"]["path"] == "src/barnabas/__init__.py"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/api").glob("*.md")), ids=lambda page: page.stem)
+def test_what_the_reference_is_made_of_exists(page: Path) -> None:
+    """`make docs` takes their docstrings."""
+    named = re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    assert named
+    assert [name for name in named if not is_module(name)] == []
+
+
 def test_extras_that_users_install_are_in_the_readme() -> None:
     extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"].keys()
     named = re.search(r"extras are ([^:]+):", read("README.md").replace("\n", " "))
