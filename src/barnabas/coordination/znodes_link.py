@@ -17,7 +17,7 @@ from typing import Final
 
 from barnabas.coordination.json_data import dump, int32, reading, text
 from barnabas.core.errors import Malformed
-from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, format_uuid, parse_uuid
+from barnabas.core.ids import NO_EPOCH, ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, format_uuid, parse_uuid
 
 NAME_LENGTH_MAX: Final = 100
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
@@ -124,6 +124,8 @@ class MirrorTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPartition:
+    #: This cluster's, of the leader that wrote it: a former leader that wakes up late writes nothing over it.
+    leader_epoch: LeaderEpoch = NO_EPOCH
     #: The source's leader epochs and where each starts, in order.
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
     #: Of an adopted topic: the log has been cut to where it parted from its source.
@@ -142,6 +144,7 @@ class MirrorPartition:
         return dump(
             {
                 "version": _VERSION,
+                "leader_epoch": self.leader_epoch,
                 "epochs": [list(each) for each in self.epochs[-EPOCHS_MAX:]],
                 "is_parted": self.is_parted,
                 "final_offset": self.final_offset,
@@ -162,6 +165,7 @@ class MirrorPartition:
                     raise ValueError(f"epoch {next_epoch} from {next_start} follows epoch {epoch} from {start}")
             final = value["final_offset"]
             return MirrorPartition(
+                leader_epoch=LeaderEpoch(int32(value["leader_epoch"])),
                 epochs=epochs,
                 is_parted=_flag(value["is_parted"]),
                 final_offset=None if final is None else _offset(final),

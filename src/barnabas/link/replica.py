@@ -150,7 +150,9 @@ class MirrorReplica:
         for epoch, offset in new:
             if not epochs or epoch > epochs[-1][0]:
                 epochs.append((epoch, offset))
-        return MirrorPartition(epochs=tuple(epochs), is_parted=self.noted.is_parted)
+        return MirrorPartition(
+            leader_epoch=self.partition.machine.leader_epoch, epochs=tuple(epochs), is_parted=self.noted.is_parted
+        )
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
@@ -213,8 +215,10 @@ class MirrorReplica:
         here."""
         noted, log_end = self.noted, self.partition.log_end
         if noted.final_offset is not None:
-            return replace(noted, final_offset=Offset(min(noted.final_offset, log_end)))
+            leader_epoch = self.partition.machine.leader_epoch
+            return replace(noted, leader_epoch=leader_epoch, final_offset=Offset(min(noted.final_offset, log_end)))
         return MirrorPartition(
+            leader_epoch=self.partition.machine.leader_epoch,
             epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
             is_parted=self.noted.is_parted,
             final_offset=log_end,

@@ -303,9 +303,9 @@ class MirrorSource:
                 for each in topic.partitions if topic.name == tp.topic and topic.state == PROMOTED else ():
                     if each.partition == tp.partition and each.final_offset >= 0:
                         await replica.part_at(each.final_offset, [(e.epoch, e.start_offset) for e in each.epochs])
-                        noted = dataclasses.replace(replica.noted, is_parted=True)
-                        await self._store.write_partitions(self.link, {tp: noted})
-                        replica.noted = noted
+                        leader_epoch = replica.partition.machine.leader_epoch
+                        parted = dataclasses.replace(replica.noted, leader_epoch=leader_epoch, is_parted=True)
+                        await self._note({tp: parted})
                         return
         raise Refused(
             ErrorCode.INVALID_REQUEST,
@@ -348,13 +348,13 @@ class MirrorSource:
             return
         self.fetchers.remove([tp])
         final = replica.final()
-        await self._store.write_partitions(self.link, {tp: final})
-        replica.noted = final
+        if not await self._note({tp: final}):
+            return
         await replica.abort_transactions(replicas)
         done = dataclasses.replace(final, is_done=True)
-        await self._store.write_partitions(self.link, {tp: done})
-        replica.noted = done
-        log.info("link %s: %s ends at offset %d, the source at %d", self.link, tp, final.final_offset, final.source_end)
+        if await self._note({tp: done}):
+            ends = (final.final_offset, final.source_end)
+            log.info("link %s: %s ends at offset %d, the source at %d", self.link, tp, *ends)
 
     # -- what fetchers tell ---------------------------------------------------------------------------------------------
 
@@ -372,13 +372,21 @@ class MirrorSource:
         if not to_note:
             return
         try:
-            await self._store.write_partitions(self.link, to_note)
+            await self._note(to_note)
         except ZkError as error:
             raise ConnectionError(f"cannot note the source's epochs: {error}") from error
-        for tp, noted in to_note.items():
+
+    async def _note(self, partitions: dict[TopicPartition, MirrorPartition]) -> bool:
+        """False: another broker leads one of them now. It is left to that one; this broker will hear of it."""
+        fenced = await self._store.write_partitions(self.link, partitions)
+        for tp in fenced:
+            log.info("link %s: a leader of a later epoch has written of %s", self.link, tp)
+            self.remove(tp)
+        for tp, noted in partitions.items():
             replica = self.replicas.get(tp)
             if replica is not None:
                 replica.noted = noted
+        return not fenced
 
     def answered(self, codes: dict[TopicPartition, int]) -> None:
         """Anything but success, and an offset that is out of range, says that the metadata may be old."""

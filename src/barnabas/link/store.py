@@ -10,7 +10,7 @@ from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotE
 from barnabas.coordination.znodes import ProducerIdBlock
 from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorTopic, is_link_name
 from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import NO_EPOCH, LeaderEpoch, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -189,24 +189,44 @@ class LinkStore:
                 continue
             return
 
-    async def write_partitions(self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]) -> None:
-        """Only the leader of a partition writes, so the last one is right."""
-        creates: list[Operation] = [
-            Create(paths.link_partition(name, tp), each.encode()) for tp, each in partitions.items()
-        ]
-        sets: list[Operation] = []
-        for operation, result in zip(creates, (await self._session.batch(creates)).results, strict=True):
-            assert isinstance(operation, Create)
-            if result.code is ZkCode.NODE_EXISTS:
-                sets.append(SetData(operation.path, operation.data))
-            else:
-                checked(operation, result)
-        for operation, result in zip(sets, (await self._session.batch(sets)).results, strict=True):
-            checked(operation, result)
+    async def write_partitions(
+        self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]
+    ) -> set[TopicPartition]:
+        """Those of them that a leader of a later epoch has written: they are left as they are."""
+        fenced: set[TopicPartition] = set()
+        left = dict(partitions)
+        while left:
+            reads: list[Operation] = [Get(paths.link_partition(name, tp)) for tp in left]
+            writes: dict[TopicPartition, Operation] = {}
+            for (tp, each), read in zip(left.items(), (await self._session.batch(reads)).results, strict=True):
+                path = paths.link_partition(name, tp)
+                if read.code is ZkCode.NO_NODE:
+                    writes[tp] = Create(path, each.encode())
+                elif _leader_epoch(path, checked(Get(path), read).data) > each.leader_epoch:
+                    fenced.add(tp)
+                else:
+                    assert read.stat is not None
+                    writes[tp] = SetData(path, each.encode(), read.stat.version)
+            results = (await self._session.batch(list(writes.values()))).results
+            left = {}
+            for (tp, operation), result in zip(writes.items(), results, strict=True):
+                if result.code in (ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION):
+                    left[tp] = partitions[tp]  # somebody wrote meanwhile: who?
+                else:
+                    checked(operation, result)
+        return fenced
 
     async def tell(self, change: LinkChange) -> None:
         """Every broker looks again."""
         await self._session.create(paths.link_change(), change.encode(), sequence=True)
+
+
+def _leader_epoch(path: str, data: bytes | None) -> LeaderEpoch:
+    """Of who wrote it last. What cannot be read is written over."""
+    try:
+        return MirrorPartition.decode(path, data or b"").leader_epoch
+    except Malformed:
+        return NO_EPOCH
 
 
 def _topic(path: str, data: bytes | None) -> MirrorTopic | None:
