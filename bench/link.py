@@ -320,6 +320,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     results: dict[str, list[float]] = {}
     against_fetcher(results, given.rounds)
+    print(results)
     against_mirror_maker(results, given.rounds, given.lag_seconds)
     report(results, given.rounds)
 
