@@ -11,6 +11,7 @@ from typing import Final
 
 from barnabas.client.admin.groups import CLASSIC, CONSUMER, CommittedOffset, committed_offsets, list_groups
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.errors import BrokerRefused
 from barnabas.coordination.znodes_link import MirrorState
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
@@ -63,21 +64,28 @@ class GroupCopier:
             for name, mirror in link.topics.items()
             if mirror.state.is_promoting or (mirror.state is MirrorState.MIRRORING and not link.spec.paused)
         )
-        if topics:
-            await self._copy(link, link.source.client, topics)
+        untold = await self._copy(link, link.source.client, topics) if topics else []
         link.group_turns += 1
+        if untold:
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "; ".join(untold[:5]))
 
-    async def _copy(self, link: Link, client: AsyncClient, topics: frozenset[str]) -> None:
+    async def _copy(self, link: Link, client: AsyncClient, topics: frozenset[str]) -> list[str]:
+        """Returns whose offsets the source does not tell. Others are copied all the same, and a promotion does not wait."""
         assert link.spec.groups is not None
         listed = [each.group_id for each in await list_groups(client) if each.type in (CLASSIC, CONSUMER)]
         groups = [each for each in matching(link.spec.groups, listed) if await self._is_mine(each)]
         if not groups:
-            return
+            return []
         ends = await self._ends(link.name)
         partitions = [TopicPartition(name, index) for name in topics for index in range(self._partition_count(name))]
         copied = 0
+        untold: list[str] = []
         for group in groups:
-            found = await committed_offsets(client, group, partitions)
+            try:
+                found = await committed_offsets(client, group, partitions)
+            except BrokerRefused as refusal:
+                untold.append(f"group {group}: the source does not tell its offsets: {refusal}")
+                continue
             wanted = {tp: each for tp, each in found.items() if each.offset <= ends.get(tp, -1)}
             if wanted:
                 copied += await self._commit(link, group, wanted)
@@ -85,6 +93,7 @@ class GroupCopier:
         for gone in [key for key in self._seen if key[0] == link.name and key[1] not in groups]:
             del self._seen[gone]
         link.groups_copied = copied
+        return untold
 
     async def _is_mine(self, group: str) -> bool:
         if not await self._coordinator.topic.ensure():

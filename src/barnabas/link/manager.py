@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.session import ZooKeeperSession
@@ -409,6 +409,9 @@ class LinkManager:
                 await turn(link)
             except Refused as error:
                 link.turn_error = error.message or error.code.name
+            except BrokerRefused as error:
+                # By the source. What it does not let the link do keeps it from nothing else.
+                link.turn_error = f"the source refuses: {error}"
 
     # -- what the tools ask ---------------------------------------------------------------------------------------------
 

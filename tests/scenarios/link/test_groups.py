@@ -99,3 +99,23 @@ def test_offset_ahead_of_the_mirror_waits(source: Cluster, target: Cluster, topi
     assert is_at(target, group, topic, 2)
     source.produce(topic, ["c"])
     wait_until(lambda: is_at(target, group, topic, 3), TIMEOUT_S, what="the offset is here")
+
+
+def test_group_whose_offsets_the_source_does_not_tell_holds_no_promotion_up(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    """The link's user may list groups, and lacks DESCRIBE on this one."""
+    source.create_topic(topic)
+    source.produce(topic, ["a"])
+    group = f"g-{topic}"
+    commit(source, group, topic, 1)
+    for broker in source.broker_ids:
+        source.fail_api(broker, "OffsetFetch", error="GROUP_AUTHORIZATION_FAILED", client_id="barnabas-link")
+    try:
+        create(target, source, f"l-{topic}", topic, groups=group)
+        wait_for_copy(target, f"l-{topic}", topic, {0: 1})
+        wait_until(lambda: group in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="it is told")
+        tool("link", "promote", f"l-{topic}", "--bootstrap-server", target.bootstrap)
+    finally:
+        source.heal()
+    assert committed(target, group, topic) is None
