@@ -231,6 +231,10 @@ class LinkManager:
             mirror = link.topics.get(topic)
             return ZERO_TOPIC_ID if mirror is None else mirror.source_id
 
+        def leadership(tp: TopicPartition) -> int:
+            partition = self._replicas.get(tp)
+            return -1 if partition is None else partition.machine.leaderships
+
         def is_adopted(topic: str) -> bool:
             mirror = link.topics.get(topic)
             return mirror is not None and mirror.adopted
@@ -241,6 +245,7 @@ class LinkManager:
             link.spec.start,
             self.store,
             make_replica=make_replica,
+            leadership=leadership,
             source_id=source_id,
             is_adopted=is_adopted,
             on_recreated=on_recreated,

@@ -192,7 +192,9 @@ class MirrorReplica:
 
     def follow_log_start(self) -> None:
         """As far as this cluster has committed; the rest when it has."""
-        mirror_log = self._writable_log()
+        if not self.leads or self._cut_in is not None:
+            return
+        mirror_log = self.partition.local_log
         target = min(self._source_start, mirror_log.high_watermark)
         if target > mirror_log.log_start_offset:
             mirror_log.maybe_increment_log_start_offset(target, "the source's log starts there")
@@ -306,21 +308,31 @@ class MirrorReplica:
 
     async def _leave_cut_epoch(self) -> None:
         """Followers cut their logs where an epoch ends: what comes now must be in another."""
-        machine = self.partition.machine
-        if self._cut_in is None:
+        machine, cut_in = self.partition.machine, self._cut_in
+        if cut_in is None:
             return
         try:
             async with asyncio.timeout(_EPOCH_TIMEOUT_S):
-                while machine.leader_epoch <= self._cut_in:
+                while machine.leader_epoch <= cut_in:
                     self.was_told.clear()
-                    await self._renew_epoch(self.tp, self._cut_in)
-                    if machine.leader_epoch <= self._cut_in:
+                    await self._renew_epoch(self.tp, cut_in)
+                    if machine.leader_epoch <= cut_in:
                         await self.was_told.wait()
                     self._writable_log(despite_cut=True)
         except TimeoutError:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp}: no new leader epoch after a cut") from None
-        machine.log_was_cut(self.partition.log_end)
-        self._cut_in = None
+        if self._cut_in == cut_in:
+            machine.log_was_cut(self.partition.log_end)
+            self._cut_in = None
+
+    @property
+    def is_cut(self) -> bool:
+        """And waits for the next leader epoch."""
+        return self._cut_in is not None
+
+    async def recover(self) -> None:
+        """The controller did not answer when the log was cut: ask again. Nothing is appended until it has."""
+        await self._leave_cut_epoch()
 
     def _writable_log(self, *, despite_cut: bool = False) -> Log:
         if not self.leads:

@@ -1,7 +1,7 @@
 """What the properties of a link say: how to reach the source, and how to go about it. Checked once. Pure but for names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import re2
@@ -43,6 +43,8 @@ DEFAULT_TOPIC_CONFIGS: Final = (
     "segment.ms",
 )
 
+#: A batch that is larger than what was asked for comes whole. But a source does not decide what a broker's memory is for.
+_RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -69,7 +71,9 @@ class LinkSettings:
         if any(key.startswith("config.providers") for key in others):
             raise ConfigError("config.providers would read files and variables of the brokers; the tool resolves them")
         names.require_known(others, names.CONNECTION, what="a link")
-        client = client_config(None, others, client_id=f"barnabas-link-{name}")
+        client = replace(
+            client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
+        )
         if not client.bootstrap:
             raise ConfigError("a link needs bootstrap.servers: the source's brokers")
         throttle = _whole(own, THROTTLE, None, at_least=1)

@@ -132,6 +132,7 @@ class MirrorSource:
         store: LinkStore,
         *,
         make_replica: Callable[[TopicPartition, MirrorPartition], MirrorReplica | None],
+        leadership: Callable[[TopicPartition], int],
         source_id: Callable[[str], TopicId],
         is_adopted: Callable[[str], bool],
         on_recreated: Callable[[str], Awaitable[None]],
@@ -139,13 +140,14 @@ class MirrorSource:
         spawn: Spawn,
         chance: Random,
     ) -> None:
-        """`make_replica` answers None for a partition that is not led here any more; `source_id` is the id that a topic had at
-        the source when it was found."""
+        """`make_replica` answers None for a partition that is not led here any more; `leadership` counts how often this broker
+        began to lead one; `source_id` is the id that a topic had at the source when it was found."""
         self.link = link
         self.settings = settings
         self._start = start
         self._store = store
         self._make_replica = make_replica
+        self._leadership = leadership
         self._source_id = source_id
         self._is_adopted = is_adopted
         self._on_recreated = on_recreated
@@ -222,6 +224,9 @@ class MirrorSource:
         if not loaded:
             return
         await self._begin_all()
+        for replica in loaded.values():
+            if replica.is_cut and replica.leads:
+                await replica.recover()
         image = await self.client.refresh({tp.topic for tp in loaded})
         self.error = None
         others = {name for name in {tp.topic for tp in loaded} if self._is_another(image.topics.get(name))}
@@ -265,8 +270,12 @@ class MirrorSource:
     async def load(self) -> None:
         """What is known of partitions that this broker has begun to lead."""
         for tp in [tp for tp, replica in self.replicas.items() if replica is None]:
+            leadership = self._leadership(tp)
             known = await self._store.partition(self.link, tp)
             if tp not in self.replicas:
+                continue
+            if self._leadership(tp) != leadership:
+                self.look()  # somebody else has led meanwhile, and may have written more
                 continue
             replica = self._make_replica(tp, known)
             if replica is None:

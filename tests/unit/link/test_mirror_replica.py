@@ -1,0 +1,161 @@
+"""A mirror's leader, on a real log: epochs of the source are noted first, and a cut waits for the next leader epoch."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.log import log_support
+
+from barnabas.coordination.znodes_link import MirrorPartition
+from barnabas.core.errors import Malformed, Refused
+from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.link.replica import MirrorReplica
+from barnabas.metrics.registry import Registry
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.record_build import BatchBuilder
+from barnabas.replication.hosted import HostedPartitions
+from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.partition import Partition
+from barnabas.replication.state import PartitionLeadership
+
+ME, FOLLOWER = BrokerId(1), BrokerId(2)
+TP = TopicPartition("topic", 0)
+
+
+def leadership(epoch: int) -> PartitionLeadership:
+    return PartitionLeadership(
+        leader=ME, leader_epoch=LeaderEpoch(epoch), isr=(ME,), partition_epoch=epoch, replicas=(ME, FOLLOWER)
+    )
+
+
+def batch(offset: int, epoch: int, count: int = 1) -> bytes:
+    builder = BatchBuilder(base_offset=offset, leader_epoch=epoch)
+    for number in range(count):
+        builder.append(None, b"v%d" % number, timestamp=log_support.NOW_MS)
+    return builder.build()
+
+
+class Mirror:
+    """Led here in epoch 7; the follower asks for nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stored = log_support.Partition(folder)
+        machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
+        self.partition = Partition(TP, machine, self.stored.clock, on_high_watermark=lambda partition: None)
+        self.partition.attach(self.stored.log)
+        self.partition.become_leader(leadership(7), now_ms=0)
+        self.renewed: list[int] = []
+        loop = asyncio.get_running_loop()
+        self.hosted = HostedPartitions(ME, timers=loop, registry=Registry(), is_known=lambda tp: True)
+        self.hosted.add(self.partition)
+        self.replica = self.new_replica(MirrorPartition())
+
+    def new_replica(self, known: MirrorPartition) -> MirrorReplica:
+        return MirrorReplica(self.partition, known, self.hosted, renew_epoch=self.renew, clock=self.stored.clock)
+
+    async def renew(self, tp: TopicPartition, epoch: LeaderEpoch) -> None:
+        self.renewed.append(epoch)
+
+    def receive(self, *batches: bytes, high_watermark: int = 100) -> None:
+        records = memoryview(bytearray(b"".join(batches)))
+        noted = self.replica.to_note(records)
+        if noted is not None:
+            self.replica.noted = noted
+        self.replica.append_follower(records, high_watermark, 0)
+
+    def stored_batches(self) -> list[tuple[int, int]]:
+        """(offset, leader epoch) of each in the file."""
+        data = b"".join(file.read_bytes() for file in sorted(Path(self.stored.log.directory).glob("*.log")))
+        return [(header.base_offset, header.leader_epoch) for _, header in iter_batches(data)]
+
+
+def test_batches_get_our_epoch_and_the_epochs_of_the_source_are_noted_before(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        records = batch(0, 2) + batch(1, 2) + batch(5, 4)
+        noted = mirror.replica.to_note(records)
+        assert noted is not None
+        assert noted.epochs == ((2, 0), (4, 5))
+        mirror.receive(batch(0, 2), batch(1, 2), batch(5, 4))
+        assert mirror.stored_batches() == [(0, 7), (1, 7), (5, 7)]
+        assert mirror.replica.latest_epoch == 4
+        assert mirror.replica.end_offset_for_epoch(2) == (2, 5)
+        assert mirror.replica.to_note(batch(6, 4)) is None
+        assert mirror.replica.lag_records == 94
+
+    asyncio.run(story())
+
+
+def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_came_is_not_taken_for_known(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2))
+        ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
+        assert mirror.new_replica(ahead).latest_epoch == 2
+
+    asyncio.run(story())
+
+
+def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2), batch(1, 2), batch(2, 2))
+        position = mirror.partition.machine.follower(FOLLOWER)
+        assert position is not None
+        position.log_end = 3
+        cutting = asyncio.create_task(mirror.replica.truncate_to(Offset(1), is_wanted=lambda: True))
+        while not mirror.renewed:
+            await asyncio.sleep(0)
+        assert mirror.partition.log_end == 1
+        assert position.log_end == 1  # what it has beyond is not this log any more
+        with pytest.raises(Refused, match="was cut in epoch 7"):
+            mirror.receive(batch(1, 3))
+        assert mirror.renewed == [7]
+        mirror.partition.become_leader(leadership(8), now_ms=0)
+        mirror.replica.was_told.set()
+        await cutting
+        mirror.receive(batch(1, 3))
+        assert mirror.stored_batches() == [(0, 7), (1, 8)]
+        # A follower that ended at 3 in epoch 7 finds that epoch 7 ended at 1.
+        assert mirror.stored.log.end_offset_for_epoch(7) == (7, 1)
+        assert mirror.replica.truncated_records == 2
+
+    asyncio.run(story())
+
+
+def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        follows = PartitionLeadership(
+            leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)
+        )
+        mirror.partition.become_follower(follows)
+        with pytest.raises(Refused, match="not led here"):
+            mirror.receive(batch(0, 2))
+        # Nor when it leads again: others have led in between.
+        mirror.partition.become_leader(leadership(9), now_ms=0)
+        with pytest.raises(Refused, match="not led here"):
+            mirror.receive(batch(0, 2))
+
+    asyncio.run(story())
+
+
+def test_source_that_lies_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2), batch(1, 2))
+        spoilt = bytearray(batch(2, 2))
+        spoilt[-1] ^= 1
+        endless = bytearray(batch(2, 2))
+        endless[8:12] = (0).to_bytes(4, "big")
+        for lie in (bytes(spoilt), bytes(endless), batch(0, 2), batch(2, 2) + batch(1, 2)):
+            with pytest.raises((Refused, Malformed)):
+                mirror.receive(lie)
+            assert mirror.partition.log_end == 2
+            assert mirror.replica.error is not None
+        mirror.receive(batch(2, 2))
+        assert mirror.replica.error is None
+
+    asyncio.run(story())
