@@ -139,3 +139,26 @@ def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
         if world.log(PLAIN).log_start_offset == 0
     ]
     assert came_back and all(found == [7] for found in came_back)
+
+
+def test_segment_that_recovery_deleted_does_not_come_back_among_later_records() -> None:
+    """Its name was deleted, and no directory is synced by itself: a flush that counts records as durable has to see to it."""
+
+    def prepare(world: StorageWorld) -> None:
+        append(world, b"durable")
+        world.log(PLAIN).roll(world.clock.now_ms())
+        append(world, b"durable")
+        world.threads.run_all()
+        world.log(PLAIN).flusher.flush()
+        world.manager.checkpoint("recovery-point-offset-checkpoint")
+        world.threads.run_all()
+        for value in (b"one", b"two", b"three"):
+            append(world, *(value * 300 for _ in range(2)))
+            world.log(PLAIN).roll(world.clock.now_ms())
+        world.restart("power")
+        append(world, *(b"anew" * 300 for _ in range(8)))
+        world.log(PLAIN).flusher.flush_in_background()
+        world.threads.run_all()
+
+    for world in after_power_cuts(prepare):
+        assert world.log(PLAIN).log_end_offset >= 10  # the rest is checked at each restart

@@ -259,6 +259,8 @@ class _Loader:
             self._segments.remove(segment)
             segment.release_files()
             segment.delete_files()
+            # Until the directory is synced, a power cut may bring it back: in the middle of records that were written since.
+            self._epoch_file.unsynced.add(segment.log_path)
             self._snapshots.remove(segment.base_offset)
 
     # -- what a clean stop left
