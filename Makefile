@@ -44,7 +44,7 @@ coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in h
 	$(BIN)/python -m coverage report --skip-covered --sort=cover | tail -60
 
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
-	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 tests/simulation --timeout 0
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n $$(nproc) tests/simulation --timeout 0
 
 fuzz: $(READY) ## Hostile inputs at a real broker and ZooKeeper, with a bystander: make fuzz SECONDS=3600 SEED=7
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)

@@ -63,6 +63,7 @@ class ClassicSeat:
     def __init__(self, cluster: AsyncClient, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
         self._group = group
+        self.member_id, self.generation = "", -1
         protocol = RangeProtocol(cluster)
         protocol.topics = topics
         self._member = GroupMember(
@@ -74,19 +75,13 @@ class ClassicSeat:
         )
 
     @property
-    def member_id(self) -> str:
-        return self._member.member_id
-
-    @property
-    def generation(self) -> int:
-        return self._member.generation
-
-    @property
     def must_move(self) -> bool:
         return self._member.rejoin_needed
 
     async def sit(self) -> dict[TopicPartition, int]:
         owned = decode_assignment(await self._member.join())
+        # As of now: who has been thrown out since commits as whom it was, and is refused. Nobody in particular would not be.
+        self.member_id, self.generation = self._member.member_id, self._member.generation
         found = await committed_offsets(self._cluster, self._group, owned, require_stable=True)
         return {tp: found[tp].offset if tp in found else 0 for tp in owned}
 

@@ -19,13 +19,14 @@ from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
 from tests.simulation.chains import OUTPUT, Pledger, Transformer
-from tests.simulation.coming import PersistentProducer
+from tests.simulation.coming import PersistentProducer, RecklessProducer
 from tests.simulation.faults import Faults
 from tests.simulation.guests import Guest
 from tests.simulation.latecomers import Latecomer
 from tests.simulation.load import (
     CHAIN_GROUP,
     COMING,
+    RECKLESS,
     Auditor,
     Client,
     GroupReader,
@@ -39,7 +40,7 @@ from tests.simulation.modern import ModernReader
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
-from tests.simulation.records import bytes_of, offset_records
+from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.watch import Watch
@@ -64,8 +65,16 @@ class TopicMaker(Client):
         while True:
             try:
                 async with self.connect() as cluster:
-                    coming = {COMING: (2, 3, {})} if self.cluster.has_coming else {}
-                    for name, (count, factor, configs) in {**self.cluster.topics, **coming}.items():
+                    others: dict[str, tuple[int, int, dict[str, str]]] = {}
+                    if self.cluster.has_coming:
+                        others[COMING] = (2, 3, {})
+                    if self.cluster.scenario.has_reckless:
+                        others[RECKLESS] = (
+                            1,
+                            2,
+                            {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+                        )
+                    for name, (count, factor, configs) in {**self.cluster.topics, **others}.items():
                         try:
                             await create_topics(
                                 cluster,
@@ -224,6 +233,7 @@ class SimCluster:
             ),
             *([Pledger(self, "pledger", partitions)] if scenario.has_pledger else []),
             *([PersistentProducer(self, "again")] if self.has_coming else []),
+            *([RecklessProducer(self, "reckless")] if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
@@ -238,9 +248,12 @@ class SimCluster:
             process.spare()
             process.disk_slowness = 1
             if process.storage.faults:
-                process.storage.heal()
-                if process.is_up:
-                    process.kill()
+                if isinstance(process, BrokerProcess):
+                    process.mend_directories()
+                else:
+                    process.storage.heal()
+                    if process.is_up:
+                        process.kill()
             if not process.is_up:
                 process.start()
         for client in (*self.clients, self.stranger):
@@ -327,8 +340,8 @@ class SimCluster:
         return () if found is None or found.is_being_reassigned else tuple(found.replicas)
 
     def is_ignored(self, tp: TopicPartition) -> bool:
-        """Deleted and made again at any moment."""
-        return tp.topic == COMING
+        """Deleted and made again at any moment, or without any promise."""
+        return tp.topic in (COMING, RECKLESS)
 
     def written_at(self, tp: TopicPartition) -> int:
         """ZooKeeper's number of the last change of the partition's state; -1 while ZooKeeper is away."""
@@ -400,6 +413,12 @@ class SimCluster:
                     logs[number] = partition.log
             if not logs:
                 continue
+            for number, log in logs.items():
+                with self.brokers[number].looked_at():
+                    for txn in missed_aborts(log):
+                        self.world.violate(
+                            "a search finds every aborted transaction", f"{tp} of broker {number} has {txn} in vain"
+                        )
             end = min(log.high_watermark for log in logs.values())
             start = max(log.log_start_offset for log in logs.values())
             contents = {}
@@ -442,6 +461,7 @@ class _LogCapture(logging.Handler):
         who = getattr(loop, "name", "thread")
         message = record.getMessage()
         self._cluster.world.note(who, f"{record.levelname[0]} {message}")
+        self._cluster.watch.heard(who, message)
         if self._cluster.faults is not None:
             self._cluster.faults.heard(who, message)
         if record.exc_info and record.exc_info[1] is not None:

@@ -1,11 +1,11 @@
-"""A topic that is deleted and made again by the same name, with a producer that does not stop for that."""
+"""Topics of which other clients know nothing: one is deleted and made again, one may lose records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.core.ids import TopicPartition
-from tests.simulation.load import COMING, Persistent, settle
+from tests.simulation.load import COMING, RECKLESS, Persistent, settle
 from tests.simulation.oracle import Sent
 
 if TYPE_CHECKING:
@@ -40,4 +40,18 @@ class PersistentProducer(Persistent):
                 after = cluster.image.topic_id(COMING)
                 for record, _ in deliveries:
                     record.topic_id = before if before == after and any(before) else None
+                await self.pause(*self.cluster.pace_s)
+
+
+class RecklessProducer(Persistent):
+    """Writes to a topic that may lose what it writes: only who leads it is of interest."""
+
+    async def _live(self) -> None:
+        config = ProducerConfig(acks=1, idempotent=False, delivery_timeout_ms=4_000, request_timeout_ms=2_000)
+        async with (
+            self.connect(api_timeout_ms=5_000) as cluster,
+            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
+        ):
+            while not self.ending:
+                await producer.send(RECKLESS, b"whatever", partition=0)
                 await self.pause(*self.cluster.pace_s)

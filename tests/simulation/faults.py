@@ -169,9 +169,11 @@ class Faults:
             (self._kill_leader, 3),
             (self._ambush, 6),
             (self._kill_controller, 2),
+            (self._kill_all, 1),
             (self._restart, 2),
             (self._cut_power, 4),
             (self._cut_power_of_two, 2),
+            (self._lose_host, 1),
             (self._pause, 4),
             (self._cut_link, 3),
             (self._isolate, 3),
@@ -311,6 +313,14 @@ class Faults:
         if broker is not None:
             self._kill(broker)
 
+    def _kill_all(self) -> None:
+        """Every broker at once. Who is back first leads what it can, and hears of all other partitions later."""
+        if not self.damage.has_any():
+            for broker in self._cluster.brokers.values():
+                if broker.is_up:
+                    broker.kill()
+                    self._start_later(broker, 0.02, 2.0)
+
     def _restart(self) -> None:
         """A clean stop, and a start with what the seed changes of its settings."""
         broker = self._pick()
@@ -343,6 +353,21 @@ class Faults:
             else:
                 timeout_s = self._cluster.scenario.session_timeout_ms / 1000
                 self._world.after(self._world.between(0.0, timeout_s), self._cut_power_unless_ended)
+
+    def _lose_host(self) -> None:
+        """A host stays without power until everybody has noticed, and acted on it."""
+        broker = self._pick()
+        if broker is None or not self.damage.may_lose(broker):
+            return
+        self.damage.cut(broker)
+        broker.cut_power()
+        timeout_s = self._cluster.scenario.session_timeout_ms / 1000
+
+        def start() -> None:
+            if not self._has_ended and not broker.is_up:
+                broker.start()
+
+        self._world.after(timeout_s + self._world.between(4.0, 8.0), start)
 
     def _cut_power_unless_ended(self) -> None:
         if not self._has_ended:
@@ -488,9 +513,9 @@ class Faults:
                 self._world.after(1.0, repair)
                 return
             self._world.note(broker.name, "its directories are mended")
-            broker.storage.heal()
-            if broker.is_up:
-                broker.kill()
+            was_up = broker.is_up
+            broker.mend_directories()
+            if was_up:
                 self._start_later(broker, 0.02, 1.0)
 
         self._world.after(self._world.between(2.0, 8.0), repair)
@@ -554,7 +579,11 @@ class Faults:
 
     def _look_dead(self) -> None:
         """A broker lives, has its session, and looks dead to everybody who connects."""
-        host = self._cluster.network.hosts[self._world.random.choice(self._hosts())]
+        # With luck one that is alone in an ISR: who would replace it lacks what is committed.
+        alone = [f"b{state.leader}" for state in self.damage.states.values() if state.isr == (state.leader,)]
+        host = self._cluster.network.hosts[
+            self._world.random.choice(alone if alone and self._world.chance(0.5) else self._hosts())
+        ]
         if host.refuses:
             return
         self._world.note("network", f"{host.name} refuses connections")

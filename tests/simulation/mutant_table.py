@@ -67,6 +67,27 @@ NOT_SIMULATED: Final = (
         "test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
     ),
     NotSimulated(
+        "storage seed 1035",
+        "a segment that recovery has deleted comes back with the next power cut",
+        "two power cuts have to meet on a file system that does not keep the order of names; no seed below 300 does",
+        "simulation/test_storage_power.py",
+        "test_segment_that_recovery_deleted_does_not_come_back_among_later_records",
+    ),
+    NotSimulated(
+        "storage seed 20021",
+        "the indexes of a segment that was being replaced are trusted",
+        "a power cut has to come between two renames, on a file system that does not keep their order; no seed below 300 does",
+        "unit/storage/log/test_recovery.py",
+        "test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
+    ),
+    NotSimulated(
+        "seed 7015",
+        "batches that wait for a connection overtake each other",
+        "of three attempts to connect two have to fail and the third to succeed, and the leader must not know the producer",
+        "unit/client/test_client_producer.py",
+        "test_batches_that_wait_for_one_connection_do_not_overtake_each_other",
+    ),
+    NotSimulated(
         "T5",
         "an answer from before a marker confirms a batch that comes after it",
         "two late batches, a marker and an answer have to meet within one round trip of the network",

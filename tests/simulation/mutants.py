@@ -217,13 +217,6 @@ _ALL = [
         "            pass\n",
         profile="sync",
     ),
-    Mutant(
-        "a follower counts as caught up from when it last rested",
-        "replication/state.py",
-        "            self.caught_up(self.resting.ms)\n            self.fetched(self.resting.ms)\n            self.resting = None",
-        "            pass",
-        profile="sync",
-    ),
     # -- replication: requests of the controller
     Mutant(
         "a broker obeys before it is registered",
@@ -381,6 +374,13 @@ _ALL = [
         profile="elections",
     ),
     Mutant(
+        "a broker that only looks dead is replaced by one that lacks records",
+        "controller/elections.py",
+        "    if unclean and live and context.suspects.keys().isdisjoint(state.isr):",
+        "    if unclean and live:",
+        profile="sync",
+    ),
+    Mutant(
         "what waits for a broker that is gone goes on waiting",
         "broker.py",
         "            self.links.brokers_changed()\n",
@@ -533,14 +533,6 @@ _ALL = [
         "storage/recovery.py",
         "            replaced = settle_leftovers(self._directory, self._disk)\n",
         "            replaced = set()\n",
-        world="storage",
-    ),
-    Mutant(
-        "the indexes of a segment that was being replaced are trusted",
-        "storage/recovery.py",
-        "            replaced = settle_leftovers(self._directory, self._disk)\n",
-        "            settle_leftovers(self._directory, self._disk)\n            replaced = set()\n",
-        finding="seed 20021",
         world="storage",
     ),
     Mutant(
@@ -963,14 +955,6 @@ _ALL = [
         "",
         finding="seed 40",
         profile="transactions",
-    ),
-    Mutant(
-        "batches that wait for a connection overtake each other",
-        "client",
-        "            if self._last is not None and self._failures != before:",
-        "            if False:",
-        finding="seed 7015",
-        profile="elections",
     ),
     # -- the embedded ZooKeeper and the session
     Mutant(

@@ -269,10 +269,12 @@ class Oracle:
     def _audit_transactions(
         self, tp: TopicPartition, start: int, everything: list[Read], committed: list[Read]
     ) -> None:
+        if tp in self.excused:
+            return  # the end of a transaction may be among what was lost
         visible = {read.name for read in committed}
         there = {read.name for read in everything}
         for offset, (reader, name) in self._seen_committed.get(tp, {}).items():
-            if offset >= start and name in there and name not in visible and tp not in self.excused:
+            if offset >= start and name in there and name not in visible:
                 self._broken("no aborted record is seen", f"{reader} read {name} at {tp} offset {offset}")
         for read in everything:
             record = self.sent.get(read.name)

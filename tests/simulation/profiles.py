@@ -20,33 +20,38 @@ _FAST: Mapping[str, Any] = {"brokers": 3, "seconds": 15.0, "pace_s": (0.02, 0.3)
 #: One batch at a time: who is behind stays behind for a while.
 _SLOW_FETCH: Mapping[str, str] = {"replica.fetch.max.bytes": "1"}
 
+#: Who waits for a host without power waits as long as in Kafka, if nobody says that it is gone.
+_PATIENT: Mapping[str, str] = {"request.timeout.ms": "30000"}
+
 ANY = Profile()
 PROFILES: dict[str, Profile] = {
     #: Leaders and controllers go and come back, while records are under way.
     "elections": Profile(
         {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0,
          "guests": 1, "all_brokers": _SLOW_FETCH},
-        {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 2},
+        {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "kill_all": 1, "restart": 2, "pause": 3,
+         "isolate": 2},
     ),
     #: Followers fall behind and catch up; proposals to the controller are lost.
     "sync": Profile(
         {**_FAST, "network_s": 0.01, "replica_lag_ms": 1_000, "has_acks_one": True, "transactional": 0,
-         "group_members": 0, "guests": 1, "all_brokers": _SLOW_FETCH},
+         "group_members": 0, "guests": 1, "has_reckless": True, "all_brokers": _SLOW_FETCH},
         {"cut_link": 4, "depose": 3, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2,
-         "ambush": 2, "kill_controller": 1, "kill": 1, "look_dead": 2},
+         "ambush": 2, "kill_controller": 1, "kill": 1, "look_dead": 3},
     ),
     #: What is not synced is lost.
     "power": Profile(
-        {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True, "session_timeout_ms": 6_000},
+        {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True, "session_timeout_ms": 6_000,
+         "transactional": 2, "all_brokers": _PATIENT},
         {"cut_power": 4, "cut_power_of_two": 5, "die_in_the_middle": 3, "kill": 2, "kill_controller": 2, "restart": 1,
-         "kill_leader": 1},
+         "kill_leader": 1, "lose_host": 2},
     ),
     #: Producers and coordinators come and go in mid-transaction.
     "transactions": Profile(
         {**_FAST, "network_s": 0.02, "transactional": 2, "guests": 2, "readers": 2, "producers": 1, "group_members": 0,
          "last_epoch": 5},
         {"kill_leader": 4, "kill": 2, "pause": 2, "reset_connections": 3, "isolate": 2, "restart": 1, "ambush": 2,
-         "break_directory": 1},
+         "break_directory": 1, "kill_all": 2},
     ),
     #: Groups and their coordinators.
     "groups": Profile(

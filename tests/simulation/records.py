@@ -38,3 +38,14 @@ def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int
                 tp = TopicPartition(entry.key.topic, entry.key.partition)
                 places[tp, entry.value.offset] = record.offset
     return places
+
+
+def missed_aborts(log: Any) -> list[Any]:
+    """Aborted transactions that the indexes have, and that a reader of their first record is not told of."""
+    entries = [txn for segment in log.segments for txn in segment.txn_index.entries()]
+    return [
+        txn
+        for txn in entries
+        if txn.first_offset >= log.log_start_offset
+        and txn not in log.aborted_transactions(txn.first_offset, txn.first_offset + 1)
+    ]

@@ -60,6 +60,8 @@ class Scenario:
     has_pledger: bool = False
     #: A producer for the topic that the administrator deletes and makes again.
     has_coming: bool = False
+    #: A topic that may lose records: whoever is alive may lead it.
+    has_reckless: bool = False
     #: Some brokers announce other features than others, and others after a restart.
     has_old_brokers: bool = False
     features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)

@@ -65,11 +65,18 @@ class Stranger(Client):
     async def _write_in_order(self, session: ZooKeeperSession) -> None:
         """Several at once: what a lost connection caught is repeated in its order."""
         self._count += 1
+        if self.chance.random() < 0.3:
+            self.world.after(self.chance.uniform(0.0, 0.003), self._lose_connections)
         values = [f"{self._count}-{number}".encode() for number in range(3)]
         await asyncio.gather(*(session.begin_batch([SetData(_ROOT, value)]) for value in values))
         found, _ = await session.get(_ROOT)
         if found != values[-1]:
             self.world.violate("writes of one client keep their order", f"{values} left {found!r}")
+
+    def _lose_connections(self) -> None:
+        for line in sorted(self.host.connections, key=hash):
+            line.reset_later()
+            line.other.reset_later()
 
     async def _write_on_condition(self, session: ZooKeeperSession) -> None:
         _, stat = await session.get(_ROOT)

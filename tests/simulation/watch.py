@@ -20,7 +20,7 @@ LAG_SLACK_S = 1.0
 #: How long a leader and its followers may need to know of an election, where nothing is cut and the controller stays.
 ELECTED_S = 2.5
 #: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
-IGNORED = frozenset({"coming"})
+IGNORED = frozenset({"coming", "reckless"})
 
 
 class Watch:
@@ -59,6 +59,10 @@ class Watch:
             process.on_start = self.note_ends
         # After `Damage` has looked: what it excuses is not looked at here.
         self._world.after(EVERY_S + 0.002, self._look)
+
+    def heard(self, who: str, message: str) -> None:
+        """What a broker logs."""
+        self._control.heard(who, message)
 
     def note_ends(self, process: BrokerProcess) -> None:
         """What a process held in memory when it died is still there, until it begins its next life."""
@@ -141,7 +145,9 @@ class Watch:
                 want.told_log_start,
             )
             follower = want.position.broker_id
-            if here != known or follower not in machine.isr or want.session.partitions.get(want.key) is not want:
+            sessions = process.broker.context.fetch_sessions._sessions  # type: ignore[union-attr]
+            is_served = sessions.get(want.session.id) is want.session and want.session.partitions[want.key] is want
+            if here != known or follower not in machine.isr or not is_served:
                 self._broken(
                     "who is passed over is in sync and knows all",
                     f"{partition.tp} on {process.name}: {here}, where broker {follower} knows {known}; "

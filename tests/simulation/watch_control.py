@@ -5,21 +5,26 @@ Owner: the world. Reads what processes hold in memory; changes nothing.
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination.paths import broker_id
+from barnabas.coordination.paths import broker_id, partition_state
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.replication.state import NO_BROKER_EPOCH
 from barnabas.runtime.shard import ShardState
+from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
+#: `min.insync.replicas` of a topic at most: with fewer, nothing is written.
+MIN_ISR = 3
 #: Partitions of each coordinator's topic.
 COORDINATORS = 2
 #: How long a cluster whose network is whole may need for a new leader or controller, once it can know that one is gone.
 REPLACED_S = 3.0
+#: How long a request may outlive the news that whom it was sent to is gone.
+GONE_S = 0.5
 #: How long a broker may take to start after it was killed.
 STARTED_S = 2.5
 #: How long what is asked of another broker may stay undone: requests time out after 3 s, and are repeated.
@@ -37,6 +42,8 @@ class ControlWatch:
         self._still: dict[object, tuple[object, float]] = {}
         #: (broker, life, coordinator's partition) -> the leader epoch at the last look, and its shard then.
         self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
+        #: Partitions that may be led by whoever is alive -> its state at the last look, and when its ISR had registered.
+        self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, int]]] = {}
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
 
@@ -46,10 +53,12 @@ class ControlWatch:
             if process.is_up:
                 self._look_at_coordinators(process)
                 self._look_at_start(process)
+                self._look_at_links(process)
         self._look_at_controllers()
         self._look_at_ephemerals()
         self._look_for_the_dead(states)
         self._look_for_the_living()
+        self._look_at_the_reckless(states)
         self._since = self._still
 
     def _broken(self, name: str, detail: str) -> None:
@@ -84,6 +93,8 @@ class ControlWatch:
         key, machine = (process.id, process.lives, tp), partition.machine
         epoch, known = self._shards.get(key, (-1, None))
         self._shards[key] = (machine.leader_epoch, shard)
+        if known is not None and known is not shard and known._alarms._alarms:
+            self._broken("a coordinator that has moved has no timers", f"{tp} on {process.name} in epoch {known.epoch}")
         if shard is None:
             return
         if known is not shard and shard.epoch == machine.leader_epoch == epoch + 1:
@@ -105,7 +116,7 @@ class ControlWatch:
                 for tp in sorted(decided.left)
                 if tp in states
             )
-            if not involved or not all(all(lives) for _, _, *lives in involved):
+            if not involved or not all(all(lives) and len(lives) >= MIN_ISR for _, _, *lives in involved):
                 continue
             key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
             if self._lasts(("markers", key), involved, SETTLED_S):
@@ -113,6 +124,15 @@ class ControlWatch:
                     "what is decided is told",
                     f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
                 )
+
+    def heard(self, who: str, message: str) -> None:
+        name, found, _ = message.partition(" is gone, and needs no marker")
+        if not found or not self._cluster.zookeeper.is_serving:
+            return
+        topic, _, index = name.rpartition(": ")[2].rpartition("-")
+        tp = TopicPartition(topic, int(index))
+        if not self._cluster.is_ignored(tp) and partition_state(tp) in self._nodes():
+            self._broken("what exists gets its marker", f"{who} takes {tp} for gone")
 
     def _serves(self, broker: int) -> int:
         """Which life of a broker serves everybody; 0 if none does."""
@@ -136,6 +156,18 @@ class ControlWatch:
             if self._lasts(("start", process.id), same, STARTED_S):
                 self._broken("a broker that was killed is back soon", f"{process.name} starts for {STARTED_S:.0f} s")
 
+    def _look_at_links(self, process: BrokerProcess) -> None:
+        """Nobody waits for an answer of a broker that the controller has said is gone."""
+        links = getattr(process.broker, "links", None)
+        if links is None or not process.is_serving:
+            return
+        alive = process.broker.metadata.brokers  # type: ignore[union-attr]
+        for lane in links._lanes:
+            asked = [*lane._opening, *(each for each, (_, link) in lane._connections.items() if link.in_flight)]
+            for broker in asked:
+                if broker not in alive and self._lasts(("link", process.id, id(lane), broker), process.lives, GONE_S):
+                    self._broken("nobody waits for a broker that is gone", f"{process.name} waits for {broker}")
+
     # -- controllers and ZooKeeper ----------------------------------------------------------------------------------------
 
     def _look_at_controllers(self) -> None:
@@ -155,8 +187,7 @@ class ControlWatch:
                 )
         if is_there or not cluster.zookeeper.is_serving or not cluster.network.is_calm:
             return
-        # A host without power says nothing: its session has to end first.
-        if all(self._serves(each.id) or (not each.is_up and each.host.is_up) for each in cluster.brokers.values()):
+        if all(self._serves(each.id) or _is_seen_dead(each) for each in cluster.brokers.values()):
             lives = tuple(each.lives for each in cluster.brokers.values() if each.is_up)
             if lives and self._lasts("controller", (lives, cluster.zookeeper.lives), REPLACED_S):
                 self._broken("a dead controller is replaced", f"there has been none for {REPLACED_S:.0f} s")
@@ -185,7 +216,7 @@ class ControlWatch:
         gone = {
             process.id
             for process in cluster.brokers.values()
-            if broker_id(process.id) not in nodes or (not process.is_up and process.host.is_up)
+            if broker_id(process.id) not in nodes or _is_seen_dead(process)
         }
         for tp, state in states.items() if gone else ():
             if state.leader not in gone or cluster.is_ignored(tp):
@@ -220,3 +251,31 @@ class ControlWatch:
                     "who answers belongs to the cluster",
                     f"{process.name} has served for {REPLACED_S:.0f} s, and {controller.name} counts it as gone",
                 )
+
+    def _look_at_the_reckless(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
+        """Also where records may be lost, nobody is replaced by a worse one while its session lives: it may only look dead."""
+        if not self._cluster.scenario.has_reckless or not self._cluster.zookeeper.is_serving:
+            return
+        nodes = self._nodes()
+        for tp in [each for each in states if each.topic == RECKLESS]:
+            state = states[tp]
+            before, registered = self._reckless.get(tp, (state, {}))
+            alive = [each for each, czxid in registered.items() if _czxid(nodes, each) == czxid]
+            is_worse = state.leader >= 0 and state.leader not in before.isr
+            if is_worse and alive and state.leader_epoch == before.leader_epoch + 1:
+                self._broken(
+                    "nobody is replaced by a worse one while its session lives",
+                    f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
+                )
+            self._reckless[tp] = (state, {each: _czxid(nodes, each) for each in state.isr if _czxid(nodes, each)})
+
+
+def _is_seen_dead(process: BrokerProcess) -> bool:
+    """Its kernel has closed its connections. A host without power says nothing, nor when it is back: its session has to end."""
+    return not process.is_up and process.host.is_up and not process.has_lost_power
+
+
+def _czxid(nodes: Any, broker: int) -> int:
+    """When a broker registered; 0 if it has not."""
+    node = nodes.get(broker_id(broker))
+    return 0 if node is None else int(node.czxid)
