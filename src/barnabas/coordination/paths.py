@@ -25,6 +25,7 @@ DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
 DELETE_TOPICS = "/admin/delete_topics"
 FEATURE = "/feature"
 #: Ours: links to other clusters, and the notifications of their changes.
+BARNABAS = "/barnabas"
 LINKS = "/barnabas/links"
 LINK_CHANGES = "/barnabas/link_changes"
 ISR_CHANGE_NOTIFICATION = "/isr_change_notification"

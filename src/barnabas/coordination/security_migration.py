@@ -17,7 +17,7 @@ from barnabas.coordination.session_config import SessionConfig
 from barnabas.coordination.znodes_security import default_acl
 from barnabas.core.errors import BarnabasError
 
-#: Everything of Kafka's but `/consumers`, below which old consumers write themselves.
+#: Everything of Kafka's, and ours, but `/consumers`, below which old consumers write themselves.
 SECURED: Final = (
     paths.ADMIN,
     paths.BROKERS,
@@ -35,6 +35,7 @@ SECURED: Final = (
     paths.ACL_EXTENDED,
     paths.ACL_LITERAL_CHANGES,
     paths.ACL_EXTENDED_CHANGES,
+    paths.BARNABAS,
 )
 
 

@@ -118,6 +118,8 @@ class LinkManager:
             session, paths.LINK_CHANGES, paths.LINK_CHANGE_PREFIX, self._on_notification, clock
         )
         self._reload = ReloadOnReturn(session, self.load, "links")
+        self._loading = asyncio.Lock()
+        self._is_listening = False
         #: What is done in each turn of a link's task, in order. First what ends mirrors, which needs no source.
         self.endings: list[Turn] = []
         self.turns: list[Turn] = []
@@ -127,21 +129,35 @@ class LinkManager:
 
     async def start(self) -> None:
         try:
-            await self.store.prepare()
-            await self._notifications.start()
             await self.load()
         except (ConnectionLost, SessionExpired) as error:
             log.info("links wait for ZooKeeper: %s", error)  # they are loaded with the next session
-        self._spawn(self._notifications.run(), "link changes")
         self._spawn(self._reload.run(), "links after an absence")
 
     async def load(self) -> None:
-        await self.store.prepare()
-        names = await self.store.names()
-        for name in self.links.keys() - set(names):
-            self._forget(name)
-        for name in names[:LINKS_MAX]:
-            await self._read(name)
+        """Everything. Before there is a first link, all that there is is a watch: the tree in ZooKeeper is Kafka's."""
+        async with self._loading:
+            if not await self.store.is_prepared(self._appeared):
+                return
+            if not self._is_listening:
+                await self._notifications.start()
+                self._is_listening = True
+                self._spawn(self._notifications.run(), "link changes")
+            names = await self.store.names()
+            for name in self.links.keys() - set(names):
+                self._forget(name)
+            for name in names[:LINKS_MAX]:
+                await self._read(name)
+
+    def _appeared(self, path: str) -> None:
+        if not self._is_listening and not self._is_stopped:
+            self._spawn(self._load_first(), "first link")
+
+    async def _load_first(self) -> None:
+        try:
+            await self.load()
+        except (ConnectionLost, SessionExpired) as error:
+            log.info("links wait for ZooKeeper: %s", error)
 
     def stop(self) -> None:
         """No mirror is written to any more once this returns. The tasks are the broker's."""
@@ -445,6 +461,8 @@ class LinkManager:
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
         protected = self._secrets().protect(configs, per_broker=True)
+        await self.store.prepare()
+        await self.load()
         await self.store.raise_producer_ids(self._producer_id_floor)
         if not await self.store.create(name, replace(spec, configs=protected)):
             raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"there is a link {name} already")

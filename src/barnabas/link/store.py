@@ -19,8 +19,14 @@ class LinkStore:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
 
+    async def is_prepared(self, watch: Callable[[str], None]) -> bool:
+        """Whether there ever was a link. `watch` is called when the first is about to be made."""
+        return await self._session.exists(paths.LINK_CHANGES, watch) is not None
+
     async def prepare(self) -> None:
-        await self._session.ensure_paths([paths.LINKS, paths.LINK_CHANGES])
+        """In this order: who sees the second finds the first."""
+        await self._session.ensure_path(paths.LINKS)
+        await self._session.ensure_path(paths.LINK_CHANGES)
 
     # -- links --------------------------------------------------------------------------------------------------------
 

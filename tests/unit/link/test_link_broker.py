@@ -46,6 +46,16 @@ def test_link_is_refused_beside_a_broker_that_does_not_know_links(tmp_path: Path
     run(story())
 
 
+def test_broker_without_links_leaves_the_tree_as_kafka_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            assert await broker.session.exists(paths.BARNABAS) is None
+            told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+            assert (told.error_code, told.links) == (ErrorCode.NONE, [])
+
+    run(story())
+
+
 def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
