@@ -155,10 +155,10 @@ class Web:
         return data
 
 
-def send(port: int, data: bytes) -> int | None:
+def send(port: int, data: bytes, patience_s: float = 0.3) -> int | None:
     """The status; None where there was no answer."""
     with contextlib.suppress(ConnectionError, TimeoutError), socket.create_connection(("127.0.0.1", port), 20) as peer:
-        peer.settimeout(0.3)
+        peer.settimeout(patience_s)
         peer.sendall(data)
         head = re.match(rb"HTTP/1\.\d (\d+)", peer.recv(4096))
         return int(head[1]) if head else None
@@ -198,7 +198,7 @@ def attack(seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
             elif (grown := process.memory_info().rss - rss) > GROWTH_BYTES_MAX:
                 found.append(f"{process.pid} grew by {grown:,} bytes")
         for kind, path in (("registry", "/subjects"), ("console", "/"), ("inside", "/health")):
-            if send(kinds[kind][0], f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()) != 200:
+            if send(kinds[kind][0], f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode(), 60) != 200:
                 found.append(f"{kind} does not answer any more")
         for path in cluster.folder.glob("*.log"):
             found += [f"{path.name}: {each}" for each in bugs(path.read_text(errors="replace"))]
