@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -85,9 +86,20 @@ def furnished(kraft_cluster: KraftCluster) -> Iterator[str]:
     ]
     for done in admin.create_acls(entries).values():
         done.result(60)
+    for node in kraft_cluster.ids:
+        # Nodes learn of changes in their order: who knows the last knows all.
+        wait_until(lambda node=node: _acls_at(kraft_cluster, node) == 2, what=f"node {node} knows the entries")
     yield "check-orders"
     for made in admin.delete_topics(["check-orders"]).values():
         made.result(60)
+
+
+def _acls_at(source: KraftCluster, node: int) -> int:
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    admin = AdminClient({"bootstrap.servers": source.address(node)})
+    return len(admin.describe_acls(every).result(60))
 
 
 def _commit(source: KraftCluster, group: str, protocol: str) -> None:
