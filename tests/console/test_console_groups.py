@@ -139,6 +139,22 @@ def test_topic_knows_the_groups_that_read_it(console: Console, cluster: Cluster,
     )
 
 
+def test_topics_are_sorted_by_the_lag_of_those_who_read_them(
+    console: Console, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    near, far, unread = topic(), topic(), topic()
+    prefix = f"sorted-{uuid4()}"
+    for name, behind in ((near, 1), (far, 3)):
+        produce(cluster, name, [{"value": "v"}] * 3)
+        committed(cluster, f"{prefix}-{name}", name, {0: 3 - behind})
+
+    def order() -> list[str]:
+        shown = console.get("/api/topics", sort="lag", descending=1, count=500)["topics"]
+        return [each["name"] for each in shown if each["name"] in (near, far, unread)]
+
+    eventually(order, lambda names: names == [far, near, unread])
+
+
 def test_reset_does_what_its_preview_says(
     console: Console, reading_console: Console, cluster: Cluster, topic: Callable[..., str]
 ) -> None:

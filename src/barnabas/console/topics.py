@@ -10,7 +10,7 @@ from barnabas.console.sizes import replica_sizes, topic_sizes
 from barnabas.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
 from barnabas.core.ids import TopicPartition
 
-SORTS: Final = ("name", "partitions", "replicas", "size", "messages", "rate")
+SORTS: Final = ("name", "partitions", "replicas", "size", "messages", "rate", "lag")
 #: Rows of one answer: more than any screen has.
 WINDOW_MAX: Final = 500
 
@@ -62,6 +62,9 @@ async def _sort_key(
         return lambda topic: topic.name
     if sort == "size":
         return lambda topic: (sizes.get(topic.name, 0), topic.name)
+    if sort == "lag":
+        lags = (await cluster.lag.far_totals()).by_topic
+        return lambda topic: (lags.get(topic.name, -1), topic.name)
     if sort in ("partitions", "replicas"):
         return lambda topic: (plain_row(topic)[sort], topic.name)
     figures = await _figures(cluster, topics, sizes=sizes, ends=lambda all_of: cluster.offsets.ends(all_of, 60.0))

@@ -66,5 +66,6 @@ def world() -> Iterator[LocalCluster]:
         stage.write_formats(cluster.bootstrap, cluster.schema_registry_url)
         stage.write_hostile(cluster.bootstrap)
         stage.write_hostile_users(cluster.bootstrap)
+        stage.write_reports(cluster.bootstrap)
         with stage.load(cluster.bootstrap):
             yield cluster

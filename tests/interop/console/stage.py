@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -21,10 +22,12 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.spark.pipelines.events import Progress
+from barnabas.spark.reports import Reports
 
 DEADLINE_S: Final = 60.0
 ORDERS, FORMATS, EMPTY, HOSTILE = "orders", "formats", "empty", "hostile"
-BILLING, STUCK = "billing", "stuck"
+BILLING, STUCK, LETTERS = "billing", "stuck", "orders-dead"
 
 #: Each calls `alert` in some way, if anything of it becomes markup, an attribute, an address or a script.
 PAYLOADS: Final = (
@@ -70,7 +73,7 @@ def make_topics(bootstrap: str, *, replicas: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = [
         NewTopic(name, partitions, replicas)
-        for name, partitions in ((ORDERS, 6), (FORMATS, 1), (EMPTY, 3), (HOSTILE, 1))
+        for name, partitions in ((ORDERS, 6), (FORMATS, 1), (EMPTY, 3), (HOSTILE, 1), (LETTERS, 1))
     ]
     for made in admin.create_topics(new).values():
         made.result(DEADLINE_S)
@@ -108,6 +111,27 @@ def write_formats(bootstrap: str, registry_url: str | None) -> None:
         body = b"\x08\x09\x12\x0eproto customer"
         records.append({"key": "protobuf", "value": b"\0" + number.to_bytes(4, "big") + b"\0" + body})
     produce(bootstrap, FORMATS, records)
+
+
+def write_reports(bootstrap: str) -> None:
+    """Queries of Spark, as they report themselves: one runs, one has failed, one says nothing any more."""
+    now_s = time.time()
+    produce(bootstrap, LETTERS, [{"key": "k", "value": "{no order"}] * 3)
+    for name, error, ago_s in (("clean", None, 0.0), ("broken", "no such column: amount", 0.0), ("quiet", None, 300.0)):
+        times_s = iter(now_s - ago_s - 40 + 2 * number for number in range(100))
+        reports = Reports(bootstrap, pipeline="shop", dead_letters=[LETTERS], clock=partial(next, times_s))
+        for number in range(20):
+            counts = {"orders.late orders": {"action": "drop", "passed": 100 * number, "failed": number % 3}}
+            reports.progressed(
+                name,
+                Progress(
+                    "", name, number, 100 * number, 900.0 + 50 * (number % 7), 400 + 30 * (number % 5), 20 - number,
+                    1_000 * number, 1 << 20, "2026-01-01T00:00:00.000Z", counts, [ORDERS],
+                ),
+            )  # fmt: skip
+        if error is not None:
+            reports.over(name, error=error)
+        reports.close()
 
 
 def write_hostile(bootstrap: str) -> None:

@@ -28,13 +28,13 @@ PAGES = [
     ("inside-requests", "/inside/requests", "Fetch"),
     ("inside-controller", "/inside/controller", "Controller"),
     ("inside-transactions", "/inside/transactions", "Transactions"),
-    ("inside-znodes", "/inside/znodes", "brokers"),
+    ("inside-znodes", "/inside/znodes?path=/controller", "brokerid"),
     ("schemas", "/schemas", "formats-value"),
     ("schema", "/schemas/formats-value", "customer"),
     ("users", "/users", "SCRAM-SHA-256"),
     ("acls", "/acls", "ACLs"),
     ("quotas", "/quotas", "Quotas"),
-    ("pipelines", "/pipelines", "Pipelines"),
+    ("pipelines", "/pipelines", "late orders"),
     ("docs", "/docs/inside", "high watermark"),
 ]
 

@@ -8,6 +8,8 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 export function Chart({ at, series, format, says, height = 180 }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const latest = useRef(null);
+  latest.current = [at, ...series.map((each) => each.values)];
   const shape = JSON.stringify(series.map((each) => [each.label, each.color]));
   useEffect(() => {
     const build = () => {
@@ -23,7 +25,11 @@ export function Chart({ at, series, format, says, height = 180 }) {
           cursor: { y: false },
           padding: [8, 28, 0, 0],
           legend: { live: true, show: series.length > 1 },
-          scales: { y: { range: (_, low, high) => [-0.03 * Math.max(high ?? 0, 1e-3), (high ?? 0) > 0 ? high * 1.1 : 1] } },
+          scales: {
+            // A minute at least: the first points would have axes of milliseconds.
+            x: { range: (_, low, high) => (high === null || high === undefined ? [0, 60] : [Math.min(low, high - 60), high]) },
+            y: { range: (_, low, high) => [-0.03 * Math.max(high ?? 0, 1e-3), (high ?? 0) > 0 ? high * 1.1 : 1] },
+          },
           axes: [
             { ...axis, values: (_, ticks) => ticks.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
             { ...axis, size: 66, values: (_, ticks) => ticks.map((value) => format(value)) },
@@ -40,23 +46,26 @@ export function Chart({ at, series, format, says, height = 180 }) {
             })),
           ],
         },
-        [at, ...series.map((each) => each.values)],
+        latest.current,
         place.current,
       );
     };
     build();
     const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: Math.max(place.current.clientWidth, 200), height }));
     if (place.current) resize.observe(place.current);
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
     addEventListener("console-theme", build);
+    scheme.addEventListener("change", build);
     return () => {
       resize.disconnect();
       removeEventListener("console-theme", build);
+      scheme.removeEventListener("change", build);
       plot.current?.destroy();
       plot.current = null;
     };
   }, [shape, height]);
   useEffect(() => {
-    plot.current?.setData([at, ...series.map((each) => each.values)]);
+    plot.current?.setData(latest.current);
   }, [at, series]);
   return html`<figure class="chart"><div ref=${place} aria-hidden="true"></div><figcaption class="sr">${says}</figcaption></figure>`;
 }

@@ -21,14 +21,14 @@ function span(logs, isNear) {
   return [Math.max(first, low - Math.max(20, (last - low) * 2)), last];
 }
 
-function Bar({ replica, from, to, isLeader }) {
+function Bar({ replica, from, to }) {
   const { log } = replica.view;
   const at = (offset) => `${Math.min(100, Math.max(0, ((offset - from) / Math.max(1, to - from)) * 100))}%`;
   const mark = (offset, kind, name) =>
     html`<rect class=${`mark ${kind}`} x=${at(offset)} y=${kind === "hw" ? 1 : 15} width="3" height="24"><title>${name} ${count(offset)}</title></rect>`;
   const width = (a, b) => `${Math.max(0, parseFloat(at(b)) - parseFloat(at(a)))}%`;
   const label = `Broker ${replica.broker}: log start ${log.log_start}, last stable offset ${log.last_stable_offset}, high watermark ${log.high_watermark}, log end ${log.log_end}`;
-  return html`<svg class=${`bar ${isLeader ? "leader" : ""}`} role="img" aria-label=${label} height="40" width="100%">
+  return html`<svg class="bar" role="img" aria-label=${label} height="40" width="100%">
     <rect class="room" x="0" y="8" width="100%" height="24" rx="3"></rect>
     <rect class="committed" x=${at(log.log_start)} y="8" width=${width(log.log_start, log.high_watermark)} height="24"></rect>
     <rect class="uncommitted" x=${at(log.high_watermark)} y="8" width=${width(log.high_watermark, log.log_end)} height="24"></rect>
@@ -61,7 +61,7 @@ function Replica({ replica, data, leadership, from, to }) {
   return html`<section class="replica">
     ${title}
     <div class="lag">${leadership ? html`<${Lag} follower=${follower} leadership=${leadership} />` : html`<span class="quiet">nobody leads</span>`}</div>
-    <${Bar} replica=${replica} from=${from} to=${to} isLeader=${isLeader} />
+    <${Bar} replica=${replica} from=${from} to=${to} />
     <dl class="offsets">
       <div><dt><${Term} to="log-start-and-log-end">Log start<//></dt><dd>${count(log.log_start)}</dd></div>
       <div><dt><${Term} to="the-last-stable-offset">Last stable<//></dt><dd>${count(log.last_stable_offset)}</dd></div>

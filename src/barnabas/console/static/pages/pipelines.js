@@ -106,7 +106,7 @@ function View() {
           <div class="replicas">${data.queries.map((query) => html`<${Query} key=${`${query.pipeline}/${query.query}`} query=${query} />`)}</div>
           ${data.deadLetters.length > 0 && html`<${DeadLetters} rows=${data.deadLetters} />`}`
       : data
-        ? html`<p>No Spark query has reported yet. A query reports when its session has a listener:</p>
+        ? html`<p>No Spark query has reported yet. <code>barnabas pipeline run</code> reports by itself; another query does when its session has a listener:</p>
             <pre class="data" tabindex="0">${`from barnabas.spark.report import PipelineReporter
 
 spark.streams.addListener(PipelineReporter("HOST:PORT", pipeline="shop", dead_letters=["orders-dead"]))`}</pre>

@@ -19,7 +19,7 @@ const columns = [
   { id: "replicas", label: "Replicas", sort: "replicas", number: true, render: (row) => count(row.replicas) },
   { id: "messages", label: "Records", sort: "messages", number: true, render: (row) => count(row.messages) },
   { id: "rate", label: "Rate", sort: "rate", number: true, render: (row) => rate(row.rate) },
-  { id: "lag", label: "Lag", number: true, render: (row) => count(row.lag) },
+  { id: "lag", label: "Lag", sort: "lag", number: true, render: (row) => count(row.lag) },
   { id: "size", label: "On disk", sort: "size", number: true, render: (row) => size(row.size) },
   {
     id: "health",
