@@ -239,7 +239,7 @@ function State({ found, isLive }) {
   if (!isSearch) return html`<p class="quiet" role="status">${isBusy ? "Loading…" : plural(records.length, "record")}</p>`;
   return html`<div class="search-state" role="status">
     ${isBusy && html`<progress aria-label="How far the search is" max="1" value=${progress?.share ?? 0}></progress>`}
-    <span>${plural(progress?.matches ?? 0, "match", "matches")} in ${plural(progress?.records ?? 0, "record")}, ${size(progress?.bytes ?? 0)}, ${duration(progress?.ms ?? 0)}. ${end ? REASONS[end] : ""}</span>
+    ${(progress || !found.error) && html`<span>${plural(progress?.matches ?? 0, "match", "matches")} in ${plural(progress?.records ?? 0, "record")}, ${size(progress?.bytes ?? 0)}, ${duration(progress?.ms ?? 0)}. ${end ? REASONS[end] : ""}</span>`}
     ${isBusy && html`<button type="button" onClick=${found.end}>Stop</button>`}
     ${progress?.failed > 0 && html`<p class="quiet">The filter could not be evaluated for ${plural(progress.failed, "record")}: ${progress.failure}</p>`}
   </div>`;
