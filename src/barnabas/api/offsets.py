@@ -15,6 +15,7 @@ from barnabas.core.words import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
     AclOperation,
     AclResourceType,
 )
@@ -105,12 +106,26 @@ class OffsetsApi:
         response = ListOffsetsResponse()
         yield response
         twice = _named_twice(request)
+        is_consumer = request.replica_id == CONSUMER_REPLICA_ID and request.isolation_level != READ_COMMITTED
+        wants_ends = is_consumer and not twice and call.api_version >= SPECIAL_FROM_VERSION[LATEST]
+        get = self._context.replicas.get
         for topic in request.topics:
             answers = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answers)
             allowed = self._context.allows_topic(call, AclOperation.DESCRIBE, topic.name)
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
+                if wants_ends and allowed and partition.timestamp == LATEST and (hosted := get(tp)) is not None:
+                    end = hosted.end_for_consumer(partition.current_leader_epoch)
+                    if end is not None:
+                        answers.partitions.append(
+                            ListOffsetsPartitionResponse(
+                                partition_index=partition.partition_index,
+                                offset=end,
+                                leader_epoch=hosted.machine.leader_epoch,
+                            )
+                        )
+                        continue
                 answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
                 answers.partitions.append(answer)
                 if not allowed:

@@ -86,8 +86,8 @@ class ConsoleCluster:
 
     @staticmethod
     def paced_s(items: int, most_s: float) -> float:
-        """How old an answer may be that has so many items: ten thousand are asked for every `most_s`, hundreds every second."""
-        return max(1.0, min(items * most_s / 10_000, most_s))
+        """How old an answer with so many items may be: ten thousand are asked for every `most_s`, hundreds every second."""
+        return max(1.0, min(items / 10_000, 2.0) * most_s)
 
     async def _ask(self, key: object, ask: Callable[[], Awaitable[Any]]) -> None:
         future = self._asking[key]

@@ -415,6 +415,19 @@ class Partition:
             now_ms=now_ms,
         )
 
+    def end_for_consumer(self, current_leader_epoch: int) -> Offset | None:
+        """The high watermark, if this broker leads and is sure of it; else None, and `leader_log` and `offset_for` say why.
+
+        The short way: consoles ask for the ends of thousands of partitions, again and again.
+        """
+        machine, log = self.machine, self.log
+        if log is None or machine.role is not Role.LEADER:
+            return None
+        if current_leader_epoch >= 0 and current_leader_epoch != machine.leader_epoch:
+            return None
+        end = log.high_watermark
+        return end if machine.leader_epoch_start <= end else None
+
     def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
         """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
         log = self.local_log

@@ -118,12 +118,15 @@ class Lagging:
             now_ms=3_000,
         )
         context: Any = SimpleNamespace(
-            replicas=SimpleNamespace(require=lambda tp: partition), allows_topic=lambda *args: True, clock=ManualClock()
+            replicas=SimpleNamespace(require=lambda tp: partition, get=lambda tp: partition),
+            allows_topic=lambda *args: True,
+            clock=ManualClock(),
         )
+        self.partition = partition
         self.api = OffsetsApi(context)
 
-    def list(self, timestamp: int, *, version: int = 9) -> tuple[ErrorCode, int]:
-        asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    def list(self, timestamp: int, *, version: int = 9, epoch: int = -1) -> tuple[ErrorCode, int]:
+        asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
         request = ListOffsetsRequest(
             replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
         )
@@ -143,6 +146,34 @@ def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> 
     assert lagging.list(1_000) == (ErrorCode.NONE, 0)
     assert lagging.list(-2) == (ErrorCode.NONE, 0)
     assert lagging.list(-4) == (ErrorCode.NONE, 0)
+
+
+def test_end_is_told_by_a_leader_that_is_sure_of_it_to_those_of_its_epoch(tmp_path: Path) -> None:
+    leader = Lagging(tmp_path)
+    leader.partition.log.update_high_watermark(2)
+    assert leader.list(-1) == leader.list(-1, epoch=1) == (ErrorCode.NONE, 2)
+    assert leader.list(-1, epoch=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+    assert leader.list(-1, epoch=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1)
+    leader.partition.become_follower(
+        PartitionLeadership(
+            leader=OTHER, leader_epoch=LeaderEpoch(2), isr=(ME, OTHER), partition_epoch=2, replicas=(ME, OTHER)
+        )
+    )
+    assert leader.list(-1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_partition_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    leader = Lagging(tmp_path)
+    leader.partition.log.update_high_watermark(2)
+    asked = [ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1) for index in (0, 1, 0)]
+    for topics in (
+        [ListOffsetsTopic(name="t", partitions=asked)],
+        [ListOffsetsTopic(name="t", partitions=asked[:2]), ListOffsetsTopic(name="t", partitions=asked[2:])],
+    ):
+        call: Any = Replies(9)
+        response: Any = leader.api.list_offsets(call, ListOffsetsRequest(replica_id=-1, topics=topics))
+        codes = [(p.partition_index, ErrorCode(p.error_code)) for topic in response.topics for p in topic.partitions]
+        assert codes == [(0, ErrorCode.INVALID_REQUEST), (1, ErrorCode.NONE), (0, ErrorCode.INVALID_REQUEST)]
 
 
 def test_clients_that_do_not_know_offset_not_available_hear_that_there_is_no_leader(tmp_path: Path) -> None:
