@@ -50,6 +50,7 @@ _IDLE_AGE_S: Final = 10.0
 _EMPTY: Final = "Empty"
 #: Ends of what is not in sight, for sums over everything.
 _FAR_AGE_S: Final = 60.0
+_FAR_EVERY_S: Final = 5.0
 _TOTALS_AGE_S: Final = 1.0
 #: Consumers commit every five seconds, unless they are told otherwise.
 COMMIT_RATE_S: Final = 30.0
@@ -140,6 +141,10 @@ class LagBook:
         self._group_count = 0
         self._commits = Commits()
         self._totals: Totals | None = None
+        #: When ends of what is not in sight are looked at again.
+        self._far_again_s = 0.0
+        #: Groups that are all known.
+        self._complete: Listing | None = None
         self.growth: Growth[tuple[str, TopicPartition]] = Growth(COMMIT_RATE_S)
         self.history: dict[str, History] = {}
         #: When somebody last looked at a group.
@@ -277,7 +282,8 @@ class LagBook:
         new = self._new_groups(listing)
         if 0 < len(new) <= NEW_SLICE:
             await self._ask(new)  # at once, where that is little
-        return sum(group in self._commits for group in listing.by_id), len(listing)
+            new = self._new_groups(listing)
+        return len(listing) - len(new), len(listing)
 
     def sweep_behind(self) -> None:
         """As `sweep`, and nobody waits for it."""
@@ -286,9 +292,12 @@ class LagBook:
             self._sweeper = self._cluster.tasks.start(self._sweep_on(), "sweep groups")
 
     def _new_groups(self, listing: Listing) -> list[str]:
-        if len(self._commits) >= len(listing) and all(group in self._commits for group in listing.by_id):
+        if listing is self._complete:
             return []
-        return [group for group in listing.by_id if group not in self._commits]
+        new = [group for group in listing.by_id if group not in self._commits]
+        if not new:
+            self._complete = listing
+        return new
 
     async def _sweep_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -315,8 +324,11 @@ class LagBook:
         return self._totals
 
     async def far_totals(self) -> Totals:
-        """The same; ends are no older than a minute."""
-        await self._cluster.offsets.ends(self._commits.partitions(), _FAR_AGE_S)
+        """The same; ends are not much older than a minute."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._far_again_s:
+            self._far_again_s = now_s + _FAR_EVERY_S
+            await self._cluster.offsets.ends(self._commits.partitions(), _FAR_AGE_S)
         return self.totals()
 
     def groups_of_topic(self, topic: str) -> dict[str, dict[TopicPartition, int]]:
@@ -372,7 +384,8 @@ class LagBook:
     def forget(self) -> None:
         """After a change: what was committed is asked for again. The last hour stays."""
         self._commits.clear()
-        self._totals = None
+        self._totals = self._complete = None
+        self._far_again_s = 0.0
 
     def stop(self) -> None:
         for task in (self._sampler, self._sweeper):
