@@ -186,11 +186,14 @@ async def _seen(
     starts = await cluster.offsets.starts(partitions, 10.0)
     behind = [each for each in partitions if each in ends and committed.get(each, ends[each]) < ends[each]]
 
-    async def ask_stable() -> dict[TopicPartition, int]:
-        return await cluster.offsets.stable_ends(behind)
+    async def ask_held() -> dict[TopicPartition, int]:
+        """Last stable offsets that lie below the ends that were seen before them: without a transaction they cannot."""
+        stable = await cluster.offsets.stable_ends(behind)
+        return {each: offset for each, offset in stable.items() if offset < ends[each]}
 
-    stable = await cluster.kept(("stable", group, tuple(behind)), 2.0, ask_stable) if behind else {}
+    held = await cluster.kept(("held", group, tuple(behind)), 2.0, ask_held) if behind else {}
     now_s = asyncio.get_running_loop().time()
+    waiting = set(behind)
     watched = cluster.remembered(("watched", group), Watched)
     growth, moved = cluster.lag.growth, cluster.offsets.growth
     rows = [
@@ -199,7 +202,7 @@ async def _seen(
             committed=committed.get(each),
             start=starts.get(each),
             end=ends.get(each),
-            stable_end=stable.get(each),
+            stable_end=held.get(each, ends[each]) if each in waiting else None,
             member=owners[each].client_id if each in owners else None,
             produced=moved.rate(each),
             consumed=growth.rate((group, each), over_s=10.0),

@@ -4,6 +4,14 @@ import { html, useEffect, useRef } from "./dom.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/** A minute at least: the first points would have an axis of days, and then one of milliseconds. */
+function show(plot, data) {
+  if (!plot) return;
+  plot.setData(data);
+  const [at] = data;
+  if (at.length) plot.setScale("x", { min: Math.min(at[0], at[at.length - 1] - 60), max: at[at.length - 1] });
+}
+
 /** at: seconds; series: [{ label, values, color?: 1..4 }]; format: of a value; says: a sentence. */
 export function Chart({ at, series, format, says, height = 180 }) {
   const place = useRef(null);
@@ -26,8 +34,6 @@ export function Chart({ at, series, format, says, height = 180 }) {
           padding: [8, 28, 0, 0],
           legend: { live: true, show: series.length > 1 },
           scales: {
-            // A minute at least: the first points would have axes of milliseconds.
-            x: { range: (_, low, high) => (high === null || high === undefined ? [0, 60] : [Math.min(low, high - 60), high]) },
             y: { range: (_, low, high) => [-0.03 * Math.max(high ?? 0, 1e-3), (high ?? 0) > 0 ? high * 1.1 : 1] },
           },
           axes: [
@@ -49,6 +55,7 @@ export function Chart({ at, series, format, says, height = 180 }) {
         latest.current,
         place.current,
       );
+      show(plot.current, latest.current);
     };
     build();
     const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: Math.max(place.current.clientWidth, 200), height }));
@@ -65,7 +72,7 @@ export function Chart({ at, series, format, says, height = 180 }) {
     };
   }, [shape, height]);
   useEffect(() => {
-    plot.current?.setData(latest.current);
+    show(plot.current, latest.current);
   }, [at, series]);
   return html`<figure class="chart"><div ref=${place} aria-hidden="true"></div><figcaption class="sr">${says}</figcaption></figure>`;
 }
