@@ -9,8 +9,10 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
@@ -28,28 +30,30 @@ from barnabas.spark.report import PipelineReporter
 
 ORDERS, CUSTOMERS = "orders", "customers"
 ENRICHED, TOTALS, DEAD = "orders-enriched", "order-totals", "orders-dead"
+QUERIES = ("enriched", "totals", "table")
+FAILURES_MAX = 10
 ORDER_SCHEMA = "order BIGINT, customer INT, product STRING, amount DOUBLE"
 CUSTOMER_SCHEMA = "name STRING, country STRING"
 
 
 class Pipeline:
-    """Three queries on one stream of orders."""
+    """Three queries on one stream of orders, by name."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, folder: Path) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
         self._folder = folder
 
-    def start(self) -> list[StreamingQuery]:
+    def start(self, name: str) -> StreamingQuery:
+        """From its checkpoint, where it has one: then nothing is done twice."""
         orders = self._orders()
         good, bad = orders.where("order IS NOT NULL"), orders.where("order IS NULL")
         topics = sinks.topic(bootstrap=self._bootstrap)
-        routed = self._enriched(good).unionByName(self._dead_letters(bad))
-        return [
-            self._to(topics, routed, "enriched"),
-            self._to(topics, self._totals(good), "totals", mode="update"),
-            self._to(sinks.delta(str(self._folder / "orders")), orders.drop("key", "value"), "table"),
-        ]
+        if name == "enriched":
+            return self._to(topics, self._enriched(good).unionByName(self._dead_letters(bad)), name)
+        if name == "totals":
+            return self._to(topics, self._totals(good), name, mode="update")
+        return self._to(sinks.delta(str(self._folder / "orders")), orders.drop("key", "value"), name)
 
     def _orders(self) -> DataFrame:
         """What was sent, and what it says; what says nothing has no order number."""
@@ -154,6 +158,34 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
+def keep_running(pipeline: Pipeline, over: threading.Event) -> bool:
+    """Until it is over. A query that fails is started again, as operators of a cluster would; not for ever.
+
+    Spark gives a Python worker ten seconds to come up, and a busy machine may not have them.
+    """
+    queries: dict[str, StreamingQuery] = {}
+    failures: Counter[str] = Counter()
+    while not over.wait(0.2):
+        for name in QUERIES:
+            error: Exception | None = None
+            try:
+                if name not in queries:
+                    queries[name] = pipeline.start(name)
+                error = queries[name].exception()
+            except PySparkException as failure:
+                error = failure
+            if error is not None:
+                queries.pop(name, None)
+                failures[name] += 1
+                _say({"query": name, "state": f"failed {failures[name]} times: {error}"})
+                if failures[name] > FAILURES_MAX:
+                    _say({"query": name, "error": str(error)})
+                    return False
+    for query in queries.values():
+        query.stop()
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
@@ -163,16 +195,11 @@ def main() -> int:
     barnabas.spark.register(spark)
     spark.streams.addListener(Progress())
     spark.streams.addListener(PipelineReporter(options.bootstrap, pipeline="demo", dead_letters=[DEAD]))
-    queries = Pipeline(spark, options.bootstrap, options.folder).start()
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-    while not over.wait(0.2):
-        for query in queries:
-            if (error := query.exception()) is not None:
-                _say({"query": query.name, "error": str(error)})
-                return 1
-    for query in queries:
-        query.stop()
+    is_good = keep_running(Pipeline(spark, options.bootstrap, options.folder), over)
+    if not is_good:
+        return 1
     spark.stop()
     return 0
 
