@@ -27,7 +27,7 @@ function View({ name }) {
   const link = (target) => {
     if (/^https?:/.test(target)) return target;
     const [file, hash] = target.split("#");
-    const found = file ? new URL(file, `http://docs/${name.replaceAll(".", "/")}`).pathname.slice(1) : name;
+    const found = file ? new URL(file, `${location.origin}/${name.replaceAll(".", "/")}`).pathname.slice(1) : name;
     const page = found.replace(/\.md$/, "").replaceAll("/", ".");
     return data.pages.includes(page) ? `/docs/${page}${hash ? `#${hash}` : ""}` : null;
   };
