@@ -546,9 +546,9 @@ class Broker:
         await self._unless_stopped(self.registrar.register())
         # Clients keep what a broker says of features for as long as they are connected.
         await self.features.refresh()
-        await self.mirrors.manager.start()
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
+        self._spawn(self.mirrors.manager.start(), "links")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()
         self._spawn(watch_loop_lag(self.registry), "loop lag")
