@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -31,12 +32,17 @@ async def export(call: Call) -> StreamingResponse:
             async for each in body:
                 yield each
 
-    topic = reading.source.topic
+    name = file_name(reading.source.topic, kind)
     return StreamingResponse(
         guarded(),
         media_type=_TYPES[kind],
-        headers={"Content-Disposition": f'attachment; filename="{topic}.{kind}"', "Cache-Control": "no-store"},
+        headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"},
     )
+
+
+def file_name(topic: str, kind: str) -> str:
+    """The topic need not exist: whatever was asked for must fit into a header."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', topic)}.{kind}"
 
 
 async def _lines(reading: Reading, line: Callable[[str, ShownRecord], bytes]) -> AsyncIterator[bytes]:
