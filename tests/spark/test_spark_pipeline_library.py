@@ -86,6 +86,19 @@ def again_last():
 """
 
 
+REFRESHED = """
+from pyspark import pipelines as dp
+from barnabas.spark.pipelines import sinks, sources
+
+sinks.delta("{folder}/again").create("again_lake")
+
+@dp.append_flow(target="again_lake")
+def again_last():
+    rows = sources.synthetic({{"n": "sequence", "at": "timestamp"}}, rows_per_second=100_000, rows={rows}).stream()
+    return rows.selectExpr("n", "at", "n + 1 AS m", "n + 2 AS k", "n + 3 AS j")
+"""
+
+
 FAILING = """
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
@@ -110,11 +123,11 @@ def run(
     once = 'configuration:\n  spark.sql.pipelines.maxFlowRetryAttempts: "0"\n' if code is FAILING else ""
     spec = f"name: library\nstorage: storage\n{once}libraries:\n  - glob:\n      include: code/**\n"
     (folder / "spark-pipeline.yml").write_text(spec)
-    told: list[Event] = [] if told is None else told
+    events: list[Event] = [] if told is None else told
     reporter = RunReporter(folder.name, {})
 
     def take(event: Event) -> None:
-        told.append(event)
+        events.append(event)
         reporter.take(event)
 
     try:
@@ -122,7 +135,7 @@ def run(
             Runner(load_project(folder), session, take, reporter.rests).run(options or RunOptions())
     finally:
         reporter.close()
-    return told
+    return events
 
 
 def values(kafka: Kafka, topic: str) -> list[bytes | None]:
@@ -204,11 +217,15 @@ def test_datasets_of_the_pipeline_are_put_in_place_of_their_names_all_the_way_do
 
 def test_what_flows_return_is_remembered_once_by_target() -> None:
     from pyspark.pipelines.flow import Flow
+    from pyspark.pipelines.output import Output, TemporaryView
     from pyspark.pipelines.source_code_location import SourceCodeLocation
 
     class Registry:
         def register_flow(self, flow: Flow) -> None:
             flow.func()
+
+        def register_output(self, output: Output) -> None:
+            """Taken as it is."""
 
     registry: Any = Registry()
     flows = flows_of(registry)
@@ -222,6 +239,8 @@ def test_what_flows_return_is_remembered_once_by_target() -> None:
     registry.register_flow(Flow("f", "cat.db.orders", {}, SourceCodeLocation("x.py", 1), query))
     assert calls == ["f"] and flows.current is None
     assert flows.known == {"orders": "a DataFrame"}
+    registry.register_output(TemporaryView("cat.db.v", None, SourceCodeLocation("x.py", 2)))
+    assert flows.views == {"v"}
     assert (flows.places, flows.targets) == ({"f": "x.py:1"}, {"f": "orders"})
 
 
@@ -236,14 +255,14 @@ def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doub
     for rows in (100, 5000):
         run(tmp_path, spark, AGAIN.format(rows=rows, folder=tmp_path))
         assert lake() == list(range(rows))
-    code = AGAIN.format(rows=5000, folder=tmp_path)
+    code = REFRESHED.format(rows=50, folder=tmp_path)
     said = r"write all rows again into sinks.*again_lake, a Delta table .*/again, version \d+ with 5,000 rows"
     with pytest.raises(PipelineFailed, match=said):
         run(tmp_path, spark, code, RunOptions(full_refresh_all=True))
     assert lake() == list(range(5000))
     told = run(tmp_path, spark, code, RunOptions(full_refresh_all=True, empty_sinks=True))
     assert any(isinstance(each, RunState) and "again_lake has been emptied" in each.message for each in told)
-    assert lake() == list(range(5000))
+    assert lake() == list(range(50))
 
 
 def test_a_flow_that_fails_is_told_in_one_sentence_and_never_completed(spark: SparkSession, tmp_path: Path) -> None:

@@ -305,6 +305,23 @@ def test_states_are_told_as_they_are_and_causes_once() -> None:
     assert telling.failure("Run has FAILED") == "flow a (code/flows.py:4) failed: no topic"
 
 
+def test_a_flow_that_cannot_be_resolved_is_named() -> None:
+    telling = Telling({"v": "code/flows.py:2"})
+    telling.take("t", "Failed to resolve flow: 'spark_catalog.default.v'.\nError: [TABLE_OR_VIEW_NOT_FOUND] no x.")
+    assert telling.failure("Failed") == "flow v (code/flows.py:2) failed: [TABLE_OR_VIEW_NOT_FOUND] no x."
+    telling = Telling({})
+    telling.take("t", "Flow a is STARTING.")
+    telling.take("t", "Flow a has COMPLETED.")
+    assert [getattr(each, "state", "") for each in telling.rest()] == ["COMPLETED"]
+
+
+def test_a_report_that_comes_late_does_not_bring_a_failed_flow_back() -> None:
+    known = events.Status("shop", "once", "local[*]", 1, "t0", "t0")
+    known.take(events.FlowState("t1", "orders", "FAILED", "Flow orders failed: x"))
+    known.take(events.parse_progress(PROGRESS))
+    assert known.flows["orders"].state == "FAILED" and known.failures() == ["Flow orders failed: x"]
+
+
 def test_a_flow_that_failed_and_completed_in_the_end_has_no_part_in_a_failure() -> None:
     telling = Telling({})
     for message in (
@@ -316,6 +333,24 @@ def test_a_flow_that_failed_and_completed_in_the_end_has_no_part_in_a_failure() 
         telling.take("t", message)
     assert [getattr(event, "state", "") for event in telling.take("t", "Run is COMPLETED.")] == ["COMPLETED"] * 2
     assert telling.failure("[X] other") == "[X] other"
+
+
+def test_a_topic_is_read_from_a_time_with_its_zone() -> None:
+    def options(**given: str) -> dict[str, str]:
+        found = sources.topic("orders", bootstrap="here:1", **given).options  # type: ignore[arg-type]
+        return {name: value for name, value in found.items() if name.startswith(("starting", "ending"))}
+
+    assert options() == {"startingOffsets": "earliest"}
+    assert options(starting='{"orders": {"0": 1}}') == {"startingOffsets": '{"orders": {"0": 1}}'}
+    assert options(starting="2026-11-01T00:00Z", ending="2026-11-01T02:00+01:00") == {
+        "startingTimestamp": "1793491200000",
+        "startingOffsetsByTimestampStrategy": "latest",
+        "endingTimestamp": "1793494800000",
+    }
+    with pytest.raises(ValueError, match="has no time zone: 2026-11-01T00:00Z is a time in UTC"):
+        options(starting="2026-11-01T00:00")
+    with pytest.raises(ValueError, match="ending='soon': earliest, latest"):
+        options(ending="soon")
 
 
 def test_columns_of_the_live_view_have_names_of_their_own() -> None:

@@ -34,7 +34,8 @@ from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
 from barnabas.spark.pipelines.sinks import emptying
 from barnabas.spark.pipelines.sinks.delta_table import DeltaSource
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, Target, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, Target, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Staged as StagedMessage
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergSource
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes, require_values
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
@@ -62,6 +63,13 @@ class Table:
     extra: dict[str, str] = field(default_factory=dict)
 
     def target(self, schema: StructType, **options: str) -> Target:
+        overwrite = options.pop("overwrite", "") != ""
+        return self.source(**options).streamWriter(schema, overwrite).target
+
+    def batch_writer(self, schema: StructType, **options: str) -> BatchWriter:
+        return self.source(**options).writer(schema, False)
+
+    def source(self, **options: str) -> Any:
         options = self.extra | options
         match self.kind:
             case "delta":
@@ -75,8 +83,7 @@ class Table:
                 given, source = {"uri": f"sqlite:///{self.folder}/db", "table": "t"}, SqlSource
             case other:
                 raise AssertionError(other)
-        overwrite = options.pop("overwrite", "") != ""
-        return source(CaseInsensitiveDict(given | options)).streamWriter(schema, overwrite).target
+        return source(CaseInsensitiveDict(given | options))
 
     def catalog(self) -> dict[str, str]:
         return {
@@ -133,6 +140,11 @@ KINDS = ["delta", "iceberg", "sqlite"]
 
 @pytest.fixture(params=KINDS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return Table(request.param, tmp_path)
+
+
+@pytest.fixture(params=[*KINDS, "delta upsert"])
+def any_table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return Table(request.param, tmp_path)
 
 
@@ -217,6 +229,27 @@ def test_overwrite_keeps_the_constraints_of_a_delta_table(tmp_path: Path) -> Non
         table.write("id long, n int", [{"id": 2, "n": -1}], overwrite="yes")
     table.write("id long, n int", [{"id": 2, "n": 2}], overwrite="yes")
     assert table.rows() == [{"id": 2, "n": 2}]
+
+
+def test_a_batch_write_that_has_a_name_and_a_number_is_there_once(any_table: Table) -> None:
+    """What `foreachBatch` needs to write into several tables."""
+    upserts = any_table.kind == "delta upsert"
+    columns = schema_of("id long, n int" + (", _deleted boolean, _sequence long" if upserts else ""))
+
+    def write(key: int, **options: str) -> None:
+        writer = any_table.batch_writer(columns, **options)
+        row = {"id": key, "n": key, "_deleted": False, "_sequence": key}
+        data = pa.RecordBatch.from_pylist([row], schema=to_arrow_schema(nullable(columns), timezone="UTC"))
+        writer.commit([StagedMessage("job", writer.target.stage(iter([data]), Task("job", 0, 0, 0)))])
+
+    write(1, onceName="lake", onceBatch="0")
+    write(2, onceName="lake", onceBatch="0")
+    write(3, onceName="other", onceBatch="0")
+    write(4, onceName="lake", onceBatch="1")
+    write(5)
+    assert [row["id"] for row in any_table.rows()] == [1, 3, 4, 5]
+    with pytest.raises(ValueError, match="onceName and onceBatch go together"):
+        any_table.batch_writer(columns, onceName="x")
 
 
 def test_a_table_of_changes_is_not_overwritten(tmp_path: Path) -> None:
@@ -373,11 +406,6 @@ def test_a_batch_that_failed_before_leaves_no_file(table: Table) -> None:
 
 #: What `publish` calls between looking for the batch and showing it.
 BETWEEN = {"delta": "_publish", "delta upsert": "_publish", "iceberg": "_evolve", "sqlite": "_moves"}
-
-
-@pytest.fixture(params=[*KINDS, "delta upsert"])
-def any_table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    return Table(request.param, tmp_path)
 
 
 def test_of_two_drivers_that_publish_one_batch_at_once_one_does(

@@ -31,18 +31,28 @@ class Flows:
     places: dict[str, str] = dataclasses.field(default_factory=dict)
     #: The dataset or sink that each flow writes.
     targets: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Temporary views: the flow of one has its name.
+    views: set[str] = dataclasses.field(default_factory=set)
     #: The flow whose function is being called.
     current: str | None = None
 
 
 def flows_of(registry: Any) -> Flows:
     """Of this registry, from the first call on; later calls return the same."""
+    from pyspark.pipelines.output import TemporaryView
+
     flows = getattr(registry, _FLOWS, None)
     if isinstance(flows, Flows):
         return flows
     flows = Flows()
     setattr(registry, _FLOWS, flows)
     register: Callable[[Any], None] = registry.register_flow
+    register_output: Callable[[Any], None] = registry.register_output
+
+    def remember_output(output: Any) -> None:
+        if isinstance(output, TemporaryView):
+            flows.views.add(short(output.name))
+        register_output(output)
 
     def register_flow(flow: Any) -> None:
         name = short(flow.name)
@@ -70,6 +80,7 @@ def flows_of(registry: Any) -> Flows:
             raise UnknownSchema(f"flow {name} ({place}): {_advice(error)}{error}") from error
 
     registry.register_flow = register_flow
+    registry.register_output = remember_output
     return flows
 
 

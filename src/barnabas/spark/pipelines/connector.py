@@ -204,14 +204,31 @@ class Sink:
         writer = frame.writeStream.foreachBatch(append).outputMode("update").queryName(query_name)
         return writer.option("checkpointLocation", checkpoint)
 
-    def write(self, frame: "DataFrame", *, mode: str = "append") -> None:
-        """Write a batch: all of it or nothing."""
+    def write(self, frame: "DataFrame", *, mode: str = "append", once: tuple[str, int] | None = None) -> None:
+        """Write a batch: all of it or nothing.
+
+        `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone.
+        So several sinks within `foreachBatch` have each batch once: `sink.write(rows, once=("orders-to-lake", batch_id))`.
+        """
         if self.register is not None:
             self.register(frame.sparkSession)
         if self.prepare is not None:
             self.prepare()
-        writer = frame.write.format(self.format).options(**self.options).mode(mode)
+        options = {**self.options, **(self._once(*once) if once is not None else {})}
+        writer = frame.write.format(self.format).options(**options).mode(mode)
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save()
+
+    def _once(self, name: str, number: int) -> dict[str, str]:
+        if self.format == "barnabas":
+            from barnabas.spark.sink_options import BATCH_ID, RUN_ID
+
+            known_by = {"queryName": name, "checkpointLocation": f"once:{name}"}
+            return known_by | {BATCH_ID: str(number), RUN_ID: uuid.uuid4().hex}
+        if not self.format.startswith("barnabas-"):
+            raise ValueError(
+                f"format {self.format} cannot tell a batch that comes again: write into a table or a topic"
+            )
+        return {"onceName": name, "onceBatch": str(number)}
 
 
 def active_session() -> "SparkSession":

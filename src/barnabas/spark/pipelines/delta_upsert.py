@@ -16,7 +16,7 @@ from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget, storage_of
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
 from barnabas.spark.pipelines.sinks.table_schema import columns_named, flag
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STAGE: Final = "_barnabas_stage"
 _STORAGE: Final = "storage."
-_OPTIONS: Final = ("path", "key", "deletes", "mergeSchema")
+_OPTIONS: Final = ("path", "key", "deletes", "mergeSchema", *ONCE_OPTIONS)
 _ROW: Final = "_row"
 
 
@@ -38,7 +38,7 @@ class DeltaUpsertSource(DataSource):
         return StreamWriter(self._target(schema, overwrite))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(self._target(schema, overwrite))
+        return BatchWriter(self._target(schema, overwrite), once_of(self.options))
 
     def _target(self, schema: StructType, overwrite: bool) -> "DeltaUpsertTarget":
         if overwrite:

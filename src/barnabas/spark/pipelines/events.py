@@ -172,7 +172,8 @@ class Status:
         if isinstance(event, FlowState):
             flow.state, flow.message = event.state, event.message
         else:
-            flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING", "RETRYING", "FAILED") else flow.state
+            # A report may come after the flow has failed: what started it again says so itself.
+            flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING") else flow.state
             flow.progress = event
             flow.rows_total += event.rows
             flow.count(event)

@@ -17,7 +17,7 @@ _QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with ex
 _TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\(TID \d+\).*?: (?=\S)")
 _JAVA_CLASS: Final = re.compile(r"^(?:[a-z][\w]*\.)+[\w$]+: ")
 _PYTHON_CLASS: Final = re.compile(r"^((?:\w+\.)*)(\w+): ")
-_FLOW: Final = re.compile(r"flow:? ['`]?([\w.`-]+?)['`]?[ .:]", re.IGNORECASE)
+_FLOW: Final = re.compile(r"flow:? ['`]*([\w.`-]*\w)", re.IGNORECASE)
 _GIVEN_UP: Final = "will not be restarted"
 _LENGTH_MAX: Final = 2000
 
@@ -114,6 +114,10 @@ class Telling:
             return [self._failure(event)]
         return [event]
 
+    def rest(self) -> list[Event]:
+        """The run has ended well: what is still to be told."""
+        return self._release()
+
     def end(self, at: str) -> list[Event]:
         """The run failed: flows that Spark did not start again, and those that it never came to."""
         given_up = [FlowState(at, flow, "FAILED", self._given_up(flow)) for flow in self._again]
@@ -127,7 +131,7 @@ class Telling:
         return "\n".join(once_each([*flows, *self._others])) or cause_of(plain_message(error))
 
     def named(self, flow: str) -> str:
-        place = self._places.get(flow)
+        place = self._places.get(flow.rpartition(".")[2])
         return flow if place is None else f"{flow} ({place})"
 
     def _release(self) -> list[Event]:
@@ -159,7 +163,7 @@ class Telling:
     def _note(self, message: str) -> None:
         """Such as that a flow cannot be resolved."""
         said, _, error = message.partition("\nError: ")
-        found = _FLOW.search(said + " ")
+        found = _FLOW.search(said)
         if found is not None and error:
             self._causes.setdefault(short_name(found[1]), cause_of(error))
         elif error or "fail" in said.lower():

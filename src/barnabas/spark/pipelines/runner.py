@@ -92,6 +92,7 @@ class Runner:
         self._places: dict[str, str] = {}
         #: The dataset or sink of each flow.
         self._targets: dict[str, str] = {}
+        self._views: set[str] = set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -140,7 +141,7 @@ class Runner:
             registry = SparkConnectGraphElementRegistry(spark, graph_id)
             flows = flows_of(registry)
             _read_definitions(self._project, registry, spark, graph_id)
-        self._reads, self._targets = flows.reads, flows.targets
+        self._reads, self._targets, self._views = flows.reads, flows.targets, flows.views
         folder = f"{self._project.folder}{os.sep}"
         self._places = {name: place.removeprefix(folder) for name, place in flows.places.items()}
         return graph_id
@@ -169,8 +170,11 @@ class Runner:
         """Raises where a topic was made again since the last run."""
         from barnabas.spark.pipelines import topic_ids
 
-        chosen = {short_name(name) for name in options.full_refresh}
+        chosen = {name.rpartition(".")[2] for name in options.full_refresh}
         anew = {flow for flow, target in self._targets.items() if options.full_refresh_all or target in chosen}
+        # A view has no checkpoint of its own: what reads it has.
+        while more := {view for flow in anew for view in self._reads.get(flow, set()) & self._views} - anew:
+            anew |= more
         reads = [topic_ids.TopicRead(flow, given) for flow, given in connector.streams()]
         for warning in topic_ids.check(self._project.topics_file, reads, anew):
             self._told(RunState(now(), "RUNNING", warning))
@@ -197,6 +201,7 @@ class Runner:
             with self._session.remote(), _failing_well():
                 for message in self._messages(graph_id, options):
                     tell(telling.take(now(), message))
+                tell(telling.rest())
         except PipelineFailed as failed:
             tell(telling.end(now()))
             raise PipelineFailed(telling.failure(str(failed))) from failed
@@ -217,16 +222,18 @@ class Runner:
 
     def _early(self, graph_id: str) -> set[str]:
         """Streaming flows that read a dataset of the pipeline which Spark does not count as their input."""
+        from barnabas.spark.pipelines._flows import short
+
         self._session.activate()
         graph = self._session.execution(graph_id).pipelineExecution().graphExecution().get().graphForExecution()
         flows = graph.resolvedFlows()  # those of views as well: what reads a view waits for what the view reads
         each = [flows.apply(number) for number in range(flows.size())]
-        datasets = {short_name(flow.destinationIdentifier().toString()) for flow in each}
+        datasets = {short(flow.destinationIdentifier().toString()) for flow in each}
         found = set()
         for flow in each:
-            name = short_name(flow.identifier().toString())
+            name = short(flow.identifier().toString())
             inputs = flow.inputs().toList()
-            known = {short_name(inputs.apply(number).toString()) for number in range(inputs.size())}
+            known = {short(inputs.apply(number).toString()) for number in range(inputs.size())}
             if (self._reads.get(name, set()) & datasets) - known:
                 found.add(name)
         return found
@@ -330,16 +337,17 @@ class Runner:
             return
         if not each.execution.isCompleted():
             return
-        reason = _reason(each.execution)
+        reason, named = _reason(each.execution), Telling(self._places).named(each.name)
         batch = self._batches.get(each.name, -1)
         each.failures = 1 if batch > each.batches_seen else each.failures + 1
         each.batches_seen = batch
         if each.failures > options.failures_max:
-            self._told(FlowState(now(), each.name, "FAILED", f"Flow {each.name} has FAILED: {reason}"))
-            raise PipelineFailed(f"flow {each.name} failed {each.failures} times in a row: {reason}")
+            said = f"{named} failed {each.failures} times in a row: {reason}"
+            self._told(FlowState(now(), each.name, "FAILED", f"Flow {said}"))
+            raise PipelineFailed(f"flow {said}")
         pause_s = options.pause_s * 2 ** (each.failures - 1)
         each.again_s = time.monotonic() + pause_s
-        message = f"Flow {each.name} failed, and starts again in {pause_s:g} s: {reason}"
+        message = f"Flow {named} failed, and starts again in {pause_s:g} s: {reason}"
         self._told(FlowState(now(), each.name, "RETRYING", message))
 
 

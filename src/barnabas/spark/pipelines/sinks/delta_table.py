@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
 from barnabas.spark.pipelines.sinks.table_schema import (
     Fit,
     TableMismatch,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _STORAGE = "storage."
-_OPTIONS = ("path", "partitionBy", "mergeSchema")
+_OPTIONS = ("path", "partitionBy", "mergeSchema", *ONCE_OPTIONS)
 #: Features of the protocol that ask nothing of who appends files.
 _HARMLESS = frozenset(
     {"appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata", "timestampNtz", "vacuumProtocolCheck"}
@@ -52,7 +52,7 @@ class DeltaSource(DataSource):
         return StreamWriter(self._target(schema, overwrite))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(self._target(schema, overwrite))
+        return BatchWriter(self._target(schema, overwrite), once_of(self.options))
 
     def _target(self, schema: StructType, overwrite: bool) -> "DeltaTarget":
         check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(_STORAGE,))

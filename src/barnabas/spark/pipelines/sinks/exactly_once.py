@@ -5,9 +5,9 @@ the last number of its query in the same atomic step, so that one that comes aga
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -84,9 +84,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.target.abandon([item for each in _staged(messages) for item in each.items])
 
 
+#: For a batch write that is to happen once, such as one within `foreachBatch`: whose it is, and its number.
+ONCE_OPTIONS: Final = ("onceName", "onceBatch")
+
+
+def once_of(options: Mapping[str, str]) -> Batch | None:
+    name, number = (options.get(each) for each in ONCE_OPTIONS)
+    if (name is None) != (number is None):
+        raise ValueError(f"{' and '.join(ONCE_OPTIONS)} go together")
+    return None if name is None or number is None else Batch(name, int(number))
+
+
 class BatchWriter(DataSourceArrowWriter):
-    def __init__(self, target: Target) -> None:
+    """`batch`: what it is known by, if it is to be published once however often it is written."""
+
+    def __init__(self, target: Target, batch: Batch | None = None) -> None:
         self.target = target
+        self.batch = batch
         self.job = uuid.uuid4().hex
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> Staged:
@@ -97,7 +111,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         items = [item for each in _staged(messages) for item in each.items]
         if items or self.target.replaces:
-            self.target.publish(items, None)
+            self.target.publish(items, self.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.target.abandon([item for each in _staged(messages) for item in each.items])

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, StreamWriter, Task
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, same_types
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CATALOG = "catalog."
 #: Between attempts to commit, when others commit to the table at the same time.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-_OPTIONS = ("table", "mergeSchema")
+_OPTIONS = ("table", "mergeSchema", *ONCE_OPTIONS)
 
 
 class IcebergSource(DataSource):
@@ -40,7 +40,7 @@ class IcebergSource(DataSource):
         return StreamWriter(self._target(schema, overwrite))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(self._target(schema, overwrite))
+        return BatchWriter(self._target(schema, overwrite), once_of(self.options))
 
     def _target(self, schema: StructType, overwrite: bool) -> "IcebergTarget":
         check_names(self.options, _OPTIONS, what="format barnabas-iceberg", prefixes=(_CATALOG,))

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, Task
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, require_values
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _TYPES: dict[type[DataType], tuple[str, str]] = {
 }
 
 
-_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable", "mergeSchema")
+_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable", "mergeSchema", *ONCE_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -364,11 +364,17 @@ _HOLDS: tuple[tuple[str, DataType], ...] = (
 )
 
 
+def held_as(declared: str) -> DataType | None:
+    """The Spark type that has the values of a column which is declared so; None where there is none."""
+    if declared.startswith("interval") or declared.endswith(("[]", "range")):
+        return None
+    return next((kind for prefix, kind in _HOLDS if declared.startswith(prefix)), None)
+
+
 def taken_as(declared: str, given: DataType, dialect: Dialect) -> DataType:
     """The Spark type of a column that rows of type `given` go to. Where only the database can tell, `given` itself."""
     name = declared.lower()
-    is_other = name.startswith("interval") or name.endswith(("[]", "range"))
-    found = None if is_other else next((kind for prefix, kind in _HOLDS if name.startswith(prefix)), None)
+    found = held_as(name)
     is_number = isinstance(given, DecimalType | ByteType | ShortType | IntegerType | LongType)
     if name.startswith(("numeric", "decimal")):
         return given if is_number else DecimalType(38, 18)

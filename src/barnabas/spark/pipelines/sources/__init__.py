@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from barnabas.spark.pipelines._flows import active_flow
@@ -27,6 +28,7 @@ def topic(
     bootstrap: str,
     pattern: str | None = None,
     starting: str = "earliest",
+    ending: str | None = None,
     max_records: int | None = None,
     headers: bool = False,
     group: str | None = None,
@@ -34,20 +36,22 @@ def topic(
 ) -> Source:
     """Topics of any Kafka cluster, by name or by `pattern`.
 
-    `starting`: earliest, latest, or JSON of offsets. `max_records`: at most so many a batch. `group`: the consumer group that
-    shows the progress; in a pipeline there is one anyway, named for pipeline and flow. Records of aborted transactions are
-    not read, nor those of open ones: `options={"kafka.isolation.level": "read_uncommitted"}` reads them. `options`: any other
-    of the format `barnabas`, such as `kafka.security.protocol` or `failOnDataLoss`.
+    `starting`: earliest, latest, JSON of offsets, or a time with its zone (`2026-11-01T00:00Z`): the first record of each
+    partition that is not older, or the end where there is none. `ending`: the same, where a batch ends. `max_records`: at most
+    so many a batch. `group`: the consumer group that shows the progress; in a pipeline there is one anyway, named for pipeline
+    and flow. Records of aborted transactions are not read, nor those of open ones:
+    `options={"kafka.isolation.level": "read_uncommitted"}` reads them. `options`: any other of the format `barnabas`, such as
+    `kafka.security.protocol` or `failOnDataLoss`.
     """
     if (name is None) == (pattern is None):
         raise ValueError("sources.topic needs either a name or pattern=")
     given = topic_options(bootstrap) | text_options(
         subscribe=name if name is None or isinstance(name, str) else ",".join(name),
         subscribePattern=pattern,
-        startingOffsets=starting,
         maxOffsetsPerTrigger=max_records,
         includeHeaders=headers or None,
     )
+    given |= _limit("starting", starting) | ({} if ending is None else _limit("ending", ending))
     # What a sink of ours failed to commit is there to be seen by others; nobody wants that in a table.
     given |= {"kafka.isolation.level": "read_committed"} | dict(options or {})
     pipeline = pipeline_name()
@@ -60,6 +64,22 @@ def topic(
     if pipeline is not None:
         note_group(bootstrap, _group(given))
     return Source("barnabas", given, register=register_topics)
+
+
+def _limit(which: Literal["starting", "ending"], text: str) -> dict[str, str]:
+    """The options that say where reading starts or ends."""
+    if text in ("earliest", "latest") or text.lstrip().startswith("{"):
+        return {f"{which}Offsets": text}
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{which}={text!r}: earliest, latest, JSON of offsets, or a time such as 2026-11-01T00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{which}={text!r} has no time zone: {text}Z is a time in UTC")
+    options = {f"{which}Timestamp": str(int(moment.timestamp() * 1000))}
+    return options | ({"startingOffsetsByTimestampStrategy": "latest"} if which == "starting" else {})
 
 
 def _group(options: Mapping[str, str]) -> str:

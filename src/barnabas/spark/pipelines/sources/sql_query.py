@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, batches, fetch
-from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter
+from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter, once_of
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SqlSource(DataSource):
         return StreamWriter(self._target(schema, overwrite))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(self._target(schema, overwrite))
+        return BatchWriter(self._target(schema, overwrite), once_of(self.options))
 
     def _target(self, schema: StructType, overwrite: bool) -> SqlTarget:
         return SqlTarget(self.options, schema, replaces=overwrite)
