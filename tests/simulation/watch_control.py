@@ -43,7 +43,7 @@ class ControlWatch:
         #: (broker, life, coordinator's partition) -> the leader epoch at the last look, and its shard then.
         self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
         #: Partitions that may be led by whoever is alive -> its state at the last look, and when its ISR had registered.
-        self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, int]]] = {}
+        self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, tuple[int, float]]]] = {}
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
 
@@ -260,14 +260,21 @@ class ControlWatch:
         for tp in [each for each in states if each.topic == RECKLESS]:
             state = states[tp]
             before, registered = self._reckless.get(tp, (state, {}))
-            alive = [each for each, czxid in registered.items() if _czxid(nodes, each) == czxid]
+            # The controller may be about to act on the end of its former session: what it registered just now does not count.
+            alive = [
+                each
+                for each, (czxid, since_s) in registered.items()
+                if _czxid(nodes, each) == czxid and self._world.now_s - since_s > GONE_S
+            ]
             is_worse = state.leader >= 0 and state.leader not in before.isr
             if is_worse and alive and state.leader_epoch == before.leader_epoch + 1:
                 self._broken(
                     "nobody is replaced by a worse one while its session lives",
                     f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
                 )
-            self._reckless[tp] = (state, {each: _czxid(nodes, each) for each in state.isr if _czxid(nodes, each)})
+            now = {each: (_czxid(nodes, each), self._world.now_s) for each in state.isr if _czxid(nodes, each)}
+            same = {each: known for each, known in registered.items() if each in now and now[each][0] == known[0]}
+            self._reckless[tp] = (state, {**now, **same})
 
 
 def _is_seen_dead(process: BrokerProcess) -> bool:
