@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.testing import Cluster
-from tests.console.conftest import Console, eventually, running
+from tests.console.conftest import Console, eventually, events_of, running
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,10 @@ def console_of_three(three: Cluster) -> Iterator[Console]:
 def test_overview_shows_brokers_controller_and_throughput(three: Cluster, console_of_three: Console) -> None:
     console = console_of_three
     three.create_topic("t", partitions=6)
-    answer = eventually(lambda: console.get("/api/overview"), lambda a: a["topics"] >= 1 and a["offline"] == 0)
+    answer = eventually(
+        lambda: console.get("/api/overview"),
+        lambda a: a["topics"] >= 1 and a["offline"] == a["underReplicated"] == 0 and len(a["brokers"]) == 3,
+    )
     assert [broker["id"] for broker in answer["brokers"]] == [1, 2, 3]
     assert sum(broker["isController"] for broker in answer["brokers"]) == 1
     assert sum(b["leaders"] for b in answer["brokers"]) == answer["partitions"] >= 6
@@ -76,3 +79,32 @@ def test_dead_broker_is_shown_and_topics_can_still_be_read(three: Cluster, conso
         assert console.get("/api/topics", search="single")["topics"][0]["offline"] == 1
     finally:
         three.start_broker(2)
+
+
+def test_tail_of_a_partition_without_leader_waits_for_one_and_keeps_nobody_else_waiting(
+    three: Cluster, console_of_three: Console
+) -> None:
+    console = console_of_three
+    three.create_topic("alone", partitions=3, replication_factor=1, config={"min.insync.replicas": "1"})
+    three.kill(2)
+    is_down = True
+    try:
+        page = eventually(
+            lambda: console.get("/api/topics/alone/messages"),
+            lambda a: isinstance(a, dict) and len(a["withoutLeader"]) == 1,
+        )
+        [partition] = page["withoutLeader"]
+        with console.http.stream("GET", "/api/topics/alone/tail", params={"partition": partition}) as response:
+            stream = events_of(response)
+            assert next(stream)[0] == "quiet"
+            eventually(lambda: console.get("/api/overview"), lambda a: isinstance(a, dict) and a["offline"] >= 1)
+            three.start_broker(2)
+            is_down = False
+            for event, _ in stream:
+                if event == "records":
+                    break
+                three.produce("alone", [b"v"], partition=partition)
+    finally:
+        if is_down:
+            three.start_broker(2)
+        three.delete_topic("alone")

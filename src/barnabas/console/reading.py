@@ -295,6 +295,8 @@ async def search(
 
 #: A tail waits for records at the broker for so long: stopping takes as long.
 _TAIL_WAIT_MS: Final = 250
+#: Partitions without a leader are looked for again after so long.
+_TAIL_LOOK_S: Final = 1.0
 #: Records that a viewer who does not keep up may have waiting.
 TAIL_WAITING_MAX: Final = 1_000
 
@@ -364,14 +366,21 @@ class Tails:
         self._slots.add(slot)
         source.purpose = f"tail {slot}"
         try:
-            positions = {each: bound.end for each, bound in (await source.bounds()).items()}
+            positions: dict[TopicPartition, int] = {}
             config = replace(_FETCH, fetch_max_wait_ms=_TAIL_WAIT_MS, fetch_min_bytes=1)
+            now_s, looked_s = asyncio.get_running_loop().time, -_TAIL_LOOK_S
             while True:
+                if len(positions) < len(source.partitions) and now_s() - looked_s >= _TAIL_LOOK_S:
+                    ends = {each: bound.end for each, bound in (await source.bounds()).items()}
+                    positions, looked_s = ends | positions, now_s()
+                if not positions:  # nobody leads any of them now
+                    await asyncio.sleep(_TAIL_LOOK_S)
+                    continue
                 fetched = await source.fetch(positions, config)
                 found: list[Read] = []
                 for each, answer in fetched.items():
                     if answer.position < 0:  # retention, or an unclean election, took what was there
-                        positions[each] = (await source.bounds())[each].end
+                        del positions[each]
                         continue
                     records = await asyncio.to_thread(_decoded, answer, source.isolation_level)
                     found += [(each.partition, record) for record in records]
