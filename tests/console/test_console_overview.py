@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.testing import Cluster
-from tests.console.conftest import Console, eventually, events_of, running
+from tests.console.conftest import Console, events_of, eventually, running
 
 
 @pytest.fixture(scope="module")
