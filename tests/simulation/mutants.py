@@ -224,7 +224,11 @@ _ALL = [
         "        await self._unless_stopped(self.registrar.register())\n",
         "        self.server.start_accepting()\n        await self._unless_stopped(self.registrar.register())\n",
         also=(
-            ("broker.py", "manager.start()\n        self.server.start_accepting()\n", "manager.start()\n"),
+            (
+                "broker.py",
+                "features.refresh()\n        self.server.start_accepting()\n",
+                "features.refresh()\n",
+            ),
             ("replication", "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n", ""),
         ),
         finding="R1",

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -88,15 +89,18 @@ def topic(host: Host) -> str:
 
 
 def write(host: Host, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": host.bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": host.bootstrap, "enable.idempotence": True})
     for number in range(count):
         producer.produce(topic, str(number))
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_brokers_of_a_host_are_one_cluster_with_the_hosts_name_for_a_rack(host: Host, topic: str) -> None:
+def test_brokers_of_a_host_are_one_cluster_with_the_hosts_name_for_a_rack(host: Host) -> None:
+    topic = f"read-{uuid4()}"  # others write to the one they share
+    admin = AdminClient({"bootstrap.servers": host.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 2)])[topic].result(TIMEOUT_S)
     write(host, topic, 100)
-    consumer = Consumer({"bootstrap.servers": host.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer = Consumer({"bootstrap.servers": host.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     got: list[str] = []
     deadline_s = time.monotonic() + TIMEOUT_S
