@@ -22,7 +22,7 @@ WINDOW_MAX: Final = 500
 #: Rebalances are counted over this time.
 _REBALANCES_S: Final = 300.0
 #: On the page of a group: asked for so often, and no older than this by then. So a lag in sight is less than a second old.
-_EVERY_S: Final = 0.5
+_EVERY_S: Final = 0.7
 _AGE_S: Final = 0.2
 
 
