@@ -212,11 +212,7 @@ class LinkManager:
             configs, ignored = self._secrets().reveal(spec.configs)
             if ignored:
                 raise ConfigError("; ".join(ignored))
-            settings = LinkSettings.of(configs, name=name)
-            check_pattern(spec.topics, what="the pattern of topics")
-            if spec.groups is not None:
-                check_pattern(spec.groups, what="the pattern of groups")
-            check_start(spec.start)
+            settings = _checked(name, spec, configs)
         except ConfigError as error:
             log.error("the link %s does nothing: %s", name, error)
             return Link(name, spec, None, str(error))
@@ -453,11 +449,7 @@ class LinkManager:
         if sum(len(key) + len(value) for key, value in configs.items()) > _CONFIG_CHARACTERS_MAX:
             raise Refused(ErrorCode.INVALID_CONFIG, f"more than {_CONFIG_CHARACTERS_MAX} characters of properties")
         try:
-            LinkSettings.of(configs, name=name)
-            check_pattern(spec.topics, what="the pattern of topics")
-            if spec.groups is not None:
-                check_pattern(spec.groups, what="the pattern of groups")
-            check_start(spec.start)
+            _checked(name, spec, configs)
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
         protected = self._secrets().protect(configs, per_broker=True)
@@ -532,6 +524,16 @@ class LinkManager:
         if not await self.store.delete(name):
             raise no_such_link(name)
         self._forget(name)
+
+
+def _checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:
+    """The settings of a link that can be, new or read from ZooKeeper. :raises ConfigError:"""
+    settings = LinkSettings.of(configs, name=name)
+    check_pattern(spec.topics, what="the pattern of topics")
+    if spec.groups is not None:
+        check_pattern(spec.groups, what="the pattern of groups")
+    check_start(spec.start)
+    return settings
 
 
 def _promoting(mirror: MirrorTopic, *, topic: str, now: bool) -> MirrorTopic | None:
