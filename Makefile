@@ -30,7 +30,7 @@ test: $(READY) ## The whole suite, in random order, on four processes: what wait
 	$(BIN)/python -m pytest -n 4 $(TESTS)
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
-	$(BIN)/python -m pytest tests/interop -p no:randomly $(TESTS)
+	$(BIN)/python -m pytest -p no:randomly $(if $(findstring tests/,$(TESTS)),,tests/interop) $(TESTS)
 
 soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5)
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
@@ -38,7 +38,7 @@ soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain 
 
 coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in htmlcov/. Shown, not a gate
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest tests/unit tests/registry -p no:randomly --timeout 600 $(TESTS)
+	$(BIN)/python -m coverage run -m pytest -p no:randomly --timeout 600 $(if $(findstring tests/,$(TESTS)),,tests/unit tests/registry) $(TESTS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover | tail -60
