@@ -100,6 +100,19 @@ def test_a_soft_delete_remembers_its_sequence_so_that_what_comes_late_stays_dead
     assert not list((path / STAGE).rglob("*.parquet"))
 
 
+def test_a_database_keeps_soft_deletes_too(tmp_path: Path) -> None:
+    sink = upsert_into_sql(f"sqlite:///{tmp_path}/db", "customers", keys=["id"], deletes="soft")
+    target = SqlTarget(sink.options, CHANGES)
+    apply(target, 0, [(1, "a", False, 1)])
+    apply(target, 1, [(1, "a", True, 5)])
+    apply(target, 2, [(1, "late", False, 4)])
+    with Database(f"sqlite:///{tmp_path}/db").connect() as connection:
+        [row] = fetch(connection, "SELECT * FROM customers")
+    assert (row["name"], bool(row["_deleted"]), row["_sequence"]) == ("a", True, 5)
+    with pytest.raises(ValueError, match="hard or soft"):
+        upsert_into_sql("sqlite:///x", "t", keys=["id"], deletes="never")  # type: ignore[arg-type]
+
+
 def test_changes_that_cannot_be_applied_are_refused(tmp_path: Path) -> None:
     target = DeltaUpsertTarget(str(tmp_path / "t"), CHANGES, ["id"], soft=False, storage={})
     with pytest.raises(ValueError, match=r"1 changes for Delta table .*/t have no id"):
@@ -190,6 +203,49 @@ def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
     wait_until(lambda: len(kafka.cluster.partitions(topic)) == 6)
     produce(3)
     assert apply_all() == dict.fromkeys(names, 3)
+
+
+def test_the_place_in_the_log_of_the_database_orders_changes_whatever_clocks_and_partitions_say(
+    spark: SparkSession,
+) -> None:
+    def changes(database: str, *records: tuple[int, str, str]) -> list[Row]:
+        """Offset, operation and place of records, whose clock goes back; the changes come in their order."""
+        schema = debezium_schema("id long, name string", source=database)  # type: ignore[arg-type]
+        rows = [
+            (n, json.dumps({"op": op, "ts_ms": 9 - n, "after": {"id": n}, "source": json.loads(text)}), offset)
+            for n, (offset, op, text) in enumerate(records)
+        ]
+        df = spark.createDataFrame(rows, "n int, text string, offset long").coalesce(1)
+        df = df.select(
+            "*", F.lit("t").alias("topic"), F.lit(0).alias("partition"), F.current_timestamp().alias("timestamp")
+        )
+        df = df.select("*", F.from_json("text", schema).alias("data"))
+        return sorted(debezium(df).collect(), key=lambda row: str(row["_sequence"]))
+
+    of_postgresql = changes(
+        "postgresql",
+        (9, "u", '{"lsn": 90000000000}'),
+        (1, "u", '{"lsn": 100000000000}'),
+        (5, "r", "{}"),
+        (2, "u", '{"lsn": 90000000000}'),
+    )
+    assert [row["id"] for row in of_postgresql] == [2, 3, 0, 1], (
+        "a snapshot without a place first, equal ones by offset"
+    )
+    by_time = f"{2**47:015}{1:019}"
+    assert all(row["_sequence"] > by_time for row in of_postgresql), "a table that was ordered by time goes on"
+    of_mysql = changes(
+        "mysql",
+        (1, "u", '{"file": "bin.000009", "pos": 5000, "row": 0}'),
+        (1, "u", '{"file": "bin.000010", "pos": 4, "row": 10}'),
+        (1, "u", '{"file": "bin.000010", "pos": 4, "row": 9}'),
+        (1, "r", '{"file": "", "pos": 0}'),
+    )
+    assert [row["id"] for row in of_mysql] == [3, 0, 2, 1]
+    with pytest.raises(
+        PySparkException, match=r"topic t, partition 0, offset 7: a change without its place in the log"
+    ):
+        changes("postgresql", (7, "u", '{"file": "bin.000009", "pos": 5000}'))
 
 
 def test_changes_without_time_and_offset_need_an_order(spark: SparkSession) -> None:

@@ -7,8 +7,9 @@ are ordered. Then a sink applies them, each batch once:
     upsert_into_delta("/lake/customers", keys=["id"]).writer(changes, checkpoint="/state/customers").start()
 
 A change that is older than what the table has of its key is passed over, so changes may come late and again. The table keeps
-`_sequence` for that: by default the time of a change, then its offset. A time is right where one clock gives it to all changes
-of a key (Debezium's, a single producer's, the broker's with `message.timestamp.type=LogAppendTime`). Offsets alone
+`_sequence` for that: the place of a change in the log of its database where Debezium tells it, else its time; then its offset.
+A time is right where one clock gives it to all changes of a key (Debezium's, a single producer's, the broker's with
+`message.timestamp.type=LogAppendTime`). Offsets alone
 (`sequence="offset"`) are right while a topic gets no more partitions.
 
 A row that was deleted for good is forgotten with its sequence; where changes may overtake one another, `deletes="soft"` keeps
@@ -16,6 +17,7 @@ it, marked `_deleted`.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -33,16 +35,25 @@ SEQUENCE: Final = "_sequence"
 Deletes: TypeAlias = Literal["hard", "soft"]
 
 #: Debezium's operations: create, update, read (while it takes its first snapshot), delete.
-_UPSERTS: Final = ("c", "u", "r")
+_SNAPSHOT: Final = "r"
+_UPSERTS: Final = ("c", "u", _SNAPSHOT)
 _DELETE: Final = "d"
 
+#: What Debezium says of where in the log of its database a change stands, by database.
+_POSITIONS: Final[Mapping[str, str]] = {
+    "postgresql": "lsn long, ts_ms long",
+    "mysql": "file string, pos long, row int, ts_ms long",
+}
 
-def debezium_schema(row: StructType | str) -> StructType:
-    """The envelope around rows of this schema, as much of it as is used here."""
+
+def debezium_schema(row: StructType | str, *, source: Literal["postgresql", "mysql"] | None = None) -> StructType:
+    """The envelope around rows of this schema, as much of it as is used here. With `source`, also where a change stands in the
+    log of that database, by which `debezium` then orders.
+    """
     kind = row if isinstance(row, StructType) else parse_type(row)
     if not isinstance(kind, StructType):
         raise TransformError(f"debezium_schema: {kind.simpleString()} is not the schema of a row")
-    return StructType(
+    envelope = StructType(
         [
             StructField("before", kind),
             StructField("after", kind),
@@ -50,14 +61,17 @@ def debezium_schema(row: StructType | str) -> StructType:
             StructField("ts_ms", LongType()),
         ]
     )
+    return envelope if source is None else envelope.add("source", parse_type(_POSITIONS[source]))
 
 
 def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None = None) -> DataFrame:
     """Changes out of Debezium's envelope in the struct column `of`.
 
-    `sequence`: a column, or a path in the envelope (`source.lsn`); by default the envelope's `ts_ms`, then the offset. The
-    tombstone that follows a delete says nothing new and is left out. An operation that is no change of a row (a truncate) fails
-    the query, with topic, partition and offset.
+    `sequence`: a column, or a path in the envelope (`source.version`). By default changes are ordered by their place in the log
+    of the database, where the envelope has that (`source.lsn`; `source.file`, `.pos` and `.row`), else by its `ts_ms`; then by
+    offset. A row of a snapshot that has no place comes before all changes; a change without one fails the query. The tombstone
+    that follows a delete says nothing new and is left out. An operation that is no change of a row (a truncate) fails the
+    query, with topic, partition and offset.
     """
     envelope = fields_of(df, of, "debezium")
     for needed in ("before", "after", "op"):
@@ -78,7 +92,13 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
     after, before = read(of, ("after",)), read(of, ("before",))
     there = df.filter(column(of).isNotNull())
     when = read(of, ("ts_ms",)) if "ts_ms" in envelope.names else None
-    order = _in_time(df, when, "debezium") if sequence is None else _sequence(df, envelope, of, sequence)
+    in_log = _in_log(df, envelope, of)
+    if sequence is not None:
+        order = _sequence(df, envelope, of, sequence)
+    elif in_log is not None:
+        order = in_log
+    else:
+        order = _in_time(df, when, "debezium")
     current = F.when(op == _DELETE, before).otherwise(after)
     fields = [current.getField(name).alias(name) for name in row.names]
     return there.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
@@ -132,6 +152,34 @@ def _in_time(df: DataFrame, when_ms: Column | None, who: str) -> Column:
     return F.format_string("%015d%019d", time_ms, column("offset"))
 
 
+def _in_log(df: DataFrame, envelope: StructType, of: str) -> Column | None:
+    """By the place in the log of the database: right whatever topics, partitions and clocks do. None where it is not told.
+
+    Its first letter makes it newer than every time: a table that was ordered by time goes on with it.
+    """
+    source = envelope["source"].dataType if "source" in envelope.names else None
+    if not isinstance(source, StructType):
+        return None
+    zero = F.lit(0).cast("long")
+    offset = column("offset") if "offset" in columns_of(df) else zero
+
+    def number(name: str) -> Column:
+        return read(of, ("source", name)).cast("long") if name in source.names else zero
+
+    if "lsn" in source.names:
+        form, places = "L%020d%019d", [number("lsn")]
+    elif {"file", "pos"} <= set(source.names):
+        file = F.regexp_extract(read(of, ("source", "file")), r"(\d+)$", 1).try_cast("long")
+        form, places = "L%010d%019d%010d%019d", [file, number("pos"), F.coalesce(number("row"), zero)]
+    else:
+        return None
+    known = F.format_string(form, *places, offset)
+    first = F.format_string(form, *(zero for _ in places), offset)
+    message = F.concat(place_of(df), F.lit(f"a change without its place in the log: {of}.source has none"))
+    has_place = reduce(lambda one, other: one & other, (each.isNotNull() for each in places))
+    return F.when(has_place, known).when(read(of, ("op",)) == _SNAPSHOT, first).otherwise(F.raise_error(message))
+
+
 def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:
     if not isinstance(sequence, str):
         return sequence
@@ -145,18 +193,23 @@ def upsert_into_delta(
     path: str, *, keys: Sequence[str], deletes: Deletes = "hard", storage: Mapping[str, str] | None = None
 ) -> Sink:
     """Apply changes to a Delta table at this folder or URI, which the first batch makes."""
-    if deletes not in ("hard", "soft"):
-        raise ValueError(f"deletes are hard or soft, not {deletes!r}")
-    options = text_options(path=path, key=list(keys), deletes=deletes)
+    options = text_options(path=path, key=list(keys), deletes=_checked(deletes))
     options |= {f"storage.{name}": value for name, value in (storage or {}).items()}
     return Sink(
         "barnabas-delta-upsert", options, registering("barnabas.spark.pipelines.delta_upsert", "DeltaUpsertSource")
     )
 
 
-def upsert_into_sql(uri: str, table: str, *, keys: Sequence[str]) -> Sink:
+def upsert_into_sql(uri: str, table: str, *, keys: Sequence[str], deletes: Deletes = "hard") -> Sink:
     """Apply changes to a table of PostgreSQL or SQLite, which the first batch makes."""
-    return sinks.sql(uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=DELETED)
+    delete_column = DELETED if _checked(deletes) == "hard" else None
+    return sinks.sql(uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=delete_column)
+
+
+def _checked(deletes: Deletes) -> Deletes:
+    if deletes not in ("hard", "soft"):
+        raise ValueError(f"deletes are hard or soft, not {deletes!r}")
+    return deletes
 
 
 def check_changes(schema: StructType, keys: Sequence[str]) -> None:
