@@ -10,12 +10,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from barnabas.core.clock import Clock
-from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition, cut, read_log
 from barnabas.replication.throttle import ReplicationThrottle
+from barnabas.storage import producer_snapshot
 from barnabas.storage.log import Log
+from barnabas.storage.log_tier import TierStart
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +99,8 @@ class LogDirMoves:
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
-                if future.log_end_offset < partition.log.log_start_offset:
-                    await cut(future.restart_then, partition.log.log_start_offset)
+                if future.log_end_offset < partition.log.local_log_start_offset:
+                    await self._begin_at_local_start(partition.log, future)
                     continue
                 excess_from = self._excess_from(partition.log, future)
                 if excess_from is not None:
@@ -109,11 +111,26 @@ class LogDirMoves:
                     return
                 elif not await self._is_held_back():
                     await self._copy_chunk(partition.log, future)
-        except (Refused, LogDirFault) as error:
+        except (Refused, LogDirFault, Malformed) as error:
             log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
         finally:
             if partition.future_log is future:
                 partition.future_log = None
+
+    async def _begin_at_local_start(self, current: Log, future: Log) -> None:
+        """What the current log has in the tier only need not be copied, but be known."""
+        if current.log_start_offset == current.local_log_start_offset:
+            await cut(future.restart_then, current.log_start_offset)
+            return
+        offset, log_start = current.local_log_start_offset, current.log_start_offset
+        epochs, snapshot = current.epochs.below(offset), current.snapshot_at(offset)
+        try:
+            data = b"" if snapshot is None else await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))
+        except FileNotFoundError:
+            return  # its segment has gone meanwhile: the local start is another one
+        producers = producer_snapshot.decode(data) if data else ()
+        start = TierStart(offset, log_start, epochs, producers)
+        await cut(future.start_from_tier_then, start)
 
     def _swap(self, partition: Partition) -> None:
         try:

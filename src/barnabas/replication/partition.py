@@ -6,7 +6,7 @@ wait is the manager's work.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
@@ -28,6 +28,8 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_types import AppendInfo, Origin, ReadResult, TimestampedOffset
 from barnabas.storage.segment import IndexUnderRepair
 from barnabas.storage.txn_index import AbortedTxn
+
+Where = TypeVar("Where", contravariant=True)
 
 #: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
 REPAIRS_AWAITED: Final = 3
@@ -474,15 +476,15 @@ async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) ->
     return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
 
 
-class Cut(Protocol):
-    """`Log.truncate_then` or `Log.restart_then`."""
+class Cut(Protocol[Where]):
+    """`Log.truncate_then`, `Log.restart_then` or `Log.start_from_tier_then`."""
 
     def __call__(
-        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+        self, where: Where, /, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None: ...
 
 
-async def cut(how: Cut, offset: int, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
+async def cut(how: Cut[Where], where: Where, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
     """Cut a log, and wait for it. `is_wanted` is asked right before: nothing is cut if it says no by then."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -494,5 +496,5 @@ async def cut(how: Cut, offset: int, *, is_wanted: Callable[[], bool] = lambda: 
         else:
             done.set_exception(error)
 
-    how(offset, is_wanted=lambda: not done.done() and is_wanted(), then=then)
+    how(where, is_wanted=lambda: not done.done() and is_wanted(), then=then)
     await done

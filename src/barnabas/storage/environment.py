@@ -12,8 +12,10 @@ from random import Random
 from typing import Protocol
 
 from barnabas.core.clock import Clock, SystemClock
+from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import LogDirFault
 from barnabas.core.ids import TopicPartition
+from barnabas.core.topics import is_internal
 from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import Timer, Timers
 from barnabas.storage.file_handle import SegmentPool
@@ -136,5 +138,11 @@ class LogEnvironment:
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: Called on the event loop when a log's start has moved.
     on_log_start: Callable[[TopicPartition], None] = _ignore_log_start
+    #: `remote.log.storage.system.enable`
+    is_tiering: bool = False
     #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
     max_transaction_timeout_ms: int = 15 * 60 * 1000
+
+    def is_tiered(self, config: LogConfig, topic: str) -> bool:
+        """Whether a log may begin in the tier: `remote.storage.enable`, of a broker and of a topic that can have it."""
+        return config.remote_storage_enable and self.is_tiering and not config.is_compacted and not is_internal(topic)

@@ -110,6 +110,21 @@ class LeaderEpochCache:
             return EpochEnd(LeaderEpoch(epoch), end)
         return EpochEnd(LeaderEpoch(epochs[higher - 1]), end)
 
+    def epoch_at(self, offset: int) -> LeaderEpoch | None:
+        """In which epoch the record at `offset` was written; None before the first that is known."""
+        at = bisect_right(self._starts, offset)
+        return LeaderEpoch(self._epochs[at - 1]) if at else None
+
+    def below(self, end_offset: int) -> list[EpochEntry]:
+        """The entries that start below `end_offset`."""
+        return [self._entry(i) for i in range(bisect_left(self._starts, end_offset))]
+
+    def between(self, start_offset: int, end_offset: int) -> list[EpochEntry]:
+        """The epochs of the records in [start_offset, end_offset), the first as if it began there."""
+        entries = self.below(end_offset)
+        first = max(bisect_right(self._starts, start_offset) - 1, 0)
+        return [EpochEntry(entry.epoch, Offset(max(entry.start_offset, start_offset))) for entry in entries[first:]]
+
     def next_epoch(self, epoch: int) -> LeaderEpoch | None:
         """The smallest known epoch above `epoch`."""
         at = bisect_right(self._epochs, epoch)

@@ -7,7 +7,7 @@ change. An `OSError` becomes a `LogDirFault`: the environment gets it first, the
 `log_flush`. They share one `LogState`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
@@ -21,11 +21,13 @@ from barnabas.storage.log_flush import FlushJob, LogFlusher
 from barnabas.storage.log_read import LogReader
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
+from barnabas.storage.log_tier import CopyCandidate, TierStart, copy_candidates
 from barnabas.storage.log_types import TimestampedOffset
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.retention import LogRetention
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import SegmentList
+from barnabas.storage.snapshots import Snapshot
 from barnabas.storage.truncation import LogTruncator
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -123,6 +125,11 @@ class Log:
     def producers(self) -> ProducerStateManager:
         return self._state.producers
 
+    def snapshot_at(self, offset: int) -> Snapshot | None:
+        """The producers as of `offset`, on disk; None where there is no such file."""
+        newest = self._state.snapshots.newest(at_most=offset)
+        return newest if newest is not None and newest.offset == offset else None
+
     @property
     def epochs(self) -> LeaderEpochCache:
         return self._state.epochs
@@ -134,6 +141,25 @@ class Log:
     @property
     def log_start_offset(self) -> Offset:
         return self._state.log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> Offset:
+        """The first offset that may be read here. What is below it, from the log start on, is in the tier."""
+        return self._state.local_start_offset
+
+    @property
+    def is_tiered(self) -> bool:
+        """`remote.storage.enable`: the log may begin in the tier."""
+        return self._state.is_tiered
+
+    @property
+    def highest_copied_offset(self) -> int:
+        """Everything up to it is in the tier; -1 where nothing is known to be. Local retention goes no further."""
+        return self._state.highest_copied_offset
+
+    @highest_copied_offset.setter
+    def highest_copied_offset(self, offset: int) -> None:
+        self._state.highest_copied_offset = offset
 
     @property
     def log_end_offset(self) -> Offset:
@@ -173,8 +199,12 @@ class Log:
     # -- settings and names
 
     def update_config(self, config: LogConfig) -> None:
-        """Takes effect with the next append, roll, read or retention pass."""
-        self._state.config = config
+        """Takes effect with the next append, roll, read or retention pass. A log that is tiered no more begins where its
+        first segment does."""
+        state = self._state
+        state.config = config
+        if state.log_start_offset < state.local_start_offset and not state.is_tiered:
+            self.maybe_increment_log_start_offset(state.local_start_offset, "remote.storage.enable=false")
         for segment in self._state.segments:
             segment.index_interval_bytes = config.index_interval_bytes
             segment.max_index_bytes = config.segment_index_bytes
@@ -222,12 +252,25 @@ class Log:
     def earliest_offset(self) -> TimestampedOffset:
         return self._reader.earliest_offset()
 
+    def earliest_local_offset(self) -> TimestampedOffset:
+        return self._reader.earliest_local_offset()
+
+    def latest_tiered_offset(self) -> TimestampedOffset | None:
+        """The last one that is known to be in the tier; None where nothing is."""
+        return self._reader.latest_tiered_offset()
+
     def latest_offset(self) -> TimestampedOffset:
         return self._reader.latest_offset()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """The largest epoch <= `epoch` that is known here, and where it ended (KIP-279)."""
         return self._state.epochs.end_offset_for(epoch, self._state.log_end_offset)
+
+    def copy_candidates(self, from_offset: int) -> Iterator[CopyCandidate]:
+        """Rolled segments wholly below the last stable offset, from the one that holds `from_offset` on. Lazy: of what it has
+        not given yet it may come to know that it has gone. Raises `LogDirFault`, and `Refused` while an index is rebuilt."""
+        with self._state.reading():
+            yield from copy_candidates(self._state, from_offset)
 
     # -- changes
 
@@ -275,6 +318,12 @@ class Log:
     ) -> None:
         """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when that is safe against a crash."""
         self._truncator.restart_then(offset, is_wanted=is_wanted, then=then)
+
+    def start_from_tier_then(
+        self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`, and begin where the tier ends, with what must be known of it."""
+        self._truncator.start_from_tier_then(start, is_wanted=is_wanted, then=then)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """The same at once, without a checkpoint: for tools, tests and threads that own the log."""

@@ -130,10 +130,11 @@ class LogReader:
         """Whole batches from the one that holds or follows `offset`, all below `max_offset` (exclusive).
 
         From one segment, at most `max_bytes`, but for a larger first batch where `min_one_batch`. Empty only where there
-        is nothing below `max_offset`. `OFFSET_OUT_OF_RANGE` outside [log start, log end].
+        is nothing below `max_offset`. `OFFSET_OUT_OF_RANGE` outside [log start, log end], and
+        `OFFSET_MOVED_TO_TIERED_STORAGE` below the local start.
         """
         state = self._state
-        if not state.log_start_offset <= offset <= state.log_end_offset:
+        if not state.local_start_offset <= offset <= state.log_end_offset:
             raise self._out_of_range(offset)
         if state.is_closed:
             raise state.storage_error()
@@ -181,6 +182,18 @@ class LogReader:
         is_known = earliest is not None and earliest.start_offset <= state.log_start_offset
         return TimestampedOffset(-1, state.log_start_offset, earliest.epoch if earliest and is_known else None)
 
+    def earliest_local_offset(self) -> TimestampedOffset:
+        state = self._state
+        return TimestampedOffset(-1, state.local_start_offset, state.epochs.epoch_at(state.local_start_offset))
+
+    def latest_tiered_offset(self) -> TimestampedOffset | None:
+        """The last one that is known to be in the tier; None where nothing is."""
+        state = self._state
+        if not state.is_tiered or state.highest_copied_offset < 0:
+            return None
+        highest = Offset(state.highest_copied_offset)
+        return TimestampedOffset(-1, highest, state.epochs.epoch_at(highest))
+
     def latest_offset(self) -> TimestampedOffset:
         state = self._state
         return TimestampedOffset(-1, state.log_end_offset, state.epochs.latest_epoch)
@@ -221,6 +234,11 @@ class LogReader:
 
     def _out_of_range(self, offset: int) -> Refused:
         state = self._state
+        if state.log_start_offset <= offset < state.local_start_offset:
+            return Refused(
+                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+                f"{state.partition}: offset {offset} is in remote storage, the log here begins at {state.local_start_offset}",
+            )
         return Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"Received request for offset {offset} for partition {state.partition}, but we only have log segments in the "

@@ -80,6 +80,7 @@ class LogSegments:
         """Drop every segment, the last first so that a crash leaves no hole, and start a new one."""
         self.remove(list(self._state.segments)[::-1], f"restart at {base_offset}")
         self._state.segments.add(self._create(base_offset, self._state.env.clock.now_ms()))
+        self._state.settle_local_start()
 
     def replace(self, cleaned: list[Segment], old: list[Segment]) -> None:
         """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
@@ -97,6 +98,8 @@ class LogSegments:
             self._state.segments.remove(segment)
             segment.change_transient(names.DELETED_SUFFIX)
             segment.abandon()
+        if len(self._state.segments):
+            self._state.settle_local_start()
         self._reader.forget_positions()
         self._delete_later(leaving, [segment.base_offset for segment in leaving], reason)
 

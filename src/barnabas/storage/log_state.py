@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 class LogState:
     """Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; producers and epochs reflect
-    every batch of the segments.
+    every batch of the segments. Of a tiered log, log_start_offset <= local_start_offset <= high_watermark, the epochs go
+    back to the log start, and what lies between the two starts is in the tier. Of any other log they are one.
 
     Each field has one writer: the appender and the truncator move the log end, retention and the truncator the log start,
     `LogSegments` changes which segments there are, and only this class sets the high watermark.
@@ -34,7 +35,9 @@ class LogState:
         "env",
         "epochs",
         "high_watermark",
+        "highest_copied_offset",
         "is_closed",
+        "local_start_offset",
         "log_dir",
         "log_end_offset",
         "log_start_offset",
@@ -70,11 +73,28 @@ class LogState:
         self.snapshots = snapshots
         self.epochs = epochs
         self.log_start_offset = Offset(log_start_offset)
+        #: The first offset that the segments here may hold: reads begin here, whatever is in the tier.
+        self.local_start_offset = Offset(log_start_offset)
+        self.settle_local_start()
+        #: Everything up to it, from the log start on, is in the tier; -1 where nothing is known to be.
+        self.highest_copied_offset = -1
         #: Offset of the next record.
         self.log_end_offset = Offset(log_end_offset)
-        #: Every in-sync replica has the records below. Starts at the log start, until the checkpoint or the leader says more.
-        self.high_watermark = Offset(log_start_offset)
+        #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
+        #: more: only what is replicated leaves the disk.
+        self.high_watermark = self.local_start_offset
         self.is_closed = False
+
+    # -- the tier
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the log may begin in the tier."""
+        return self.env.is_tiered(self.config, self.partition.topic)
+
+    def settle_local_start(self) -> None:
+        """The log start has moved, or the first segment is another one."""
+        self.local_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     # -- high watermark
 
@@ -99,7 +119,7 @@ class LogState:
 
     def update_high_watermark(self, offset: int) -> bool:
         """For a follower, or from the checkpoint: kept within the log. True if it changed."""
-        bounded = min(max(offset, self.log_start_offset), self.log_end_offset)
+        bounded = min(max(offset, self.local_start_offset), self.log_end_offset)
         if bounded == self.high_watermark:
             return False
         if bounded < self.high_watermark:

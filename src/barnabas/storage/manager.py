@@ -390,6 +390,7 @@ class LogManager:
         source_dir, target_dir = self._dir_of(current), self._dir_of(future)
         self._rename(future, names.partition_dir(partition))
         future.update_high_watermark(current.high_watermark)
+        future.highest_copied_offset = current.highest_copied_offset
         # What DeleteRecords or retention took away meanwhile must not come back.
         future.maybe_increment_log_start_offset(current.log_start_offset, "the log that moves starts there")
         self._release(self._future, partition)

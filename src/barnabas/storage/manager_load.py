@@ -159,7 +159,7 @@ class _DirLoader:
             config=self._config_of(partition.topic),
             env=self._env,
             partition=partition,
-            log_start_offset=self._start_offsets.get(partition, 0),
+            log_start_offset=self._start_offsets.get(partition),
             recovery_point=None if self._recovery_points is None else self._recovery_points.get(partition, 0),
             clean=self._dir.had_clean_shutdown,
             topic_id=_topic_id(directory, self._env.disk),

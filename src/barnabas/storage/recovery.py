@@ -49,7 +49,7 @@ def open_log(
     config: LogConfig,
     env: LogEnvironment,
     partition: TopicPartition | None = None,
-    log_start_offset: int = 0,
+    log_start_offset: int | None = None,
     recovery_point: int | None = None,
     clean: bool = True,
     topic_id: TopicId | None = None,
@@ -58,7 +58,8 @@ def open_log(
     """Any thread. Raises `OSError`, and `CorruptSegment` for message formats before v2; anything else is repaired.
 
     `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints;
-    without a recovery point every segment is in doubt.
+    without a recovery point every segment is in doubt. Without a log start the first segment tells; of a log that may begin in
+    the tier, the leader epochs do.
     """
     name = directory.rpartition("/")[2]
     partition = partition or names.parse_partition_dir(name).partition
@@ -75,7 +76,7 @@ class _Loader:
         partition: TopicPartition,
         config: LogConfig,
         env: LogEnvironment,
-        log_start_offset: int,
+        log_start_offset: int | None,
         recovery_point: int | None,
     ) -> None:
         self._directory = directory
@@ -83,7 +84,9 @@ class _Loader:
         self._config = config
         self._env = env
         self._disk = env.disk
-        self._log_start = log_start_offset
+        self._log_start = log_start_offset or 0
+        self._is_log_start_known = log_start_offset is not None
+        self._is_tiered = env.is_tiered(config, partition.topic)
         self._recovery_point = recovery_point or 0
         self._is_recovery_point_known = recovery_point is not None
         #: The base offset of the first segment that was read whole.
@@ -116,6 +119,7 @@ class _Loader:
             replaced = settle_leftovers(self._directory, self._disk)
             without_index = self._find_segments()
             self._load_epochs()
+            self._find_log_start()
         try:
             if not clean:
                 self._recover(self._recovery_point, progress)
@@ -190,6 +194,13 @@ class _Loader:
         except CheckpointError as error:
             logger.warning("ignoring leader epochs that cannot be read: %s", error)
         self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
+
+    def _find_log_start(self) -> None:
+        """Of a tiered log that the checkpoint does not name (tiering is new there): epochs begin where the log does."""
+        if not self._is_tiered or self._is_log_start_known or not len(self._segments):
+            return
+        first, earliest = self._segments.first.base_offset, self._epochs.earliest
+        self._log_start = min(first, earliest.start_offset) if earliest is not None else first
 
     # -- after an unclean stop
 
@@ -342,14 +353,29 @@ class _Loader:
                 f"the log ends at {end_offset}, below its start offset {self._log_start}: files were removed",
             )
             self._epochs.clear()
+        elif self._has_lost_the_tier(end_offset):
+            self._drop(
+                list(self._segments), f"it is empty, and does not know what is in the tier from {self._log_start}"
+            )
+            self._epochs.clear()
         if not len(self._segments):
             self._segments.add(self._first_segment())
             end_offset = self._log_start
-        self._log_start = max(self._log_start, self._segments.first.base_offset)
+        if not self._is_tiered:
+            self._log_start = max(self._log_start, self._segments.first.base_offset)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(self._log_start)
         self._epochs.flush()
         return end_offset
+
+    def _has_lost_the_tier(self, end_offset: int) -> bool:
+        """A replica that began where the tier ends, in the moment in which the power went: what it knew of the tier was not on
+        disk yet. From the log start it begins again. (With records it goes on: the epochs were synced before them.)"""
+        if not self._is_tiered or not len(self._segments):
+            return False
+        earliest = self._epochs.earliest
+        is_known = earliest is not None and earliest.start_offset <= self._log_start
+        return self._log_start < self._segments.first.base_offset == end_offset and not is_known
 
     def _first_segment(self) -> Segment:
         config = self._config

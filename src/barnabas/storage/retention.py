@@ -19,6 +19,8 @@ class Deletable(NamedTuple):
     segments: list[Segment]
     #: For the log: why.
     reason: str
+    #: The tier has them: the log goes on to begin where it did.
+    is_local: bool = False
 
 
 def deletable_segments(
@@ -29,34 +31,41 @@ def deletable_segments(
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
+    copied_end: int | None = None,
 ) -> list[Deletable]:
     """What each rule lets go, oldest first, each rule looking at what the one before it left.
 
     Never a segment that reaches the high watermark: the log start offset must not pass it. Never an empty
-    active segment: it would only be made anew.
+    active segment: it would only be made anew. `copied_end`: the log is tiered, and what is below is in the tier. Local
+    retention takes nothing else, however old: the store may be away.
     """
     remaining = list(segments)
     found: list[Deletable] = []
 
-    def apply(reason: str, wants: Callable[[Segment, int | None], bool]) -> None:
+    def apply(reason: str, wants: Callable[[Segment, int | None], bool], *, is_local: bool = False) -> None:
+        limit = high_watermark if copied_end is None or not is_local else min(high_watermark, copied_end)
         taken = []
         for place, segment in enumerate(remaining):
             next_base = remaining[place + 1].base_offset if place + 1 < len(remaining) else None
             end = log_end_offset if next_base is None else next_base
-            if high_watermark < end or (next_base is None and segment.size_bytes == 0) or not wants(segment, next_base):
+            if limit < end or (next_base is None and segment.size_bytes == 0) or not wants(segment, next_base):
                 break
             taken.append(segment)
         if taken:
             del remaining[: len(taken)]
-            found.append(Deletable(taken, reason))
+            found.append(Deletable(taken, reason, is_local))
 
     apply(
         f"log start offset {log_start_offset}",
         lambda segment, next_base: next_base is not None and next_base <= log_start_offset,
     )
     if config.is_deleted_by_retention:
-        if config.retention_bytes >= 0:
-            excess = [sum(segment.size_bytes for segment in remaining) - config.retention_bytes]
+        is_local = copied_end is not None
+        prefix = "local." if is_local else ""
+        retention_bytes = config.kept_locally_bytes if is_local else config.retention_bytes
+        retention_ms = config.kept_locally_ms if is_local else config.retention_ms
+        if retention_bytes >= 0:
+            excess = [sum(segment.size_bytes for segment in remaining) - retention_bytes]
 
             def oversized(segment: Segment, next_base: int | None) -> bool:
                 if excess[0] < 0 or excess[0] - segment.size_bytes < 0:
@@ -64,11 +73,12 @@ def deletable_segments(
                 excess[0] -= segment.size_bytes
                 return True
 
-            apply(f"retention.bytes={config.retention_bytes}", oversized)
-        if config.retention_ms >= 0:
+            apply(f"{prefix}retention.bytes={retention_bytes}", oversized, is_local=is_local)
+        if retention_ms >= 0:
             apply(
-                f"retention.ms={config.retention_ms}",
-                lambda segment, next_base: now_ms - segment.largest_timestamp > config.retention_ms,
+                f"{prefix}retention.ms={retention_ms}",
+                lambda segment, next_base: now_ms - segment.largest_timestamp > retention_ms,
+                is_local=is_local,
             )
     return found
 
@@ -95,6 +105,7 @@ class LogRetention:
             return False
         logger.info("log start offset of %s goes to %d: %s", state.partition, offset, reason)
         state.log_start_offset = Offset(offset)
+        state.settle_local_start()
         # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
         try:
             state.epochs.truncate_from_start(offset)
@@ -111,21 +122,45 @@ class LogRetention:
         if state.is_closed:
             return 0
         try:
-            passes = deletable_segments(
-                state.segments,
-                state.config,
-                log_start_offset=state.log_start_offset,
-                log_end_offset=state.log_end_offset,
-                high_watermark=state.high_watermark,
-                now_ms=now_ms,
-            )
+            passes = self._deletable(now_ms)
             for deletable in passes:
-                self._delete(deletable, now_ms)
+                if not deletable.is_local:
+                    self._delete(deletable, now_ms)
+            if any(deletable.is_local for deletable in passes):
+                # A crash after it must still find where the log starts, which no segment tells then.
+                state.env.save_bounds(state.log_dir, lambda error: self._delete_local(now_ms, error))
             return sum(len(deletable.segments) for deletable in passes)
         except IndexUnderRepair:
             return 0  # the next pass finds how old that segment is
         except OSError as error:
             state.fault(error)
+
+    def _deletable(self, now_ms: int) -> list[Deletable]:
+        state = self._state
+        is_copied = state.is_tiered and not state.config.remote_log_copy_disable
+        return deletable_segments(
+            state.segments,
+            state.config,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            high_watermark=state.high_watermark,
+            now_ms=now_ms,
+            copied_end=state.highest_copied_offset + 1 if is_copied else None,
+        )
+
+    def _delete_local(self, now_ms: int, error: BaseException | None) -> None:
+        """The log start is on disk. Much may have changed meanwhile: look again."""
+        state = self._state
+        if error is not None or state.is_closed:
+            return  # a failed directory has been reported already
+        try:
+            for deletable in self._deletable(now_ms):
+                if deletable.is_local:
+                    self._segments.remove(deletable.segments, deletable.reason)
+        except IndexUnderRepair:
+            return
+        except OSError as failed:
+            state.report(failed)
 
     def _delete(self, deletable: Deletable, now_ms: int) -> None:
         state = self._state

@@ -5,6 +5,7 @@ Owner: the log; the loading thread while it is loaded.
 
 import logging
 from bisect import bisect_right, insort
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.runtime.disk import Disk
@@ -54,6 +55,14 @@ class ProducerSnapshots:
         path = self.path(offset)
         producer_snapshot.write(path, producers.snapshot_entries(), sync=sync, disk=self._disk)
         producers.on_snapshot_taken()
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
+        return path
+
+    def put(self, offset: int, entries: Sequence[ProducerEntry]) -> str:
+        """One that was taken elsewhere; the file's path."""
+        path = self.path(offset)
+        producer_snapshot.write(path, entries, sync=False, disk=self._disk)
         if offset not in self.offsets:
             insort(self.offsets, offset)
         return path

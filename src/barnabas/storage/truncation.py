@@ -6,14 +6,16 @@ unchanged, so whoever asked for the cut can check whether it is still wanted.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import Offset
+from barnabas.storage.epoch_cache import EpochEntry
 from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_read import LogReader
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
+from barnabas.storage.log_tier import TierStart
 from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
@@ -104,7 +106,7 @@ class LogTruncator:
         """
         state = self._state
         if not state.is_closed and 0 <= offset < state.segments.first.base_offset:
-            self.restart_then(offset, is_wanted=is_wanted, then=then)
+            self._restart_then(lambda: self._restart_below(offset), is_wanted=is_wanted, then=then)
             return
         try:
             truncation = self._begin_or_finish(offset)
@@ -179,7 +181,7 @@ class LogTruncator:
                 state.epochs.flush()
                 return None
             if offset < state.segments.first.base_offset:
-                self.restart_at(offset, log_start_offset=offset)
+                self._restart_below(offset)
                 return None
             return self._begin_truncation(offset)
         except OSError as error:
@@ -223,6 +225,7 @@ class LogTruncator:
             state.epochs.truncate_from_end(offset)
             state.epochs.flush()
             state.log_start_offset = min(state.log_start_offset, Offset(offset))
+            state.settle_local_start()
             state.snapshots.remove_outside(state.log_start_offset, offset)
             state.producers.become(truncation.producers)
             state.snapshots.take(state.producers, sync=False)
@@ -240,18 +243,66 @@ class LogTruncator:
         A crash before `then` leaves an empty log. Without the new bounds on disk, a crash after it could lose records: recovery
         would drop a log that ends below its former start, and trust unflushed records below the former recovery point.
         """
+        self._restart_then(lambda: self.restart_at(offset, log_start_offset=offset), is_wanted=is_wanted, then=then)
+
+    def start_from_tier_then(
+        self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`, and begin where the tier ends.
+
+        In two steps. A crash after the first leaves an empty log at the log start, which finds its way from there; a crash
+        in the second never leaves a log that begins above its log start and does not know what is between.
+        """
+
+        def emptied(error: Exception | None) -> None:
+            if error is None and start.offset > start.log_start_offset:
+                self._restart_then(lambda: self._go_on_from(start), is_wanted=is_wanted, then=then)
+            else:
+                then(error)
+
+        self.restart_then(start.log_start_offset, is_wanted=is_wanted, then=emptied)
+
+    def _restart_then(
+        self, restart: Callable[[], None], *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
         try:
             if not is_wanted():
                 then(None)
                 return
-            self.restart_at(offset, log_start_offset=offset)
+            restart()
         except (LogDirFault, Refused) as error:
             then(error)
             return
         self._save_then(then)
 
-    def restart_at(self, offset: int, *, log_start_offset: int) -> None:
-        """Drop everything; the next record gets `offset`."""
+    def _restart_below(self, offset: int) -> None:
+        """Cut below the first segment. What the tier has below stays part of a tiered log."""
+        state = self._state
+        if state.is_tiered and state.log_start_offset < offset:
+            self.restart_at(offset, log_start_offset=state.log_start_offset, epochs=state.epochs.below(offset))
+        else:
+            self.restart_at(offset, log_start_offset=offset)
+
+    def _go_on_from(self, start: TierStart) -> None:
+        """The log is empty at its log start: what it must know of the tier comes first, then the segment that says so."""
+        state = self._state
+        state.check_open()
+        logger.info("%s begins at %d, where the tier ends", state.partition, start.offset)
+        try:
+            for epoch, first in start.epochs:
+                state.epochs.assign(epoch, first)
+            state.epochs.flush()
+            state.producers.load(start.producers, start.offset, state.env.clock.now_ms())
+            self._flusher.unsynced.add(state.snapshots.put(start.offset, start.producers))
+            self._segments.restart_at(start.offset)
+            self._moved_end(start.offset)
+            self._flusher.restart_at(start.offset)
+            state.set_high_watermark(start.offset)
+        except OSError as error:
+            state.fault(error)
+
+    def restart_at(self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry] = ()) -> None:
+        """Drop everything; the next record gets `offset`. `epochs`: those that stay known."""
         state = self._state
         state.check_open()
         logger.info("dropping all of %s, starting at %d", state.partition, offset)
@@ -260,7 +311,10 @@ class LogTruncator:
             self._moved_end(offset)
             self._flusher.restart_at(offset)
             state.log_start_offset = Offset(log_start_offset)
+            state.settle_local_start()
             state.epochs.clear()
+            for epoch, first in epochs:
+                state.epochs.assign(epoch, first)
             state.epochs.flush()
             for snapshot in list(state.snapshots.offsets):
                 state.snapshots.remove(snapshot)

@@ -42,6 +42,9 @@ CLEANUP_COMPACT: Final = "compact"
 CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
+#: `local.retention.*`: whatever `retention.*` says.
+AS_RETENTION: Final = -2
+
 #: `compression.type` values that keep the producer's bytes as they came, and that store plain records.
 COMPRESSION_PRODUCER: Final = "producer"
 COMPRESSION_UNCOMPRESSED: Final = "uncompressed"
@@ -276,6 +279,16 @@ class LogConfig:
     @property
     def is_deleted_by_retention(self) -> bool:
         return CLEANUP_DELETE in self.cleanup_policy
+
+    @property
+    def kept_locally_ms(self) -> int:
+        """`local.retention.ms`, of a tiered topic."""
+        return self.retention_ms if self.local_retention_ms == AS_RETENTION else self.local_retention_ms
+
+    @property
+    def kept_locally_bytes(self) -> int:
+        """`local.retention.bytes`, of a tiered topic."""
+        return self.retention_bytes if self.local_retention_bytes == AS_RETENTION else self.local_retention_bytes
 
     @property
     def checks_schemas(self) -> bool:

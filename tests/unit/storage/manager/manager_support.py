@@ -74,6 +74,7 @@ class Broker:
         broker_id: int = 1,
         cluster_id: str | None = "cluster",
         disk: FailingDisk | None = None,
+        is_tiering: bool = False,
     ) -> None:
         self.roots = [str(root) for root in roots]
         self.clock = ManualClock(NOW_MS)
@@ -81,10 +82,12 @@ class Broker:
         self.threads = ManualThreads()
         self.disk = disk or FailingDisk()
         self.failed: list[tuple[str, list[TopicPartition]]] = []
-        env = LogEnvironment(disk=self.disk, clock=self.clock, timers=self.timers, threads=self.threads)
+        self.env = LogEnvironment(
+            disk=self.disk, clock=self.clock, timers=self.timers, threads=self.threads, is_tiering=is_tiering
+        )
         self.manager = LogManager(
             self.roots,
-            env=env,
+            env=self.env,
             settings=settings or ManagerSettings(),
             config_of=config_of,
             on_dir_failed=lambda path, partitions: self.failed.append((path, partitions)),

@@ -233,6 +233,35 @@ def test_one_partition_in_two_directories_stops_the_start(tmp_path: Path) -> Non
 # -- checkpoints while it runs
 
 
+def test_killed_broker_finds_the_start_of_a_log_whose_first_segments_are_in_the_tier(tmp_path: Path) -> None:
+    """The checkpoint is written before the segments go, by the pass that lets them go."""
+    config = replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0, retention_ms=-1)
+    broker = Broker(tmp_path, config_of=lambda topic: config, is_tiering=True)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    for value in (b"deleted", b"tiered", b"local"):
+        append(log, value)
+        log.roll(0)
+    log.update_high_watermark(3)
+    log.maybe_increment_log_start_offset(1)
+    log.highest_copied_offset = 1
+    log.delete_old_segments(0)
+    assert log.segments.first.base_offset == 1, "the second segment waits for the checkpoint"
+    broker.threads.run_pending()
+    assert log.segments.first.base_offset == 2
+    broker.kill()
+    broker = Broker(tmp_path, config_of=lambda topic: config, is_tiering=True)
+    found = broker.manager.get(tp("t"))
+    assert found is not None
+    assert (found.log_start_offset, found.local_log_start_offset, found.log_end_offset) == (1, 2, 3)
+    broker.manager.shutdown()
+    assert checkpoint(tmp_path, names.LOG_START_OFFSET_CHECKPOINT) == {"t-0": 1}
+    broker = Broker(tmp_path, config_of=lambda topic: config, is_tiering=True)
+    found = broker.manager.get(tp("t"))
+    assert found is not None
+    assert (found.log_start_offset, found.local_log_start_offset) == (1, 2)
+    broker.manager.shutdown()
+
+
 def test_checkpoints_are_written_from_time_to_time(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     log = broker.manager.get_or_create(tp("t"), topic_id=None)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.storage.manager.manager_support import Broker, append, tp, values
+from tests.unit.storage.manager.manager_support import CONFIG, NOW_MS, Broker, append, tp, values
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch
@@ -107,6 +108,40 @@ def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_pat
         assert moved.log_dir == mover.b
         assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 4, 4)
         assert values(moved) == [b"deleted", b"kept", b"kept too", b"next batch"]  # what consumers skip
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        mover.broker.env.is_tiering = True
+        log = mover.partition.local_log
+        log.update_config(replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0))
+        for sequence, value in enumerate((b"tiered", b"tiered too", b"local")):
+            builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
+            builder.append(b"key", value, timestamp=NOW_MS)
+            log.append_as_leader(bytearray(builder.build()), leader_epoch=sequence, now_ms=NOW_MS)
+            log.roll(NOW_MS)
+        log.update_high_watermark(3)
+        log.highest_copied_offset = 1
+        log.delete_old_segments(NOW_MS)
+        mover.broker.run()
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        future = mover.partition.future_log
+        assert future is not None
+        future.update_config(log.config)
+        await mover.done()
+        moved = mover.partition.local_log
+        assert moved.log_dir == mover.b
+        assert (moved.log_start_offset, moved.local_log_start_offset, moved.log_end_offset) == (0, 2, 3)
+        assert moved.highest_copied_offset == 1
+        assert moved.epochs.entries == log.epochs.entries
+        producer = moved.producers.entry(7)
+        assert producer is not None
+        assert [each.last_sequence for each in producer.batches] == [1, 2]
         mover.broker.manager.shutdown()
 
     asyncio.run(run())
