@@ -15,8 +15,8 @@ from typing import Protocol
 
 from barnabas.server.ranges import BYTES, FileRange, Part, read_small, release
 
-#: How much of a range one `sendfile` call may move before others get their turn on the loop.
-SENDFILE_STEP_BYTES = 1024 * 1024
+#: How much one call may send before others get their turn on the loop. A peer that reads at once would let it take all.
+SEND_STEP_BYTES = 1024 * 1024
 #: Answers with no more of a file are read and go out with one call: probing, sending a header, a range and what follows it
 #: costs more than the copy.
 SMALL_BYTES = 64 * 1024
@@ -91,7 +91,7 @@ class SocketWriter:
         if not self._queue and not self._waiting and (whole := _in_one_piece(parts)) is not None:
             # The usual case, a small response on an idle socket: one system call, no queue.
             try:
-                sent = self._sock.send(whole)
+                sent = self._sock.send(whole if len(whole) <= SEND_STEP_BYTES else memoryview(whole)[:SEND_STEP_BYTES])
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
@@ -111,8 +111,9 @@ class SocketWriter:
             while queue:
                 head = queue[0]
                 if isinstance(head, BYTES):
+                    step = head if len(head) <= SEND_STEP_BYTES else memoryview(head)[:SEND_STEP_BYTES]
                     more = socket.MSG_MORE if len(queue) > 1 else 0
-                    sent = self._sock.send(head, more)
+                    sent = self._sock.send(step, more)
                     if sent < len(head):
                         queue[0] = memoryview(head)[sent:]
                         self._wait_writable()
@@ -132,7 +133,7 @@ class SocketWriter:
                 self._load_then_send(head)
                 return False
             self._queue[0] = head = _Progress(head)
-        sent = head.source.send_to(self._sock, head.position, min(head.size_bytes, SENDFILE_STEP_BYTES))
+        sent = head.source.send_to(self._sock, head.position, min(head.size_bytes, SEND_STEP_BYTES))
         if sent == 0:
             raise OSError("file shorter than the range that was to be sent")
         head.advance(sent)
@@ -242,6 +243,9 @@ class TransportWriter:
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._resume()
+
+    def _resume(self) -> None:
         self._send_some()
         if self.idle and not self._closed:
             self._on_drained()
@@ -250,6 +254,12 @@ class TransportWriter:
         while self._queue and not self._paused and not self._reading and not self._closed:
             head = self._queue[0]
             if isinstance(head, BYTES):
+                if len(head) > SEND_STEP_BYTES:
+                    # To encrypt it takes long: a step now, the rest when others have had their turn.
+                    self._transport.write(memoryview(head)[:SEND_STEP_BYTES])
+                    self._queue[0] = memoryview(head)[SEND_STEP_BYTES:]
+                    self._loop.call_soon(self._resume)
+                    return
                 self._queue.popleft()
                 self._transport.write(head)
                 continue
@@ -289,9 +299,7 @@ class TransportWriter:
             raise error
         else:
             self._sent_step(progress, done.result())
-            self._send_some()
-            if self.idle and not self._closed:
-                self._on_drained()
+            self._resume()
 
     def close(self) -> None:
         if self._closed:
