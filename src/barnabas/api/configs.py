@@ -42,6 +42,8 @@ A = TypeVar("A")
 
 #: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
 TURN_RESOURCES = 200
+#: More than there are, of a listener's own and of loggers as well.
+SETTINGS_MAX = 1_000
 
 
 class Resource(IntEnum):
@@ -118,6 +120,7 @@ class ConfigsApi:
             response.responses.append(answer)
             try:
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
+                _check_few(len(resource.configs))
                 if resource.resource_type == Resource.BROKER_LOGGER:
                     raise Refused(
                         ErrorCode.INVALID_REQUEST,
@@ -144,6 +147,7 @@ class ConfigsApi:
                 if named[kind, name] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
+                _check_few(len(resource.configs))
                 changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
                 if kind == Resource.BROKER_LOGGER:
                     self._check_own_id(name)
@@ -227,6 +231,11 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._context.broker_id} or empty string, but received {name}",
             )
+
+
+def _check_few(settings: int) -> None:
+    if settings > SETTINGS_MAX:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{settings} settings for one resource, which has at most {SETTINGS_MAX}")
 
 
 def _type_name(kind: int) -> str:

@@ -330,6 +330,7 @@ class Pipeline:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
             elif large.is_long(response):
                 await call.reply_by_thread(response, self._on_thread)
+                await large.let_go(response)
             else:
                 call.reply(response)
         finally:

@@ -20,6 +20,7 @@ from barnabas.protocol.messages.create_partitions import (
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -178,6 +179,17 @@ def test_duplicates_among_many_resources_are_found_in_no_time(victim: Victim):
     assert (codes[0], codes[-1]) == (ErrorCode.INVALID_REQUEST,) * 2
     assert set(codes[1:-1]) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert other.worst_s < BYSTANDER_S_MAX
+
+
+def test_more_settings_than_there_are_for_one_resource_are_refused_by_their_number(victim: Victim):
+    settings = [AlterableConfig(name=f"no.setting.{number}", config_operation=0, value="1") for number in range(9_000)]
+    resource = AlterConfigsResource(resource_type=2, resource_name=victim.topic, configs=settings)
+    with victim.connect() as peer:
+        answer = ask(peer, IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert isinstance(answer, IncrementalAlterConfigsResponse)
+    assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
+    assert answer.responses[0].error_message == "9000 settings for one resource, which has at most 1000"
+    victim.check()
 
 
 @pytest.mark.parametrize("count", [50_001, 2**31 - 1])

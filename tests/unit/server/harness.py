@@ -14,7 +14,6 @@ from barnabas.protocol.codec import RecordsRef, decode
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.versions import api_named
 from barnabas.runtime.disk import REAL_DISK
 from barnabas.security.connection_rates import ConnectionRates
@@ -130,7 +129,7 @@ class Harness:
 
 
 def _refusal(name: str) -> Callable[[Any, ErrorCode, str | None], ApiMessage]:
-    response_class: Any = {"Heartbeat": HeartbeatResponse, "Produce": ProduceResponse, "Fetch": FetchResponse}[name]
+    response_class: Any = api_named(name).response_class
 
     def refuse(request: Any, code: ErrorCode, message: str | None) -> ApiMessage:
         return response_class(error_code=code) if name != "Produce" else response_class()

@@ -18,7 +18,10 @@ from barnabas.core.ids import BrokerId
 from barnabas.protocol import frame
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.server.call import Call
+from barnabas.server.large import let_go
 from barnabas.server.later import answer_later
 from barnabas.server.writer import TransportWriter
 from tests.unit.server.harness import Harness, PinnedRange, eventually, heartbeat
@@ -169,3 +172,29 @@ def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
         assert answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
     asyncio.run(run())
+
+
+def long_answer() -> ListGroupsResponse:
+    return ListGroupsResponse(groups=[ListedGroup(group_id=f"group-{number}") for number in range(5_000)])
+
+
+@on_loop
+async def test_long_answer_is_sent_whole_and_then_forgotten() -> None:
+    answer = long_answer()
+
+    async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+        return answer
+
+    async with Harness({"ListGroups": list_groups}) as server:
+        client = await server.client()
+        client.send(ListGroupsRequest(), 4, 1)
+        assert (await client.receive()).count(b"group-") == 5_000
+        await eventually(lambda: len(answer.groups) <= SLICE_ELEMENTS)
+        await client.close()
+
+
+def test_long_answer_is_forgotten_in_turns() -> None:
+    """To free all that it is made of at once would hold the loop as long as to make it."""
+    answer = long_answer()
+    left = [len(answer.groups) for _ in let_go(answer).__await__()]
+    assert left == list(range(5_000 - SLICE_ELEMENTS, 0, -SLICE_ELEMENTS))
