@@ -235,7 +235,9 @@ class ConfigsApi:
 
 def _check_few(settings: int) -> None:
     if settings > SETTINGS_MAX:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{settings} settings for one resource, which has at most {SETTINGS_MAX}")
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"{settings} settings for one resource, which has at most {SETTINGS_MAX}"
+        )
 
 
 def _type_name(kind: int) -> str:

@@ -4,8 +4,8 @@ One request with hundreds of thousands of names would hold everybody for seconds
 decoded on a thread. If it has more than `barnabas.request.max.elements`, then what asks about each element alone is answered
 slice by slice; what brokers send each other is carried out whole; everything else is refused, by the name of the limit.
 
-A small request may have a long answer: whoever builds one does it `in_turns`, and a thread encodes it. The lists of an answer are
-its own: they are emptied when it has been sent.
+A small request may have a long answer: whoever builds one does it `in_turns`, and a thread encodes it. The lists of an
+answer are its own: they are emptied when it has been sent.
 """
 
 import asyncio
