@@ -14,10 +14,11 @@ from tests.spark.test_spark_report import reports
 from barnabas.client.errors import BrokerRefused
 from barnabas.spark.pipelines import connector, sinks, topic_ids
 from barnabas.spark.pipelines._flows import flows_of, put_in_place, watermark_by_sql
-from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState
+from barnabas.spark.pipelines.events import Event, FlowState, Progress
+from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.project import load_project
 from barnabas.spark.pipelines.reporting import RunReporter
-from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
+from barnabas.spark.pipelines.runner import Runner, RunOptions
 from barnabas.spark.pipelines.session import attach
 from barnabas.spark.pipelines.sinks import emptying
 from barnabas.testing import Kafka, wait_until
@@ -83,19 +84,6 @@ sinks.delta("{folder}/again").create("again_lake")
 @dp.append_flow(target="again_lake")
 def again_last():
     return spark.readStream.table("again_more").withWatermark("at", "1 minute").withColumn("j", F.col("k") + 1)
-"""
-
-
-REFRESHED = """
-from pyspark import pipelines as dp
-from barnabas.spark.pipelines import sinks, sources
-
-sinks.delta("{folder}/again").create("again_lake")
-
-@dp.append_flow(target="again_lake")
-def again_last():
-    rows = sources.synthetic({{"n": "sequence", "at": "timestamp"}}, rows_per_second=100_000, rows={rows}).stream()
-    return rows.selectExpr("n", "at", "n + 1 AS m", "n + 2 AS k", "n + 3 AS j")
 """
 
 
@@ -244,9 +232,7 @@ def test_what_flows_return_is_remembered_once_by_target() -> None:
     assert (flows.places, flows.targets) == ({"f": "x.py:1"}, {"f": "orders"})
 
 
-def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doubles_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_second_run_brings_everything_to_the_last_sink(spark: SparkSession, tmp_path: Path) -> None:
     """Spark lets flows start before their input where its table is there already: rows were left behind."""
 
     def lake() -> list[int]:
@@ -255,14 +241,6 @@ def test_a_second_run_brings_everything_to_the_last_sink_and_a_full_refresh_doub
     for rows in (100, 5000):
         run(tmp_path, spark, AGAIN.format(rows=rows, folder=tmp_path))
         assert lake() == list(range(rows))
-    code = REFRESHED.format(rows=50, folder=tmp_path)
-    said = r"write all rows again into sinks.*again_lake, a Delta table .*/again, version \d+ with 5,000 rows"
-    with pytest.raises(PipelineFailed, match=said):
-        run(tmp_path, spark, code, RunOptions(full_refresh_all=True))
-    assert lake() == list(range(5000))
-    told = run(tmp_path, spark, code, RunOptions(full_refresh_all=True, empty_sinks=True))
-    assert any(isinstance(each, RunState) and "again_lake has been emptied" in each.message for each in told)
-    assert lake() == list(range(50))
 
 
 def test_a_flow_that_fails_is_told_in_one_sentence_and_never_completed(spark: SparkSession, tmp_path: Path) -> None:
@@ -306,6 +284,20 @@ def test_a_topic_is_emptied_and_goes_on_where_it_was(kafka: Kafka) -> None:
         emptying.stock_of(sinks.topic(bootstrap=kafka.bootstrap))
 
 
+def make_again(kafka: Kafka, topic: str) -> None:
+    """A broker may still know the old one for a while, and refuse another of its name."""
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
+    before = topic_ids.ids_of(options)[topic]
+    kafka.cluster.delete_topic(topic)
+
+    def is_made() -> bool:
+        with suppress(BrokerRefused):
+            kafka.cluster.create_topic(topic)
+        return topic_ids.ids_of(options).get(topic, before) != before
+
+    wait_until(is_made)
+
+
 def test_a_topic_that_was_made_again_between_two_runs_is_noticed(kafka: Kafka, tmp_path: Path) -> None:
     topic, file = kafka.topic("again"), tmp_path / "state" / "topics.json"
 
@@ -315,25 +307,13 @@ def test_a_topic_that_was_made_again_between_two_runs_is_noticed(kafka: Kafka, t
         given = options | ({"failOnDataLoss": "false"} if lossy else {})
         return topic_ids.check(file, [topic_ids.TopicRead("received", given)], anew)
 
-    def make_again() -> None:
-        """A broker may still know the old one for a while, and refuse another of its name."""
-        before = topic_ids.ids_of(options)[topic]
-        kafka.cluster.delete_topic(topic)
-
-        def is_made() -> bool:
-            with suppress(BrokerRefused):
-                kafka.cluster.create_topic(topic)
-            return topic_ids.ids_of(options).get(topic, before) != before
-
-        wait_until(is_made)
-
     assert check() == []
     assert check() == []
-    make_again()
+    make_again(kafka, topic)
     with pytest.raises(topic_ids.TopicMadeAgain, match=f"flow received reads topic {topic}, which was deleted"):
         check()
     assert check(anew=("received",)) == []
     assert check() == []
-    make_again()
+    make_again(kafka, topic)
     assert "deleted and made again" in check(lossy=True)[0]
     assert check() == []

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState
+from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.project import Project, load_project
-from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
+from barnabas.spark.pipelines.runner import Runner, RunOptions
 from barnabas.spark.pipelines.session import Session, attach
 from barnabas.testing import Cluster, wait_until
 

@@ -45,17 +45,17 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object an event; one document for status.")] = False,
     refresh: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Update only this dataset.")] = None,
     full_refresh: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Reset this dataset, and compute it again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Reset this dataset or sink, and compute it again.")
     ] = None,
     full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Reset and compute everything.")] = False,
     sinks_again: Annotated[
         bool,
         typer.Option(
-            "--sinks-again", help="With --full-refresh-all: write all rows again into sinks, behind what they have."
+            "--sinks-again", help="With a full refresh: write all rows again into sinks, behind what they have."
         ),
     ] = False,
     empty_sinks: Annotated[
-        bool, typer.Option("--empty-sinks", help="With --full-refresh-all: delete first what is in the sinks.")
+        bool, typer.Option("--empty-sinks", help="With a full refresh: delete first what is in the sinks.")
     ] = False,
     trigger_interval_ms: Annotated[
         int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")

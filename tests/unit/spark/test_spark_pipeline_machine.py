@@ -19,6 +19,7 @@ from barnabas.spark.pipelines.project import ProjectError, create_project, load_
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
 from barnabas.spark.pipelines.sources.sql_query import SqlQuery, bounds
+from barnabas.spark.pipelines.sql_files import BadCall, Statement, statements, topic_views
 
 PROGRESS = {
     "id": "f",
@@ -351,6 +352,63 @@ def test_a_topic_is_read_from_a_time_with_its_zone() -> None:
         options(starting="2026-11-01T00:00")
     with pytest.raises(ValueError, match="ending='soon': earliest, latest"):
         options(ending="soon")
+
+
+def test_calls_of_read_topic_in_sql_become_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BARNABAS_BOOTSTRAP_SERVER", "there:2")
+    text = """-- read_topic('not', this)
+CREATE STREAMING TABLE a AS SELECT 'read_topic(''x'')' AS s, "read_topic('y')" AS t FROM STREAM read_topic('orders');
+CREATE VIEW b AS SELECT * FROM stream(READ_TOPIC ( 'o''s' , bootstrap=>'here:1', max_records => 5, headers => true ));
+CREATE MATERIALIZED VIEW c AS SELECT `read_topic(` FROM read_topic(pattern => 'o\\\\.*')"""
+    changed, views = topic_views(text, Path("code/all-sales.sql"))
+    assert changed.splitlines() == [
+        "-- read_topic('not', this)",
+        "CREATE STREAMING TABLE a AS SELECT 'read_topic(''x'')' AS s, \"read_topic('y')\" AS t "
+        "FROM STREAM code_all_sales_topic_1;",
+        "CREATE VIEW b AS SELECT * FROM stream(code_all_sales_topic_2);",
+        "CREATE MATERIALIZED VIEW c AS SELECT `read_topic(` FROM code_all_sales_topic_3",
+    ]
+    assert [(each.is_stream, each.line) for each in views] == [(True, 2), (True, 3), (False, 4)]
+    assert views[0].source().options["kafka.bootstrap.servers"] == "there:2"
+    second = views[1].source().options
+    assert (second["subscribe"], second["maxOffsetsPerTrigger"], second["includeHeaders"]) == ("o's", "5", "true")
+    assert views[2].source().options["subscribePattern"] == r"o\.*"
+
+
+def test_statements_of_sql_say_what_they_make_and_read() -> None:
+    text = """CREATE STREAMING TABLE `a` COMMENT 'CREATE VIEW x' AS
+SELECT * FROM STREAM(sales_topic_1) JOIN cat.db.`people` USING (id);
+CREATE TEMPORARY VIEW v AS SELECT * FROM (SELECT * FROM b -- FROM nothing
+);
+CREATE OR REFRESH STREAMING TABLE t;
+CREATE FLOW f AS INSERT INTO t BY NAME SELECT * FROM STREAM v"""
+    assert statements(text) == [
+        Statement("a", "a", False, 1, frozenset({"sales_topic_1", "people"}), frozenset({"sales_topic_1"})),
+        Statement("v", "v", True, 3, frozenset({"SELECT", "b"}), frozenset()),
+        Statement("t", "t", False, 5, frozenset(), frozenset()),
+        Statement("f", "t", False, 6, frozenset({"v"}), frozenset({"v"})),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("read_topic(orders)", "^2: read_topic takes 'texts'"),
+        ("read_topic()", "^2: read_topic takes 'texts'"),
+        ("read_topic('a', 'b')", "^2: read_topic takes the topic's name, and all else once"),
+        ("read_topic('a', name => 'b')", "^2: read_topic takes the topic's name, and all else once"),
+        ("read_topic('a', from => 'b')", "^2: read_topic has no from; there are name, bootstrap"),
+        ("read_topic('a', bootstrap => 'h:1', starting => 'soon')", "^2: starting='soon'"),
+        ("read_topic('a')", r"^2: read_topic needs bootstrap => 'host:port', or \$BARNABAS_BOOTSTRAP_SERVER"),
+    ],
+)
+def test_a_call_of_read_topic_that_makes_no_sense_is_told_with_its_line(
+    call: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BARNABAS_BOOTSTRAP_SERVER", raising=False)
+    with pytest.raises(BadCall, match=said):
+        _, [view] = topic_views(f"SELECT *\nFROM STREAM {call}", Path("x.sql"))
+        view.source()
 
 
 def test_columns_of_the_live_view_have_names_of_their_own() -> None:

@@ -27,6 +27,8 @@ class Flows:
     known: dict[str, DataFrame] = dataclasses.field(default_factory=dict)
     #: What each flow names as a table.
     reads: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    #: Those of them that it reads as streams: what comes into such a table goes on into its target.
+    streams: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     #: `file:line` of each flow.
     places: dict[str, str] = dataclasses.field(default_factory=dict)
     #: The dataset or sink that each flow writes.
@@ -71,7 +73,9 @@ def flows_of(registry: Any) -> Flows:
             if client is None:
                 return df
             remote: Any = df
-            flows.reads.setdefault(name, set()).update(tables_in(remote._plan.to_proto(client)))
+            tables = list(tables_in(remote._plan.to_proto(client)))
+            flows.reads.setdefault(name, set()).update(table for table, _ in tables)
+            flows.streams.setdefault(name, set()).update(table for table, is_stream in tables if is_stream)
             return _Handed(remote)
 
         try:
@@ -158,13 +162,13 @@ def short(name: str) -> str:
     return name.rpartition(".")[2].strip("`")
 
 
-def tables_in(message: Any) -> Iterator[str]:
-    """The names of tables in a plan."""
+def tables_in(message: Any) -> Iterator[tuple[str, bool]]:
+    """The names of tables in a plan, and whether they are read as streams."""
     import pyspark.sql.connect.proto as pb2
 
     if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":
         if message.read.WhichOneof("read_type") == "named_table":
-            yield short(message.read.named_table.unparsed_identifier)
+            yield short(message.read.named_table.unparsed_identifier), message.read.is_streaming
         return
     for child in _children(message):
         yield from tables_in(child)

@@ -17,8 +17,9 @@ from barnabas.client.config import load_properties
 from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines import connector, live, project, session, status
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState, Status, as_json
+from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.reporting import RunReporter
-from barnabas.spark.pipelines.runner import PipelineFailed, Runner, RunOptions
+from barnabas.spark.pipelines.runner import Runner, RunOptions
 
 #: The progress file is written at most this often, and at each change of a state.
 _SAVE_S = 1.0

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_message, short_name
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -20,6 +21,10 @@ _PYTHON_CLASS: Final = re.compile(r"^((?:\w+\.)*)(\w+): ")
 _FLOW: Final = re.compile(r"flow:? ['`]*([\w.`-]*\w)", re.IGNORECASE)
 _GIVEN_UP: Final = "will not be restarted"
 _LENGTH_MAX: Final = 2000
+
+
+class PipelineFailed(BarnabasError):
+    """The run failed; the message is Spark's, without its stack."""
 
 
 def plain_message(text: str) -> str:

@@ -5,22 +5,20 @@ the same planner of Spark's, from the same resolved graph and checkpoints, but w
 A flow that fails is started again from its checkpoint, after a pause that doubles, until it has failed too often in a row.
 """
 
-import importlib.util
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from barnabas.core.errors import BarnabasError
-from barnabas.spark.pipelines import connector
+from barnabas.spark.pipelines import connector, refresh
+from barnabas.spark.pipelines._flows import Flows, flows_of, short
+from barnabas.spark.pipelines.definitions import read_definitions
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_progress, short_name
-from barnabas.spark.pipelines.failures import Telling, innermost, plain_message
+from barnabas.spark.pipelines.failures import PipelineFailed, Telling, innermost, plain_message
 from barnabas.spark.pipelines.live import now
 from barnabas.spark.pipelines.project import Project
 from barnabas.spark.pipelines.session import Session
@@ -30,10 +28,6 @@ _GRAPH = "org.apache.spark.sql.pipelines.graph"
 _WATCH_S = 0.25
 
 
-class PipelineFailed(BarnabasError):
-    """The run failed; the message is Spark's, without its stack."""
-
-
 @dataclass(frozen=True)
 class RunOptions:
     continuous: bool = False
@@ -41,7 +35,7 @@ class RunOptions:
     refresh: Sequence[str] = ()
     full_refresh: Sequence[str] = ()
     full_refresh_all: bool = False
-    #: A full refresh of everything writes all rows again, also into sinks, which keep what they have...
+    #: A full refresh of sinks writes all rows again into them. They keep what they have...
     sinks_again: bool = False
     #: ...or are emptied first.
     empty_sinks: bool = False
@@ -86,13 +80,9 @@ class Runner:
         self._flow_names: dict[str, str] = {}
         self._stopping = threading.Event()
         self._batches: dict[str, int] = {}
-        #: Tables that the code of each flow names.
-        self._reads: dict[str, set[str]] = {}
+        self._flows = Flows()
         #: File and line of each flow.
         self._places: dict[str, str] = {}
-        #: The dataset or sink of each flow.
-        self._targets: dict[str, str] = {}
-        self._views: set[str] = set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -103,11 +93,17 @@ class Runner:
         end = self._session.on_progress(self._take_progress, self._take_rest)
         try:
             graph_id = self._define()
-            self._refresh_sinks(options)
+            reset = self._reset(options)
             if not options.dry:
                 connector.prepare()
                 self._check_topics(options)
             try:
+                if not options.full_refresh_all and reset.sinks:
+                    # Spark chooses among tables alone: then everything runs.
+                    if reset.tables:
+                        self._once(graph_id, replace(options, continuous=False, full_refresh=reset.tables))
+                        graph_id = self._define()
+                    options = replace(options, refresh=(), full_refresh=())
                 self._once(graph_id, options)
                 if not options.dry and not options.continuous:
                     self._catch_up(graph_id, options)
@@ -129,8 +125,6 @@ class Runner:
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
         from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
-        from barnabas.spark.pipelines._flows import flows_of
-
         spark = self._session.spark
         defining = connector.defining(self._project.name, self._project.client_settings())
         with self._session.remote(), _failing_well(), defining:
@@ -140,40 +134,46 @@ class Runner:
             )
             registry = SparkConnectGraphElementRegistry(spark, graph_id)
             flows = flows_of(registry)
-            _read_definitions(self._project, registry, spark, graph_id)
-        self._reads, self._targets, self._views = flows.reads, flows.targets, flows.views
+            read_definitions(self._project, registry, spark, graph_id)
+        self._flows = flows
         folder = f"{self._project.folder}{os.sep}"
         self._places = {name: place.removeprefix(folder) for name, place in flows.places.items()}
         return graph_id
 
-    def _refresh_sinks(self, options: RunOptions) -> None:
-        """A full refresh of everything: what becomes of the sinks is said, and done only if it is asked for."""
-        sinks = connector.sinks() if options.full_refresh_all and not options.sinks_again else {}
-        if not sinks:
-            return
-        from barnabas.spark.pipelines.sinks import emptying
+    def _reset(self, options: RunOptions) -> refresh.Reset:
+        """What a full refresh starts again: what becomes of the sinks is said, and done only if it is asked for."""
+        settled, sinks = options.sinks_again or options.empty_sinks, connector.sinks()
+        if named := sorted({short_name(name) for name in options.refresh} & sinks.keys()):
+            raise PipelineFailed(f"{', '.join(named)}: Spark updates tables by name, not sinks: run without --refresh")
+        if options.full_refresh_all:
+            if sinks and not settled:
+                raise refresh.keeps("a full refresh of everything", sinks)
+            reset = refresh.Reset((), sinks)
+        else:
+            reset = refresh.plan(options.full_refresh, self._flows, sinks, sinks_are_settled=settled)
+        if options.dry:
+            return reset
+        if options.empty_sinks:
+            from barnabas.spark.pipelines.sinks import emptying
 
-        if options.empty_sinks and not options.dry:
-            for sink in sinks.values():
+            for sink in reset.sinks.values():
                 emptying.stock_of(sink)  # one that cannot be emptied is told before another has been
-            for name, sink in sinks.items():
+            for name, sink in reset.sinks.items():
                 self._told(RunState(now(), "RUNNING", f"Sink {name} has been emptied: it was {emptying.empty(sink)}."))
-            return
-        stocks = "; ".join(f"{name}, a {emptying.stock_of(sink)}" for name, sink in sinks.items())
-        raise PipelineFailed(
-            f"a full refresh of everything would write all rows again into sinks, which keep what they have: {stocks}. "
-            "--empty-sinks deletes what is in them first, --sinks-again writes on behind it; or reset tables alone, with "
-            "--full-refresh NAME"
-        )
+        if not options.full_refresh_all:
+            for flow, target in self._flows.targets.items():
+                if target in reset.sinks:
+                    self._session.new_checkpoint(f"{self._project.storage}/_checkpoints/{target}/{flow}")
+        return reset
 
     def _check_topics(self, options: RunOptions) -> None:
         """Raises where a topic was made again since the last run."""
         from barnabas.spark.pipelines import topic_ids
 
         chosen = {name.rpartition(".")[2] for name in options.full_refresh}
-        anew = {flow for flow, target in self._targets.items() if options.full_refresh_all or target in chosen}
+        anew = {flow for flow, target in self._flows.targets.items() if options.full_refresh_all or target in chosen}
         # A view has no checkpoint of its own: what reads it has.
-        while more := {view for flow in anew for view in self._reads.get(flow, set()) & self._views} - anew:
+        while more := {view for flow in anew for view in self._flows.reads.get(flow, set()) & self._flows.views} - anew:
             anew |= more
         reads = [topic_ids.TopicRead(flow, given) for flow, given in connector.streams()]
         for warning in topic_ids.check(self._project.topics_file, reads, anew):
@@ -222,8 +222,6 @@ class Runner:
 
     def _early(self, graph_id: str) -> set[str]:
         """Streaming flows that read a dataset of the pipeline which Spark does not count as their input."""
-        from barnabas.spark.pipelines._flows import short
-
         self._session.activate()
         graph = self._session.execution(graph_id).pipelineExecution().graphExecution().get().graphForExecution()
         flows = graph.resolvedFlows()  # those of views as well: what reads a view waits for what the view reads
@@ -234,7 +232,7 @@ class Runner:
             name = short(flow.identifier().toString())
             inputs = flow.inputs().toList()
             known = {short(inputs.apply(number).toString()) for number in range(inputs.size())}
-            if (self._reads.get(name, set()) & datasets) - known:
+            if (self._flows.reads.get(name, set()) & datasets) - known:
                 found.add(name)
         return found
 
@@ -351,44 +349,11 @@ class Runner:
         self._told(FlowState(now(), each.name, "RETRYING", message))
 
 
-def _read_definitions(project: Project, registry: Any, spark: Any, graph_id: str) -> None:
-    """As `spark-pipelines` does it, file by file, in order of their names."""
-    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
-    from pyspark.pipelines.block_session_mutations import block_session_mutations
-    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    previous = Path.cwd()
-    os.chdir(project.folder)
-    sys.path.insert(0, str(project.folder))
-    ConnectSession._set_default_and_active_session(spark)
-    try:
-        with graph_element_registration_context(registry):
-            for file in project.files():
-                if file.suffix == ".sql":
-                    registry.register_sql(file.read_text(), file.relative_to(project.folder))
-                    continue
-                if file.suffix != ".py":
-                    raise PipelineFailed(f"{file}: definitions are .py or .sql files")
-                spec = importlib.util.spec_from_file_location(file.stem, file)
-                assert spec is not None and spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                module.__dict__["spark"] = spark
-                with (
-                    add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph_id, flow_name=None),
-                    block_session_mutations(),
-                ):
-                    spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(project.folder))
-        os.chdir(previous)
-
-
 def _check(options: RunOptions) -> None:
     if options.full_refresh_all and (options.refresh or options.full_refresh):
         raise PipelineFailed("a full refresh of everything leaves nothing for --refresh and --full-refresh to choose")
-    if (options.sinks_again or options.empty_sinks) and not options.full_refresh_all:
-        raise PipelineFailed("--sinks-again and --empty-sinks say what --full-refresh-all does with sinks")
+    if (options.sinks_again or options.empty_sinks) and not (options.full_refresh_all or options.full_refresh):
+        raise PipelineFailed("--sinks-again and --empty-sinks say what a full refresh does with sinks")
     if options.sinks_again and options.empty_sinks:
         raise PipelineFailed("--sinks-again keeps what sinks have, --empty-sinks deletes it: give one of them")
 

@@ -84,6 +84,17 @@ class Session:
         """Streaming queries that run, as the JVM has them."""
         return list(self.jvm_session.streams().active())
 
+    def new_checkpoint(self, folder: str) -> None:
+        """Let a flow start again: Spark goes on in the folder of the highest number."""
+        path = self.jvm.org.apache.hadoop.fs.Path(folder)
+        files = path.getFileSystem(self._classic.sparkContext._jsc.hadoopConfiguration())
+        if not files.exists(path):
+            return
+        numbers = [
+            int(each.getPath().getName()) for each in files.listStatus(path) if each.getPath().getName().isdigit()
+        ]
+        files.mkdirs(self.jvm.org.apache.hadoop.fs.Path(path, str(max(numbers, default=-1) + 1)))
+
     def on_progress(self, told: Callable[[str], None], rests: Callable[[str], None]) -> Callable[[], None]:
         """Call `told` with the JSON of each progress report, and `rests` with the id of a query that has nothing to do, in a
         thread of its own; returns what ends that."""

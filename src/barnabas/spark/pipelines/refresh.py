@@ -1,0 +1,62 @@
+"""What a full refresh resets, and what would have its rows twice afterwards.
+
+A table that is reset gets all its rows again. What reads it as a stream takes them for new ones: tables and sinks behind it
+would have each row twice at the next run. So they are reset, too, or nothing is.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from barnabas.spark.pipelines._flows import Flows, short
+from barnabas.spark.pipelines.connector import Sink
+from barnabas.spark.pipelines.failures import PipelineFailed
+from barnabas.spark.pipelines.sinks import emptying
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What starts again: tables by Spark itself, sinks by us."""
+
+    tables: tuple[str, ...]
+    sinks: Mapping[str, Sink]
+
+
+def behind(names: Collection[str], flows: Flows) -> set[str]:
+    """Tables, views and sinks that get rows of these, directly or not, as streams."""
+    found: set[str] = set()
+    reached = set(names)
+    while reached:
+        more = {flows.targets[flow] for flow, read in flows.streams.items() if read & reached and flow in flows.targets}
+        reached = more - found
+        found |= more
+    return found
+
+
+def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sinks_are_settled: bool) -> Reset:
+    """For `--full-refresh` of these. Raises where rows would be doubled; `sinks_are_settled`: what becomes of sinks is said."""
+    chosen = {short(name) for name in names}
+    left = behind(chosen, flows) - chosen - flows.views
+    if left:
+        stocks = [_told(name, sinks) for name in sorted(left)]
+        wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(left)))
+        empty = " --empty-sinks" if sinks.keys() & left else ""
+        raise PipelineFailed(
+            f"a full refresh of {', '.join(names)} writes its rows again, and what reads it would have them twice: "
+            f"{'; '.join(stocks)}. Refresh these as well: {wanted}{empty}"
+        )
+    named = {name: sinks[name] for name in sorted(chosen & sinks.keys())}
+    if named and not sinks_are_settled:
+        raise keeps("a full refresh", named)
+    return Reset(tuple(name for name in names if short(name) not in sinks), named)
+
+
+def keeps(what: str, sinks: Mapping[str, Sink]) -> PipelineFailed:
+    stocks = "; ".join(_told(name, sinks) for name in sinks)
+    return PipelineFailed(
+        f"{what} would write all rows again into sinks, which keep what they have: {stocks}. --empty-sinks deletes what is in "
+        "them first, --sinks-again writes on behind it; or reset tables alone, with --full-refresh NAME"
+    )
+
+
+def _told(name: str, sinks: Mapping[str, Sink]) -> str:
+    return f"{name}, a {emptying.stock_of(sinks[name])}" if name in sinks else name

@@ -1,0 +1,141 @@
+"""SQL files of a project may read topics: `FROM STREAM read_topic('orders', bootstrap => 'localhost:9092')`.
+
+Spark's SQL has no such function, and none in Python can be a stream. So each call becomes a temporary view of the pipeline,
+made by `sources.topic`, and stands in the text by the view's name. Arguments are those of `sources.topic`: the name first, the
+others by name; `bootstrap` is `$BARNABAS_BOOTSTRAP_SERVER` where it is not given. Without STREAM it is a batch of all
+there is now.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import PurePath
+from typing import Any, Final
+
+from barnabas.spark.pipelines import sources
+from barnabas.spark.pipelines._flows import short
+
+_CALL: Final = re.compile(r"(?P<stream>\bSTREAM\s*\(?\s*)?\bread_topic\s*\(", re.IGNORECASE)
+_TEXT: Final = r"'(?:[^'\\]|''|\\.)*'"
+_ARGUMENT: Final = re.compile(
+    rf"\s*(?:(?P<name>[a-z_]+)\s*=>\s*)?(?:(?P<text>{_TEXT})|(?P<number>\d+)|(?P<truth>true|false))\s*(?P<end>[,)])",
+    re.IGNORECASE | re.DOTALL,
+)
+#: What is no code: texts, quoted names and comments.
+_QUIET: Final = re.compile(rf'{_TEXT}|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/', re.DOTALL)
+_ESCAPED: Final = re.compile(r"''|\\(['\\])")
+_NAME: Final = r"(?:[\w.]|`[^`]+`)+"
+#: What a statement makes or writes, and what it reads.
+_MADE: Final = re.compile(
+    rf"\bCREATE\s+(?:OR\s+REFRESH\s+)?"
+    rf"(?:(?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>{_NAME})"
+    rf"|FLOW\s+(?P<flow>{_NAME})\s+.*?\bINSERT\s+INTO\s+(?:ONCE\s+)?(?P<target>{_NAME}))",
+    re.IGNORECASE | re.DOTALL,
+)
+_READ: Final = re.compile(rf"\b(?:FROM|JOIN)[\s(]+(?P<stream>STREAM[\s(]+)?(?P<name>{_NAME})", re.IGNORECASE)
+
+
+class BadCall(ValueError):
+    """A call of read_topic that makes no sense; the message begins with its line."""
+
+
+@dataclass(frozen=True)
+class TopicView:
+    name: str
+    given: Mapping[str, Any]
+    is_stream: bool
+    line: int
+
+    def source(self) -> sources.Source:
+        """While the view is defined, so that its consumer group is named for it."""
+        bootstrap = self.given.get("bootstrap") or os.environ.get("BARNABAS_BOOTSTRAP_SERVER")
+        if bootstrap is None:
+            raise BadCall(f"{self.line}: read_topic needs bootstrap => 'host:port', or $BARNABAS_BOOTSTRAP_SERVER")
+        try:
+            return sources.topic(**{**self.given, "bootstrap": bootstrap})
+        except ValueError as error:
+            raise BadCall(f"{self.line}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Statement:
+    flow: str
+    target: str
+    is_view: bool
+    line: int
+    reads: frozenset[str]
+    #: Those of them that it reads as streams.
+    streams: frozenset[str]
+
+
+def topic_views(text: str, file: PurePath) -> tuple[str, list[TopicView]]:
+    """The text with the names of views in place of calls, and these views. `file` begins their names."""
+    stem = re.sub(r"\W", "_", str(file.with_suffix("")))
+    views: list[TopicView] = []
+    done, at = "", 0
+    quiet = _quiet(text)
+    for call in _CALL.finditer(text):
+        if call.start() < at or _is_in(quiet, call.start()):
+            continue
+        line = _line(text, call.start())
+        given, end = _arguments(text, call.end(), line)
+        views.append(TopicView(f"{stem}_topic_{len(views) + 1}", given, bool(call["stream"]), line))
+        done += text[at : call.start()] + (call["stream"] or "") + views[-1].name
+        at = end
+    return done + text[at:], views
+
+
+def statements(text: str) -> list[Statement]:
+    """Those that make flows, as far as their words tell: Spark says more only when everything is defined."""
+    quiet = [span for span in _quiet(text) if text[span[0]] != "`"]
+    made = [found for found in _MADE.finditer(text) if not _is_in(quiet, found.start())]
+    found = []
+    for each, after in zip_longest(made, made[1:]):
+        end = after.start() if after is not None else len(text)
+        tables = [table for table in _READ.finditer(text, each.end(), end) if not _is_in(quiet, table.start())]
+        reads = frozenset(short(table["name"]) for table in tables)
+        streams = frozenset(short(table["name"]) for table in tables if table["stream"])
+        target = short(each["name"] or each["target"])
+        flow = short(each["flow"]) if each["flow"] else target
+        is_view = bool(each["kind"]) and each["kind"].split()[0].upper() in ("TEMPORARY", "VIEW")
+        found.append(Statement(flow, target, is_view, _line(text, each.start()), reads, streams))
+    return found
+
+
+def _quiet(text: str) -> list[tuple[int, int]]:
+    return [found.span() for found in _QUIET.finditer(text)]
+
+
+def _is_in(spans: list[tuple[int, int]], at: int) -> bool:
+    return any(start <= at < end for start, end in spans)
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _arguments(text: str, at: int, line: int) -> tuple[dict[str, Any], int]:
+    given: dict[str, Any] = {}
+    while True:
+        found = _ARGUMENT.match(text, at)
+        if found is None:
+            raise BadCall(
+                f"{line}: read_topic takes 'texts', numbers, true and false, by name => value behind the first"
+            )
+        name = (found["name"] or ("" if given else "name")).lower()
+        if not name or name in given:
+            raise BadCall(f"{line}: read_topic takes the topic's name, and all else once, by name => value")
+        if found["text"] is not None:
+            given[name] = _ESCAPED.sub(lambda escaped: escaped[1] or "'", found["text"][1:-1])
+        else:
+            given[name] = int(found["number"]) if found["number"] else found["truth"].lower() == "true"
+        at = found.end()
+        if found["end"] == ")":
+            break
+    known = [name for name in inspect.signature(sources.topic).parameters if name != "options"]
+    if unknown := sorted(set(given) - set(known)):
+        raise BadCall(f"{line}: read_topic has no {', '.join(unknown)}; there are {', '.join(known)}")
+    return given, at
