@@ -14,6 +14,7 @@ from barnabas.storage.dump.dumper import SUFFIXES, DumpOptions, dump_files
 from barnabas.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
 from barnabas.storage.dump.report import Report
 from barnabas.storage.dump.segment import MAX_BYTES
+from barnabas.tiered.metadata_records import RemoteLogMetadataDecoder
 
 #: Given without a value, these mean Kafka's default, the StringDecoder.
 OPTIONAL_VALUES = ("--value-decoder-class", "--key-decoder-class")
@@ -46,6 +47,9 @@ def command(
     transaction_log_decoder: Annotated[
         bool, typer.Option("--transaction-log-decoder", help="Parse records as those of __transaction_state.")
     ] = False,
+    remote_log_metadata_decoder: Annotated[
+        bool, typer.Option("--remote-log-metadata-decoder", help="Parse records as those of __remote_log_metadata.")
+    ] = False,
     value_decoder_class: Annotated[
         str | None,
         typer.Option(help="How to show values: Kafka's StringDecoder, DefaultDecoder, Integer-, LongDecoder."),
@@ -56,16 +60,17 @@ def command(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")] = False,
     cluster_metadata_decoder: Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)] = False,
-    remote_log_metadata_decoder: Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)] = False,
 ) -> None:
     """Print what log segments, indexes, transaction indexes and producer snapshots hold, and check them."""
-    if cluster_metadata_decoder or remote_log_metadata_decoder:
-        raise UsageError("metadata logs of KRaft and tiered storage are not supported")
+    if cluster_metadata_decoder:
+        raise UsageError("metadata logs of KRaft are not supported")
     decoder: RecordDecoder | None = None
     if offsets_decoder:
         decoder = OffsetsDecoder()
     elif transaction_log_decoder:
         decoder = TransactionLogDecoder()
+    elif remote_log_metadata_decoder:
+        decoder = RemoteLogMetadataDecoder()
     elif print_data_log or value_decoder_class is not None or key_decoder_class is not None:
         decoder = PlainDecoder(
             decoder_of_class(key_decoder_class or NO_VALUE), decoder_of_class(value_decoder_class or NO_VALUE)

@@ -314,9 +314,19 @@ def test_garbage_never_breaks_the_tool(tmp_path_factory, data: bytes, suffix: st
 # -- options and decoders
 
 
-@pytest.mark.parametrize("flag", ["--cluster-metadata-decoder", "--remote-log-metadata-decoder"])
-def test_decoders_of_logs_that_we_do_not_have_are_refused(flag: str):
-    outcome = dump("--files", "x.log", flag)
+def test_records_of_the_tier_are_printed_as_kafka_prints_them(tmp_path: Path):
+    lines = [line.split("\t") for line in (GOLDEN / "remote-log-metadata.tsv").read_text().splitlines()]
+    builder = BatchBuilder()
+    for _, data, _ in lines:
+        builder.append(None, bytes.fromhex(data), timestamp=1)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(builder.build())
+    printed = dump("--files", path, "--remote-log-metadata-decoder", "--skip-record-metadata").lines
+    assert [line.split("payload: ")[1] for line in printed if "payload: " in line] == [text for _, _, text in lines]
+
+
+def test_decoders_of_logs_that_we_do_not_have_are_refused():
+    outcome = dump("--files", "x.log", "--cluster-metadata-decoder")
     assert outcome.code == 1
     assert "not supported" in outcome.err
 
