@@ -56,6 +56,9 @@ class MemoryStore:
         self._end("get", key)
         return data
 
+    async def get(self, key: str) -> bytes:
+        return await self.get_range(key, 0, len(self.objects.get(key, b"")))
+
     async def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             await self._begin("delete", key)

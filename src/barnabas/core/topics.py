@@ -10,6 +10,8 @@ GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 #: Reports of Spark queries, for the console. An ordinary topic.
 PIPELINES_TOPIC: Final = "__barnabas_pipelines"
+#: What tiered storage knows of its segments.
+REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 #: Room for the partition number and the suffixes of a directory name.

@@ -22,7 +22,7 @@ from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.config.topic import LINK_NAME
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicId
-from barnabas.core.topics import is_internal
+from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC, is_internal
 from barnabas.core.words import ConfigResourceType, ConfigSource
 from barnabas.link.manager import Link
 from barnabas.link.producer_ids import ProducerIdSpace
@@ -236,7 +236,8 @@ _NONE: Final = MirrorTopic(state=MirrorState.STOPPED)
 
 
 def _is_kafkas_own(info: TopicInfo) -> bool:
-    return info.internal or is_internal(info.name)
+    """Or about the source's own files, as what it knows of its tier."""
+    return info.internal or is_internal(info.name) or info.name == REMOTE_LOG_METADATA_TOPIC
 
 
 def _slices(names: list[str], size: int) -> Iterable[list[str]]:

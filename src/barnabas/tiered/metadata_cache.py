@@ -11,6 +11,7 @@ from barnabas.core.ids import Offset
 from barnabas.tiered.segment_metadata import (
     TRANSITIONS,
     Event,
+    Mark,
     PartitionDelete,
     RemoteSegment,
     RemoteSegmentId,
@@ -95,6 +96,14 @@ class MetadataCache:
             return False
         if isinstance(event, SegmentUpdate):
             if known is None:
+                return False
+            mark = Mark.of(event.custom)
+            if (
+                event.state is SegmentState.DELETE_STARTED
+                and known.is_finished
+                and mark is not None
+                and mark.if_unfinished
+            ):
                 return False
             segment = known.updated(event)
         else:

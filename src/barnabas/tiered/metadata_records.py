@@ -21,8 +21,6 @@ from barnabas.tiered.segment_metadata import (
     TierPartition,
 )
 
-METADATA_TOPIC: Final = "__remote_log_metadata"
-
 #: A record begins with the version of its frame, its type and its own version, as unsigned varints.
 _FRAME: Final = 1
 _VERSION: Final = 0

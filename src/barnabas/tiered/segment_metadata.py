@@ -3,6 +3,7 @@
 The events are the records of `__remote_log_metadata`; `tiered.metadata_records` has their bytes.
 """
 
+import struct
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -28,6 +29,31 @@ TRANSITIONS: Final[dict[SegmentState | None, frozenset[SegmentState]]] = {
     SegmentState.COPY_FINISHED: frozenset({SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED}),
     SegmentState.DELETE_STARTED: frozenset({SegmentState.DELETE_STARTED, SegmentState.DELETE_FINISHED}),
 }
+
+
+class Mark(NamedTuple):
+    """What our events say beside Kafka's fields, in the custom metadata, which Kafka keeps and does not read."""
+
+    #: Under which the event was written. A leader takes no copy for an orphan that a later leader has begun.
+    leader_epoch: int
+    #: Of DELETE_STARTED: it counts only while the copy is not finished, and is dropped otherwise, by everybody. So a leader
+    #: that removes what another left in mid-copy does not remove what that one has finished meanwhile.
+    if_unfinished: bool = False
+
+    def encode(self) -> bytes:
+        return _MARK.pack(_MARK_MAGIC, self.if_unfinished, self.leader_epoch)
+
+    @staticmethod
+    def of(custom: bytes | None) -> "Mark | None":
+        """None: somebody else wrote it."""
+        if custom is None or len(custom) != _MARK.size or not custom.startswith(_MARK_MAGIC):
+            return None
+        _, if_unfinished, leader_epoch = _MARK.unpack(custom)
+        return Mark(leader_epoch, if_unfinished)
+
+
+_MARK: Final = struct.Struct(">4s?i")
+_MARK_MAGIC: Final = b"bnb1"
 
 
 class TierPartition(NamedTuple):
@@ -86,6 +112,10 @@ class RemoteSegment:
     @property
     def is_finished(self) -> bool:
         return self.state is SegmentState.COPY_FINISHED
+
+    @property
+    def mark(self) -> Mark | None:
+        return Mark.of(self.custom)
 
     def epoch_end(self, epoch: int) -> Offset:
         """The last offset of an epoch within the segment."""

@@ -57,6 +57,10 @@ class Store(Protocol):
         """[start, end). :raises ObjectMissing, StoreFault: fewer bytes than asked for are a fault, never a short answer."""
         ...
 
+    async def get(self, key: str) -> bytes:
+        """The whole object. :raises ObjectMissing, StoreFault:"""
+        ...
+
     async def delete(self, keys: Iterable[str]) -> None:
         """What is not there is deleted already."""
         ...
@@ -143,6 +147,18 @@ class ObjectStore:
             raise StoreFault(
                 f"{self.url}: {len(data)} bytes of {key} from {start} on, where {end - start} were asked for"
             )
+        return data
+
+    async def get(self, key: str) -> bytes:
+        import obstore
+
+        async def whole() -> tuple[bytes, int]:
+            found = await obstore.get_async(self._store, key)
+            return bytes(await found.bytes_async()), found.meta["size"]
+
+        data, size = await self._ask(f"get {key}", whole)
+        if len(data) != size:
+            raise StoreFault(f"{self.url}: {len(data)} bytes of {key}, which has {size}")
         return data
 
     async def delete(self, keys: Iterable[str]) -> None:

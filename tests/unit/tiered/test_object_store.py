@@ -19,6 +19,7 @@ async def test_what_was_put_is_read_in_ranges(store: Store) -> None:
     assert await store.get_range("a-1/0/one.log", 2, 5) == b"234"
     assert await store.get_range("a-1/0/one.log", 0, 10) == b"0123456789"
     assert await store.get_range("a-1/0/one.log", 3, 3) == b""
+    assert await store.get("a-1/0/one.log") == b"0123456789"
 
 
 async def test_fewer_bytes_than_asked_for_are_a_fault(store: Store) -> None:
@@ -30,6 +31,8 @@ async def test_fewer_bytes_than_asked_for_are_a_fault(store: Store) -> None:
 async def test_a_missing_object_is_said_to_be_missing(store: Store) -> None:
     with pytest.raises(ObjectMissing):
         await store.get_range("a/none.log", 0, 1)
+    with pytest.raises(ObjectMissing):
+        await store.get("a/none.log")
 
 
 async def test_a_file_larger_than_a_part_goes_up_whole(store: Store, tmp_path: Path) -> None:

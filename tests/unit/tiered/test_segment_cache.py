@@ -1,10 +1,12 @@
 """The segments of a partition in the tier, as events make them known."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.segment_metadata import RemoteSegment, SegmentState
+from barnabas.tiered.segment_metadata import Mark, RemoteSegment, SegmentState
 from tests.unit.tiered.segments import segment, update
 
 
@@ -63,6 +65,25 @@ def test_events_that_do_not_follow_on_what_is_known_are_dropped() -> None:
     # A leader that was replaced in mid-copy says "finished" too late: its successor is deleting the leavings.
     assert not cache.apply(update(one, SegmentState.COPY_FINISHED))
     assert found(cache, 0, 50) is None
+
+
+def test_the_removal_of_an_orphan_spares_what_was_finished_meanwhile() -> None:
+    cache = MetadataCache()
+    one, two = segment(1, 0, 99), segment(2, 100, 199)
+    removal = Mark(leader_epoch=6, if_unfinished=True).encode()
+    finished(cache, one)
+    assert cache.apply(two)
+    assert not cache.apply(replace(update(one, SegmentState.DELETE_STARTED), custom=removal))
+    assert cache.apply(replace(update(two, SegmentState.DELETE_STARTED), custom=removal))
+    assert [found(cache, 0, offset) for offset in (50, 150)] == [1, None]
+    # The deposed leader comes late with its second copy.
+    assert not cache.apply(update(two, SegmentState.COPY_FINISHED))
+
+
+def test_marks_come_back_and_those_of_others_are_not_taken_for_ours() -> None:
+    assert Mark.of(Mark(7, if_unfinished=True).encode()) == Mark(7, if_unfinished=True)
+    assert Mark.of(None) is None
+    assert Mark.of(b"some plugin's") is None
 
 
 def test_events_that_come_twice_change_nothing() -> None:
