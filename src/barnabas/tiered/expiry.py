@@ -109,8 +109,8 @@ def _expire(made: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogC
 def _remove_strangers(
     made: Plan, strangers: list[RemoteSegment], config: LogConfig, now_ms: int, *, has_history: bool
 ) -> None:
-    """No record of theirs is in this log: an unclean election took them back. If the tier has nothing at all that is in the log,
-    it is more likely that the log was lost: then they stay for as long as retention has it, for somebody to look at."""
+    """No record of theirs is in this log: an unclean election took them back. If the tier has nothing at all that is in the
+    log, it is more likely that the log was lost: they stay for as long as retention has it, for somebody to look at."""
     for segment in strangers:
         is_old = config.retention_ms >= 0 and segment.max_timestamp <= now_ms - config.retention_ms
         if has_history or is_old:
