@@ -4,7 +4,10 @@ topic ids (v13, KIP-516), replica state (v15, KIP-903), where the leader has mov
 Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
@@ -23,7 +26,9 @@ from barnabas.protocol.messages.fetch import (
 )
 from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchContext, FetchKey
+from barnabas.replication.fetches import WaitingFetch
 from barnabas.replication.partition import FetchParams, PartitionRead
+from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota
 from barnabas.server.call import Call
@@ -33,6 +38,8 @@ from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""
+#: What one turn of the loop reads for a client at most: some 12 ms.
+TURN_PARTITIONS: Final = 1_000
 Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
@@ -86,6 +93,8 @@ class FetchApi:
             client_rack=request.rack_id,
             may_read_from_follower=call.api_version >= 11,
         )
+        if len(wanted) > TURN_PARTITIONS and not may_follow:
+            return self._in_turns(call, fetched, params, wanted)
         waiting = context.replicas.fetch(
             params,
             wanted,
@@ -96,6 +105,53 @@ class FetchApi:
             call.on_abandoned = waiting.cancel
             call.waits_in = waiting.operation
         return None
+
+    async def _in_turns(
+        self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted
+    ) -> FetchResponse | None:
+        """Of very many partitions, for a client: others have their turn after every few of them."""
+        reads = await self._fetch_in_turns(call, params, wanted)
+        if self._throttle(call, fetched, reads):
+            return None
+        response = FetchResponse(session_id=fetched.session.id if fetched.session is not None else 0)
+        for _ in self._fill(response, call, fetched, params, wanted, reads):
+            await asyncio.sleep(0)
+        return response
+
+    async def _fetch_in_turns(self, call: Call, params: FetchParams, wanted: Wanted) -> list[PartitionRead]:
+        """Each slice is a fetch of its own, until one has enough. What the others have by then is read at once."""
+        fetch = self._context.replicas.fetch
+        slices = [list(wanted[at : at + SLICE_ELEMENTS]) for at in range(0, len(wanted), SLICE_ELEMENTS)]
+        answered = asyncio.Event()
+        reads: dict[int, list[PartitionRead]] = {}
+        waits: dict[int, WaitingFetch] = {}
+
+        def note(number: int, some: list[PartitionRead]) -> None:
+            reads[number] = some
+            answered.set()
+
+        call.on_abandoned = answered.set
+        for number, some in enumerate(slices):
+            if answered.is_set():
+                break
+            waiting = fetch(params, some, partial(note, number))
+            if waiting is not None:
+                waits[number] = waiting
+            await asyncio.sleep(0)
+        await answered.wait()
+        for number, waiting in waits.items():
+            if number not in reads:
+                waiting.cancel()
+        left_bytes = params.max_bytes - sum(read.size_bytes for some in reads.values() for read in some)
+        for number, some in enumerate(slices):
+            if number not in reads:
+                fetch(params._replace(max_wait_ms=0, max_bytes=max(left_bytes, 0)), some, partial(note, number))
+                for read in reads[number]:
+                    if read.size_bytes > left_bytes and left_bytes < params.max_bytes:
+                        read.withhold()  # the first of a fetch gets a batch in any case, and this one is not the first
+                    left_bytes -= read.size_bytes
+                await asyncio.sleep(0)
+        return [read for number in range(len(slices)) for read in reads[number]]
 
     def _require_few(self, request: FetchRequest) -> None:
         """Brokers may fetch all that they follow. Others are held to the limit of every request."""
@@ -142,12 +198,28 @@ class FetchApi:
     ) -> None:
         if not params.is_from_follower and self._throttle(call, fetched, reads):
             return
+        response = FetchResponse(session_id=fetched.session.id if fetched.session is not None else 0)
+        for _ in self._fill(response, call, fetched, params, wanted, reads):
+            pass
+        call.reply(response)
+
+    def _fill(
+        self,
+        response: FetchResponse,
+        call: Call,
+        fetched: FetchContext,
+        params: FetchParams,
+        wanted: Wanted,
+        reads: list[PartitionRead],
+    ) -> Iterator[None]:
+        """Yields after every few partitions: whoever has very many lets others have their turn then."""
         session = fetched.session
-        response = FetchResponse(session_id=session.id if session is not None else 0)
         topic: FetchableTopicResponse | None = None
         topic_name: str | bytes | None = None
         served: list[FetchKey] = []
-        for (want, tp), read in zip(wanted, reads, strict=True):
+        for number, ((want, tp), read) in enumerate(zip(wanted, reads, strict=True), 1):
+            if number % SLICE_ELEMENTS == 0:
+                yield
             key = want.key
             if session is not None:
                 must_tell = want.must_tell(
@@ -180,7 +252,6 @@ class FetchApi:
                     self._context.leader_throttle.record(tp, read.size_bytes)
         if session is not None and served:
             session.to_the_back(served)
-        call.reply(response)
 
     def _rest(self, want: CachedPartition, tp: TopicPartition, read: PartitionRead, params: FetchParams) -> None:
         """A follower that has everything, and is being told everything, need not be looked at until something happens."""

@@ -3,10 +3,13 @@
 import resource
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from hostile_peer import Bystander, Victim, ask, batch, produce
+from tests.soak.workload import QUIET
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.core.errors import ErrorCode
@@ -18,6 +21,7 @@ from barnabas.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -189,6 +193,48 @@ def test_more_settings_than_there_are_for_one_resource_are_refused_by_their_numb
     assert isinstance(answer, IncrementalAlterConfigsResponse)
     assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
     assert answer.responses[0].error_message == "9000 settings for one resource, which has at most 1000"
+    victim.check()
+
+
+def test_fetch_of_very_many_partitions_is_answered_in_turns(victim: Victim):
+    topic, count = f"{victim.topic}-wide", 1_020
+    victim.admin.create(topic, partitions=count, replicas=1)
+    value = b"x" * 100
+    ends = dict.fromkeys(range(count), 0)
+
+    def write(*partitions: int) -> None:
+        producer = Producer({"bootstrap.servers": victim.cluster.bootstrap, **QUIET})
+        for partition in partitions:
+            producer.produce(topic, value, partition=partition)
+            ends[partition] += 1
+        assert producer.flush(60) == 0
+
+    def fetch(peer: socket.socket, offsets: dict[int, int], max_bytes: int, max_wait_ms: int = 0) -> list[int]:
+        wanted = [
+            FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
+            for number, offset in offsets.items()
+        ]
+        asked = [FetchTopic(topic=topic, partitions=wanted)]
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, session_id=0, session_epoch=-1, topics=asked
+        )
+        answer = ask(peer, request, 12)
+        assert isinstance(answer, FetchResponse)
+        (answered,) = answer.responses
+        assert [each.partition_index for each in answered.partitions] == list(offsets)
+        assert {each.error_code for each in answered.partitions} == {0}
+        return [each.partition_index for each in answered.partitions if each.records]
+
+    start = dict(ends)
+    write(3, 700, 1_010)
+    with victim.connect() as peer:
+        assert fetch(peer, start, 1 << 20) == [3, 700, 1_010]
+        assert fetch(peer, start, 300) == [3]  # one batch in any case, and no more than asked for
+        before = dict(ends)
+        writer = threading.Timer(0.3, write, [1_011])
+        writer.start()
+        assert fetch(peer, before, 1 << 20, max_wait_ms=60_000) == [1_011]
+        writer.join()
     victim.check()
 
 
