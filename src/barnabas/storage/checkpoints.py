@@ -46,7 +46,10 @@ class PartitionMetadata(NamedTuple):
 
 def read_lines(path: str, disk: Disk) -> list[str]:
     """The lines of a text file, ended as Java's readers take them; no line follows the last line end."""
-    data = disk.read_file(path)
+    return split_lines(path, disk.read_file(path))
+
+
+def split_lines(path: str, data: bytes) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -66,8 +69,11 @@ def _encode(version: int, lines: Sequence[str]) -> bytes:
 
 
 def _read(path: str, entry: Callable[[int, list[str]], T], disk: Disk) -> list[T]:
+    return _parse(path, read_lines(path, disk), entry)
+
+
+def _parse(path: str, lines: list[str], entry: Callable[[int, list[str]], T]) -> list[T]:
     """The entries of a checkpoint file. An empty file, or one with the version alone, holds none, as in Kafka."""
-    lines = read_lines(path, disk)
     if not lines:
         return []
     version = parse_integer(path, 1, lines[0])
@@ -107,6 +113,12 @@ def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True,
 
 
 def read_epochs(path: str, *, disk: Disk = REAL_DISK) -> list[EpochEntry]:
+    return parse_epochs(path, disk.read_file(path))
+
+
+def parse_epochs(path: str, data: bytes) -> list[EpochEntry]:
+    """`path` is for messages."""
+
     def entry(number: int, fields: list[str]) -> EpochEntry:
         if len(fields) != 2:
             raise CheckpointError(path, number, "not of the form 'epoch startOffset'")
@@ -116,7 +128,7 @@ def read_epochs(path: str, *, disk: Disk = REAL_DISK) -> list[EpochEntry]:
             raise CheckpointError(path, number, "an epoch and its start offset are not negative")
         return EpochEntry(LeaderEpoch(epoch), Offset(start))
 
-    return _read(path, entry, disk)
+    return _parse(path, split_lines(path, data), entry)
 
 
 def write_partition_metadata(path: str, topic_id: bytes, *, sync: bool = True, disk: Disk = REAL_DISK) -> None:

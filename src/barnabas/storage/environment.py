@@ -15,7 +15,7 @@ from barnabas.core.clock import Clock, SystemClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import LogDirFault
 from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import is_internal
+from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC, is_internal
 from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import Timer, Timers
 from barnabas.storage.file_handle import SegmentPool
@@ -145,4 +145,10 @@ class LogEnvironment:
 
     def is_tiered(self, config: LogConfig, topic: str) -> bool:
         """Whether a log may begin in the tier: `remote.storage.enable`, of a broker and of a topic that can have it."""
-        return config.remote_storage_enable and self.is_tiering and not config.is_compacted and not is_internal(topic)
+        return (
+            config.remote_storage_enable
+            and self.is_tiering
+            and not config.is_compacted
+            and not is_internal(topic)
+            and topic != REMOTE_LOG_METADATA_TOPIC
+        )

@@ -88,7 +88,8 @@ def _take(
     return ReadResult(ranges, size, start, Offset(upper), is_cut=available > max_bytes)
 
 
-def _search_segment(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+def search_timestamp(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+    """The first record of the segment that is both late and high enough."""
     indexed = segment.time_index.lookup(timestamp)
     start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
     # The entry's own batch may hold the record too: begin with it, not after it.
@@ -171,7 +172,7 @@ class LogReader:
         with state.reading():
             for segment in state.segments:
                 if segment.size_bytes and segment.largest_timestamp >= timestamp:
-                    found = _search_segment(segment, timestamp, state.log_start_offset)
+                    found = search_timestamp(segment, timestamp, state.log_start_offset)
                     if found is not None:
                         return found
         return None

@@ -93,6 +93,12 @@ class OffsetIndex(IndexFile):
             return 0
         return bisect_right(self._packed, target, end - _STRIDE, end if end < self._entries else self._entries)
 
+    def next_position(self, offset: int) -> int | None:
+        """Where a batch begins, all of whose records are above `offset`; None where no entry tells."""
+        slot = self._slot_after(offset)
+        # The entry's own batches may begin at or below `offset`: it tells where they end. The one after it is surely above.
+        return self.entry(slot + 1).position if slot + 1 < self.entries else None
+
     def floor_position(self, position: int) -> int:
         """The largest indexed position <= `position`; 0, where the first batch is, if there is none."""
         if not self._opened:

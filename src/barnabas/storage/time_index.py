@@ -102,6 +102,18 @@ class TimeIndex(IndexFile):
         found, relative = _ENTRY.unpack_from(view, low * 12 - 12)
         return _new(TimestampOffset, (found, self.base_offset + relative))
 
+    def after(self, timestamp: int) -> TimestampOffset | None:
+        """The first entry with a timestamp >= `timestamp`: the first such record is at its offset or before. None: there is no
+        such entry."""
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entry(middle).timestamp < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return self.entry(low) if low < self._entries else None
+
     def entry(self, n: int) -> TimestampOffset:
         if not 0 <= n < self.entries:
             raise IndexError(f"{self.path}: entry {n} of {self._entries}")

@@ -1,0 +1,78 @@
+"""Which segments of the tier are the beginning of a log. Pure.
+
+The tier may hold segments of leaders that an unclean election has overruled. A log knows in which leader epoch each of its
+records was written, a segment does too: as far as both say the same, the segment's records are the log's.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.segment_metadata import RemoteSegment
+
+
+class Piece(NamedTuple):
+    """Records of the log, from `offset` to `end` (exclusive), in one segment."""
+
+    segment: RemoteSegment
+    offset: int
+    end: int
+
+
+def piece_at(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
+    """None: the tier has no finished segment with the log's record at `offset`."""
+    epoch = epochs.epoch_at(offset)
+    segment = None if epoch is None else view.segment_for(epoch, offset)
+    return None if segment is None else Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
+
+
+def pieces(view: MetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:
+    """Whatever the tier has of [start, end), in order."""
+    offset = start
+    while offset < end:
+        piece = piece_at(view, epochs, offset)
+        if piece is not None:
+            yield piece
+            offset = piece.end
+            continue
+        following = _next_start(view, epochs, offset)
+        if following is None:
+            return
+        offset = following
+
+
+def _agreed_end(segment: RemoteSegment, ours: list[EpochEntry], offset: int) -> int:
+    """Up to where both tell the same of the records from `offset` on."""
+    theirs = sorted(segment.epochs.items())
+    end = segment.end_offset + 1
+    for place, (epoch, start) in enumerate(ours):
+        if place + 1 < len(ours) and ours[place + 1].start_offset <= offset:
+            continue
+        if start >= end:
+            break
+        after = ours[place + 1] if place + 1 < len(ours) else None
+        their_next = next(((other, at) for other, at in theirs if other > epoch), None)
+        our_end = end if after is None else min(after.start_offset, end)
+        their_end = end if their_next is None else min(their_next[1], end)
+        if our_end != their_end:
+            return min(our_end, their_end)
+        if our_end == end:
+            return end
+        if after is not None and their_next is not None and after.epoch != their_next[0]:
+            return our_end
+    return end
+
+
+def _next_start(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> int | None:
+    """Where the tier goes on after a hole."""
+    entries = epochs.entries
+    for place, (epoch, start) in enumerate(entries):
+        end = entries[place + 1].start_offset if place + 1 < len(entries) else None
+        if end is not None and end <= offset:
+            continue
+        for segment in view.finished_of_epoch(epoch):
+            begins = max(segment.epochs[epoch], start)
+            if begins > offset and (end is None or begins < end):
+                return begins
+    return None

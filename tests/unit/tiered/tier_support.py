@@ -1,0 +1,175 @@
+"""A log, a store in memory, and a tier of the one in the other: what the tests of reads share."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.ids import BrokerId, Offset, TopicId
+from barnabas.runtime.disk import REAL_DISK
+from barnabas.storage.log import Log
+from barnabas.storage.log_tier import CopyCandidate
+from barnabas.tiered import layout
+from barnabas.tiered.local_copies import LocalCopies
+from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.reader import TierReader, TierView
+from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
+from barnabas.tiered.store import FilePart, ObjectMissing, StoreFault
+from tests.unit.storage.log.log_support import NOW_MS, Partition
+
+T = TypeVar("T")
+TOPIC_ID = TopicId(b"t" * 16)
+CONFIG = LogConfig(
+    segment_bytes=1200,
+    index_interval_bytes=100,
+    segment_index_bytes=1200,
+    retention_ms=-1,
+    remote_storage_enable=True,
+    local_retention_bytes=0,
+)
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+class MemoryStore:
+    """Counts what it is asked for, and fails on demand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.gets: list[tuple[str, int, int]] = []
+        self.is_away = False
+        #: Waited for before each answer.
+        self.gate: asyncio.Event | None = None
+
+    async def put(self, key: str, data: bytes | FilePart) -> None:
+        self.objects[key] = data if isinstance(data, bytes) else _read(data.path)[: data.size_bytes]
+
+    async def get(self, key: str) -> bytes:
+        return await self._answer(key, 0, len(self.objects.get(key, b"")))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self._answer(key, start, end)
+
+    async def _answer(self, key: str, start: int, end: int) -> bytes:
+        self.gets.append((key, start, end))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.is_away:
+            raise StoreFault("the store is away")
+        if key not in self.objects:
+            raise ObjectMissing(key)
+        data = self.objects[key][start:end]
+        if len(data) != end - start:
+            raise StoreFault(f"{key} is short")
+        return data
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+    async def list(self, prefix: str) -> list[tuple[str, int]]:
+        return [(key, len(data)) for key, data in self.objects.items() if key.startswith(prefix)]
+
+
+async def on_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)
+
+
+class Tier:
+    """Copies what a log offers to the store, and reads it back."""
+
+    def __init__(
+        self, root: Path, *, chunk_bytes: int = 256, chunks_bytes_max: int = 1 << 20, read_ahead_bytes: int = 0
+    ) -> None:
+        self.partition = Partition(root, CONFIG)
+        self.partition.env.is_tiering = True
+        self.store = MemoryStore()
+        self.segments = MetadataCache()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.quota_bytes = 0
+        self.copies = LocalCopies(
+            str(root / "copies"),
+            self.store,
+            REAL_DISK,
+            on_thread=on_thread,
+            spawn=self._spawn,
+            chunk_bytes=chunk_bytes,
+            chunks_bytes_max=chunks_bytes_max,
+            indexes_bytes_max=1 << 20,
+            gets_at_once=10,
+            wait_for_quota=self._count,
+        )
+        self.reader = TierReader(self.store, self.copies, on_thread=on_thread, read_ahead_bytes=read_ahead_bytes)
+        self._number = 0
+
+    @property
+    def log(self) -> Log:
+        return self.partition.log
+
+    @property
+    def view(self) -> TierView:
+        return TierView(self.log, self.segments)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def _count(self, size_bytes: int) -> None:
+        self.quota_bytes += size_bytes
+
+    async def settled(self) -> None:
+        """Whatever was begun has ended, and well."""
+        while self.tasks:
+            await asyncio.gather(*self.tasks)
+
+    async def copy(self, *, until: int | None = None) -> None:
+        """Every segment that may be copied; then local retention lets them go."""
+        if self._number == 0:
+            await self.copies.prepare()
+        for candidate in list(self.log.copy_candidates(self.log.highest_copied_offset + 1)):
+            if until is None or candidate.end_offset < until:
+                await self.copy_one(candidate)
+                self.log.highest_copied_offset = candidate.end_offset
+        self.log.delete_old_segments(NOW_MS)
+
+    async def copy_one(self, candidate: CopyCandidate, **changed: Any) -> RemoteSegment:
+        self._number += 1
+        segment = RemoteSegment(
+            id=RemoteSegmentId(TOPIC_ID, "topic", 0, self._number.to_bytes(16, "big")),
+            start_offset=Offset(candidate.base_offset),
+            end_offset=Offset(candidate.end_offset),
+            max_timestamp=candidate.max_timestamp,
+            broker_id=BrokerId(1),
+            event_ms=NOW_MS,
+            size_bytes=candidate.size_bytes,
+            epochs={entry.epoch: entry.start_offset for entry in candidate.epochs},
+            txn_index_empty=candidate.txn_index_path is None,
+        )
+        segment = replace(segment, **changed)
+        parts = {
+            layout.Part.OFFSET_INDEX: _read(candidate.offset_index_path),
+            layout.Part.TIME_INDEX: _read(candidate.time_index_path),
+        }
+        if candidate.txn_index_path is not None:
+            parts[layout.Part.TXN_INDEX] = _read(candidate.txn_index_path)
+        if candidate.snapshot_path is not None:
+            parts[layout.Part.PRODUCER_SNAPSHOT] = _read(candidate.snapshot_path)
+        lines = [f"{entry.epoch} {entry.start_offset}\n" for entry in candidate.epochs_until_end]
+        parts[layout.Part.LEADER_EPOCHS] = f"0\n{len(lines)}\n{''.join(lines)}".encode()
+        await self.store.put(layout.log_key(segment), _read(candidate.log_path))
+        await self.store.put(layout.indexes_key(segment), layout.pack_indexes(parts))
+        assert self.segments.apply(segment)
+        assert self.segments.apply(SegmentUpdate(segment.id, SegmentState.COPY_FINISHED, NOW_MS, BrokerId(1)))
+        return segment
+
+    def delete(self, segment: RemoteSegment) -> None:
+        for state in (SegmentState.DELETE_STARTED, SegmentState.DELETE_FINISHED):
+            assert self.segments.apply(SegmentUpdate(segment.id, state, NOW_MS, BrokerId(1)))
+        for key in layout.keys(segment):
+            del self.store.objects[key]
