@@ -89,9 +89,10 @@ def _export_and_import(source: Registry, target: Registry, run: Run, file: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["forget"], "there is no action 'forget'"),
+        (["forget"], "'forget' is not an action; use one of register, get"),
+        (["regster"], "did you mean register?"),
         (["get"], "say a subject, or --id"),
-        (["register", "s", "none.avsc"], "No such file"),
+        (["register", "s", "none.avsc"], "error: none.avsc: No such file or directory"),
         (["register", "s", __file__], "say with --type whether"),
         (["check", "s", "-", "--type", "avro", "--reference", "x"], "write NAME=SUBJECT:VERSION"),
     ],
@@ -101,7 +102,8 @@ def test_mistakes_are_told_with_what_would_do(run: Run, arguments: list[str], me
 
 
 def test_a_registry_that_is_not_there_is_told(run: Run) -> None:
-    assert "no registry can be reached: http://127.0.0.1:1" in run("list", status=1, url="http://127.0.0.1:1")
+    told = "error: no registry can be reached: http://127.0.0.1:1: Connection refused"
+    assert told in run("list", status=1, url="http://127.0.0.1:1")
     assert "is not the address of a registry" in run("list", status=1, url="localhost:8081")
 
 

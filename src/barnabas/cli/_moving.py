@@ -12,6 +12,7 @@ from typing import Final
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
+from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, say, warn
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
@@ -37,7 +38,8 @@ async def look(cluster: AsyncClient, *, measure_s: float) -> View:
     before = await _sizes(cluster, sorted(racks))
     after = before
     if measure_s > 0:
-        await asyncio.sleep(measure_s)
+        with telling(f"looking for {measure_s:g} s at how fast partitions grow"):
+            await asyncio.sleep(measure_s)
         after = await _sizes(cluster, sorted(racks))
     found = {}
     for topic in topics.values():
@@ -89,6 +91,9 @@ def preview(view: View, proposal: Proposal) -> None:
         old, new = before.get(broker, (0, 0, 0)), after.get(broker, (0, 0, 0))
         cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size(old[2])} -> {size(new[2])}"]
         say(f"{broker:<6}  {cells[0]:<14}  {cells[1]:<14}  {cells[2]}")
+    if not proposal.targets:
+        say("nothing to move")
+        return
     say(f"partitions that change: {len(proposal.targets)}")
     say(
         f"replicas that move: {proposal.moves} ({size(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"

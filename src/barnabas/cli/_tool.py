@@ -35,6 +35,7 @@ __all__ = [
     "parse_number",
     "run",
     "say",
+    "say_fields",
     "say_json",
     "table",
 ]
@@ -154,6 +155,27 @@ def _stdout_pipe() -> int:
 
 def say(line: str = "") -> None:
     sys.stdout.write(line + "\n")
+
+
+def say_fields(line: str) -> None:
+    """A line of fields with tabs between them, as Kafka prints it.
+
+    On a terminal where it does not fit, it is folded between fields, and fields without a value are left out.
+    """
+    columns = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or len(line.expandtabs()) <= columns:
+        say(line)
+        return
+    indent = "  " * (len(line) - len(line.lstrip("\t")))
+    folded = indent
+    for field in (field.strip() for field in line.split("\t")):
+        if not field or field.endswith(":"):
+            continue
+        if folded.strip() and len(folded) + len(field) > columns:
+            say(folded.rstrip())
+            folded = indent + _FOLD
+        folded += field + "  "
+    say(folded.rstrip())
 
 
 def say_json(document: object) -> None:

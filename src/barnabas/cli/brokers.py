@@ -21,7 +21,7 @@ def command(
     action: Annotated[
         Action, typer.Argument(help="list shows what each broker has; drain moves everything off brokers.")
     ],
-    brokers: Annotated[list[int] | None, typer.Argument(metavar="ID…", help="The brokers to drain.")] = None,
+    brokers: Annotated[list[int] | None, typer.Argument(metavar="ID", help="The brokers to drain.")] = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
     execute: Execute = False,

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 import typer
 
 from barnabas.cli._format import Formatter, formatter_of
-from barnabas.cli._tool import UsageError, matches, options, pairs, run
+from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -39,10 +39,7 @@ class Source(Protocol):
 
 
 def command(
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option("--bootstrap-server", metavar="HOST:PORT[,…]", envvar="BARNABAS_BOOTSTRAP_SERVER"),
-    ] = None,
+    bootstrap_server: Bootstrap = None,
     topic: Annotated[str | None, typer.Option("--topic", help="The topic to consume.")] = None,
     include: Annotated[
         str | None, typer.Option("--include", metavar="REGEX", help="Topics to consume, as a regular expression.")
@@ -54,7 +51,10 @@ def command(
     consumer_property: Annotated[
         list[str] | None, typer.Option("--consumer-property", metavar="NAME=VALUE", help="A setting of the consumer.")
     ] = None,
-    consumer_config_file: Annotated[str | None, typer.Option("--consumer.config", metavar="FILE")] = None,
+    consumer_config_file: Annotated[
+        str | None,
+        typer.Option("--consumer.config", metavar="FILE", help="Properties file with settings of the client."),
+    ] = None,
     formatter: Annotated[
         str, typer.Option("--formatter", metavar="CLASS", help="Default, NoOp or Logging.")
     ] = "Default",
@@ -67,7 +67,10 @@ def command(
             "key.separator, line.separator, headers.separator, null.literal, key.deserializer, value.deserializer",
         ),
     ] = None,
-    formatter_config: Annotated[str | None, typer.Option("--formatter-config", metavar="FILE")] = None,
+    formatter_config: Annotated[
+        str | None,
+        typer.Option("--formatter-config", metavar="FILE", help="Properties file with properties of the formatter."),
+    ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin with the first record where there is no offset yet.")
     ] = False,
@@ -76,8 +79,13 @@ def command(
     skip_message_on_error: Annotated[
         bool, typer.Option("--skip-message-on-error", help="Skip what cannot be printed.")
     ] = False,
-    key_deserializer: Annotated[str | None, typer.Option("--key-deserializer")] = None,
-    value_deserializer: Annotated[str | None, typer.Option("--value-deserializer")] = None,
+    key_deserializer: Annotated[
+        str | None,
+        typer.Option("--key-deserializer", metavar="CLASS", help="String, Long, Integer, …, as Kafka names them."),
+    ] = None,
+    value_deserializer: Annotated[
+        str | None, typer.Option("--value-deserializer", metavar="CLASS", help="The same for values.")
+    ] = None,
     enable_systest_events: Annotated[bool, typer.Option("--enable-systest-events", hidden=True)] = False,
     isolation_level: Annotated[
         str | None, typer.Option("--isolation-level", help="read_committed or read_uncommitted. [read_uncommitted]")

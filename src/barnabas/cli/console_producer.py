@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import UsageError, options, pairs, run
+from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -33,29 +33,43 @@ _READER_PROPERTIES: Final = (
 
 def command(
     topic: Annotated[str, typer.Option("--topic", help="REQUIRED: the topic to produce to.")],
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option("--bootstrap-server", metavar="HOST:PORT[,…]", envvar="BARNABAS_BOOTSTRAP_SERVER"),
-    ] = None,
+    bootstrap_server: Bootstrap = None,
     broker_list: Annotated[str | None, typer.Option("--broker-list", hidden=True)] = None,
     sync: Annotated[bool, typer.Option("--sync", help="Wait for each record before the next.")] = False,
     compression_codec: Annotated[
         str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4, zstd; gzip without a value.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Bytes of a batch. [16384]")] = None,
-    message_send_max_retries: Annotated[int | None, typer.Option("--message-send-max-retries")] = None,
-    retry_backoff_ms: Annotated[int | None, typer.Option("--retry-backoff-ms")] = None,
+    message_send_max_retries: Annotated[
+        int | None,
+        typer.Option(
+            "--message-send-max-retries", help="Without effect: records are sent again for delivery.timeout.ms."
+        ),
+    ] = None,
+    retry_backoff_ms: Annotated[
+        int | None, typer.Option("--retry-backoff-ms", help="How long to wait before that, in ms. [100]")
+    ] = None,
     timeout: Annotated[
         int | None, typer.Option("--timeout", help="How long a record waits for company, in ms. [1000]")
     ] = None,
     request_required_acks: Annotated[
         str | None, typer.Option("--request-required-acks", help="0, 1, all or -1. [-1]")
     ] = None,
-    request_timeout_ms: Annotated[int | None, typer.Option("--request-timeout-ms", help="[1500]")] = None,
-    metadata_expiry_ms: Annotated[int | None, typer.Option("--metadata-expiry-ms")] = None,
-    max_block_ms: Annotated[int | None, typer.Option("--max-block-ms", help="[60000]")] = None,
-    max_memory_bytes: Annotated[int | None, typer.Option("--max-memory-bytes", help="[33554432]")] = None,
-    max_partition_memory_bytes: Annotated[int | None, typer.Option("--max-partition-memory-bytes")] = None,
+    request_timeout_ms: Annotated[
+        int | None, typer.Option("--request-timeout-ms", help="How long to wait for an answer, in ms. [1500]")
+    ] = None,
+    metadata_expiry_ms: Annotated[
+        int | None, typer.Option("--metadata-expiry-ms", help="When to ask for metadata again, in ms. [300000]")
+    ] = None,
+    max_block_ms: Annotated[
+        int | None, typer.Option("--max-block-ms", help="How long sending may wait for room, in ms. [60000]")
+    ] = None,
+    max_memory_bytes: Annotated[
+        int | None, typer.Option("--max-memory-bytes", help="Bytes of records that wait. [33554432]")
+    ] = None,
+    max_partition_memory_bytes: Annotated[
+        int | None, typer.Option("--max-partition-memory-bytes", help="As --batch-size. [16384]")
+    ] = None,
     line_reader: Annotated[str | None, typer.Option("--line-reader", hidden=True)] = None,
     socket_buffer_size: Annotated[int | None, typer.Option("--socket-buffer-size", hidden=True)] = None,
     property_: Annotated[
@@ -67,11 +81,17 @@ def command(
             "headers.key.separator, null.marker, ignore.error",
         ),
     ] = None,
-    reader_config: Annotated[str | None, typer.Option("--reader-config", metavar="FILE")] = None,
+    reader_config: Annotated[
+        str | None,
+        typer.Option("--reader-config", metavar="FILE", help="Properties file with properties of the line reader."),
+    ] = None,
     producer_property: Annotated[
         list[str] | None, typer.Option("--producer-property", metavar="NAME=VALUE", help="A setting of the producer.")
     ] = None,
-    producer_config_file: Annotated[str | None, typer.Option("--producer.config", metavar="FILE")] = None,
+    producer_config_file: Annotated[
+        str | None,
+        typer.Option("--producer.config", metavar="FILE", help="Properties file with settings of the client."),
+    ] = None,
 ) -> None:
     """Send lines of standard input to a topic."""
     if line_reader is not None and not line_reader.endswith("LineMessageReader"):

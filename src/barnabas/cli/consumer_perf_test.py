@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import UsageError, options, run, say
+from barnabas.cli._tool import Bootstrap, UsageError, options, run, say
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -27,16 +27,16 @@ _EXTRA: Final = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.se
 def command(
     topic: Annotated[str, typer.Option("--topic", help="REQUIRED: the topic to consume.")],
     messages: Annotated[int, typer.Option("--messages", help="REQUIRED: how many records to consume.")],
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option("--bootstrap-server", metavar="HOST:PORT[,…]", envvar="BARNABAS_BOOTSTRAP_SERVER"),
-    ] = None,
+    bootstrap_server: Bootstrap = None,
     broker_list: Annotated[str | None, typer.Option("--broker-list", hidden=True)] = None,
     group: Annotated[str | None, typer.Option("--group", help="The group. [perf-consumer-…]")] = None,
     fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of a partition per fetch.")] = 1024 * 1024,
     from_latest: Annotated[bool, typer.Option("--from-latest", help="Begin at the end.")] = False,
     socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", hidden=True)] = 2 * 1024 * 1024,
-    consumer_config_file: Annotated[str | None, typer.Option("--consumer.config", metavar="FILE")] = None,
+    consumer_config_file: Annotated[
+        str | None,
+        typer.Option("--consumer.config", metavar="FILE", help="Properties file with settings of the client."),
+    ] = None,
     print_metrics: Annotated[bool, typer.Option("--print-metrics", hidden=True)] = False,
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="A line for every interval.")

@@ -25,7 +25,7 @@ _INDENT = " " * 8
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE.properties]…", help="Settings of brokers, on the machine that they are for."),
+        typer.Argument(metavar="FILE.properties", help="Settings of brokers, on the machine that they are for."),
     ] = None,
     bootstrap_server: Annotated[
         str | None,

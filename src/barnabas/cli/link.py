@@ -7,7 +7,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json, table
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    options,
+    run,
+    say,
+    say_fields,
+    say_json,
+    table,
+)
 from barnabas.client import names
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
@@ -65,7 +76,8 @@ def command(
 
     \b
     barnabas link check --config source.properties --topics 'orders.*'
-    barnabas link create old --config source.properties --topics 'orders.*' --groups '.*' --bootstrap-server localhost:9092
+    barnabas link create old --config source.properties --topics 'orders.*' \\
+        --groups '.*' --bootstrap-server localhost:9092
     barnabas link describe old --bootstrap-server localhost:9092
     barnabas link promote old --bootstrap-server localhost:9092
     """
@@ -196,6 +208,9 @@ async def _show(cluster: AsyncClient, name: str | None, topic: str | None, *, js
     if json:
         say_json([as_document(link, detailed=detailed) for link in links])
         return
+    if not links:
+        sys.stderr.write("there are no links; `barnabas link create` makes one\n")
+        return
     if not detailed:
         rows = [_summary(link) for link in links]
         headers = ("LINK", "STATE", "TOPICS", "PARTITIONS", "LAG", "SOURCE", "ERROR")
@@ -277,7 +292,9 @@ def _summary(link: DescribedLink) -> tuple[str, ...]:
 
 
 def _describe(link: DescribedLink) -> None:
-    say(f"Link: {link.name}\tState: {link.state}\tTopics: {link.topics_pattern}\tGroups: {link.groups_pattern or '-'}")
+    say_fields(
+        f"Link: {link.name}\tState: {link.state}\tTopics: {link.topics_pattern}\tGroups: {link.groups_pattern or '-'}"
+    )
     if link.error:
         say(f"  Error: {link.error}")
     rows: list[tuple[str, ...]] = []

@@ -7,6 +7,7 @@ what stands for the value then; and `REWRITES`, options that stand for other arg
 
 import difflib
 import importlib
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +152,23 @@ def load(name: str, module: "ModuleType") -> Any:
         help=module.command.__doc__,
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
     )(_command.failing_well(module.command))
-    return typer.main.get_command(one)
+    command = typer.main.get_command(one)
+    _show_types_plainly(command)
+    return command
+
+
+def _show_types_plainly(command: Any) -> None:
+    """For a person: `N` and `<str>`, where typer has `N <list[int]>` and `<list[str]>`."""
+    for parameter in command.params:
+        shown = getattr(parameter, "display_type_rich", None)  # releases of typer before 0.29 show no such types
+        if shown is None:
+            continue
+        has_name = parameter.param_type_name == "argument" and parameter.metavar
+
+        def plainly(ctx: Any, shown: Any = shown, has_name: bool = bool(has_name)) -> str:
+            return "" if has_name else re.sub(r"^<list\[(.*)\]>$", r"<\1>", shown(ctx=ctx) or "")
+
+        parameter.display_type_rich = plainly
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)

@@ -38,7 +38,10 @@ def command(
         list[str] | None,
         typer.Option("--producer-props", metavar="NAME=VALUE …", help="Settings, bootstrap.servers among them."),
     ] = None,
-    producer_config_file: Annotated[str | None, typer.Option("--producer.config", metavar="FILE")] = None,
+    producer_config_file: Annotated[
+        str | None,
+        typer.Option("--producer.config", metavar="FILE", help="Properties file with settings of the client."),
+    ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", help="Instead of bootstrap.servers in --producer-props.")
     ] = None,
@@ -47,7 +50,7 @@ def command(
     transaction_duration_ms: Annotated[
         int | None, typer.Option("--transaction-duration-ms", help="How long each transaction lasts. [3000]")
     ] = None,
-    more_props: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", hidden=True)] = None,
+    more_props: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", hidden=True)] = None,
 ) -> None:
     """Measure producing."""
     if sum((record_size is not None, payload_file is not None, payload_monotonic)) != 1:

@@ -10,7 +10,7 @@ from barnabas.cli.status import Data
 
 def command(
     broker: Annotated[
-        list[int] | None, typer.Argument(metavar="[N]...", help="Ids of brokers; all of them if none is given.")
+        list[int] | None, typer.Argument(metavar="N", help="Ids of brokers; all of them if none is given.")
     ] = None,
     data: Data = None,
 ) -> None:

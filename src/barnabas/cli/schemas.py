@@ -11,6 +11,7 @@ import typer
 
 from barnabas.cli._tool import UsageError, say, say_json
 from barnabas.cli.schema_registry import needs_registry
+from barnabas.client import names
 
 if TYPE_CHECKING:
     from barnabas.registry.client import RegistryClient
@@ -41,7 +42,7 @@ def command(
     action: Annotated[str, typer.Argument(help="register, get, list, check, delete, export or import.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SUBJECT] [FILE]", help="What the action is about; a file may be - (standard input)."),
+        typer.Argument(metavar="WORD", help="A subject, then a file where one is needed; - is standard input."),
     ] = None,
     url: Annotated[
         str,
@@ -73,15 +74,20 @@ def command(
 
     \b
     barnabas schemas register orders-value order.avsc
-    barnabas schemas check orders-value order.avsc        exit status 1: not compatible, with the reasons
+    barnabas schemas check orders-value order.avsc
     barnabas schemas get orders-value --version 2
-    barnabas schemas export all.jsonl; barnabas schemas import all.jsonl --url http://other:8081
+    barnabas schemas export all.jsonl
+    barnabas schemas import all.jsonl --url http://other:8081
+
+    The exit status of check is 1 where the schema is not compatible; it prints the reasons.
     """
     needs_registry()
     from barnabas.registry.client import RegistryClient
 
     if action not in _ACTIONS:
-        raise UsageError(f"there is no action {action!r}; it is one of {', '.join(_ACTIONS)}")
+        raise UsageError(
+            f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
+        )
     options = _Options(
         words=words or [],
         type=schema_type.upper() if schema_type else None,
@@ -257,8 +263,10 @@ def _read(file: str) -> str:
         return sys.stdin.read()
     try:
         return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: it is not UTF-8") from None
 
 
 _ACTIONS: Final[dict[str, Callable[["RegistryClient", _Options], None]]] = {

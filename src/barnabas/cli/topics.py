@@ -20,6 +20,7 @@ from barnabas.cli._tool import (
     parse_number,
     run,
     say,
+    say_fields,
     say_json,
     warn_of_unknown,
 )
@@ -385,7 +386,7 @@ def _print(description: _Description, filters: Filters, alive: set[int]) -> None
         identity = f"\tTopicId: {format_uuid(info.topic_id)}" if info.topic_id != ZERO_TOPIC_ID else ""
         factor = description.replication_factor(info.partitions[0]) if info.partitions else 0
         overrides = ",".join(f"{name}={value}" for name, value in description.overrides.items())
-        say(
+        say_fields(
             f"Topic: {info.name}{identity}\tPartitionCount: {len(info.partitions)}"
             f"\tReplicationFactor: {factor}\tConfigs: {overrides}"
         )
@@ -401,7 +402,7 @@ def _print(description: _Description, filters: Filters, alive: set[int]) -> None
         if moving:
             line += f"\tAdding Replicas: {_commas(moving.adding)}\tRemoving Replicas: {_commas(moving.removing)}"
         # Eligible leader replicas (KIP-966) are KRaft's: both lists are empty, and Kafka's tool prints them so.
-        say(line + "\tElr: \tLastKnownElr: ")
+        say_fields(line + "\tElr: \tLastKnownElr: ")
 
 
 def _as_json(description: _Description, filters: Filters, alive: set[int]) -> dict[str, object]:

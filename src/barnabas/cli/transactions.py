@@ -18,7 +18,7 @@ _ACTIONS: Final = ("list", "describe", "describe-producers", "abort", "find-hang
 
 
 def command(
-    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help=f"One of {', '.join(_ACTIONS)}.")],
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
     duration_filter: Annotated[

@@ -85,7 +85,7 @@ def _typer_command() -> Callable[..., None]:
     def parameter(name: str, kind: object, default: object) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
-    parameters = [parameter("file", Path | None, typer.Argument(None, metavar="[FILE]", help=_FILE_HELP))]
+    parameters = [parameter("file", Path | None, typer.Argument(None, metavar="FILE", help=_FILE_HELP))]
     for option in OPTIONS:
         if option.type is bool:
             parameters.append(parameter(option.name, bool, typer.Option(False, option.flag, help=option.help)))

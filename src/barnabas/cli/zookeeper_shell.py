@@ -16,7 +16,7 @@ def command(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT[/PATH]", help="Servers, and a path as the root.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND]…", help="What to do; without it, lines from standard input."),
+        typer.Argument(metavar="COMMAND", help="What to do; without it, lines from standard input."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for a connection.")] = 15.0,
     zk_tls_config_file: Annotated[

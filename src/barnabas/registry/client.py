@@ -1,6 +1,7 @@
 """A client of a registry, for tools: requests that block, and refusals as exceptions."""
 
 import os
+import re
 import ssl
 from types import TracebackType
 from typing import Any, Final, Self
@@ -65,7 +66,8 @@ class RegistryClient:
             try:
                 answer = self._http.request(method, f"{url}/{target}", json=body, params=params)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                reasons.append(f"{url}: {error}")
+                reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+                reasons.append(f"{url}: {reason}")
                 continue
             except httpx.HTTPError as error:
                 raise RegistryUnreachable(f"{url}: {type(error).__name__} {error}") from None

@@ -297,6 +297,13 @@ def test_internal_topic_that_cannot_be_made_is_told_of() -> None:
         found = until_found(cluster.bootstrap, "internal-topic-impossible")["internal-topic-impossible"]
         assert found.subject == "topic __consumer_offsets" and found.severity is Severity.ERROR
         assert found.message == "it cannot be made: offsets.topic.replication.factor=3, and 1 broker alive"
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
+        consumer.subscribe(["orders"])
+        reason = "and replication factor 3 (offsets.topic.*): INVALID_REPLICATION_FACTOR"
+        try:
+            wait_until(lambda: consumer.poll(0.1) is None and reason in cluster.log(1), 60, what="the broker's word")
+        finally:
+            consumer.close()
 
 
 def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> None:

@@ -137,3 +137,10 @@ def test_transactions_are_listed_and_described(tool: Tool, process: Tool, new_to
         "--max-messages", "10",
     )  # fmt: skip
     assert len(committed.lines) == 10
+
+
+def test_cluster_without_links_says_so(tool: Tool) -> None:
+    for action in ("list", "describe"):
+        shown = tool("link", action)
+        assert (shown.out, shown.err) == ("", "there are no links; `barnabas link create` makes one\n")
+    assert tool("link", "list", "--json").json == []

@@ -125,16 +125,37 @@ def test_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
     assert port in refused.stderr
 
 
-def test_broker_that_dies_is_told_of_and_the_others_stay(up: Callable[..., Up]) -> None:
-    cluster = up("--brokers", "2")
-    serving = [child for child in cluster.children if any(c.laddr.port == _port(cluster, 0) for c in _listening(child))]
-    serving[0].send_signal(signal.SIGKILL)
+def test_brokers_that_die_are_told_of_and_the_others_stay(up: Callable[..., Up]) -> None:
+    cluster = up("--brokers", "3")
+    errors = cluster.process.stderr
+    assert errors is not None
+    places = [errors.readline() for _ in range(5)]
+    assert re.fullmatch(r"ZooKeeper at 127\.0\.0\.1:\d+\n", places[0])
+    assert places[1] == f"logs in {next(cluster.temporary.glob('barnabas-*/broker-1.log')).parent}/*.log\n"
+    needed = "2 of the 3 brokers (min.insync.replicas)\n"
+    assert places[2] == f"writes with acks=all need {needed}"
+    first = cluster.bootstrap.split(",")[0]
+    assert places[3] == f"try: barnabas topics --bootstrap-server {first} --create --topic orders\n"
+    assert places[4] == f"     barnabas doctor --bootstrap-server {first}\n"
+
+    _serving(cluster, 0).send_signal(signal.SIGKILL)
     listed = run("topics", "--bootstrap-server", cluster.bootstrap, "--list")
     assert listed.returncode == 0
-    assert cluster.process.stderr is not None
     # Reads until `up` has noticed; the stream ends without it where `up` ends first.
-    assert any("broker 1 ended with status -9" in line for line in cluster.process.stderr)
+    assert any("broker 1 ended with status -9" in line for line in errors)
+    _serving(cluster, 1).send_signal(signal.SIGKILL)
+    assert any("broker 2 ended with status -9" in line for line in errors)
+    assert errors.readline() == f"writes with acks=all are refused from now on: they need {needed}"
     assert cluster.process.poll() is None
+
+
+def _serving(cluster: Up, index: int) -> psutil.Process:
+    port = _port(cluster, index)
+    return next(
+        child
+        for child in cluster.children
+        if child.is_running() and any(each.laddr.port == port for each in _listening(child))
+    )
 
 
 def _port(cluster: Up, index: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from barnabas.cli._command import UsageError, failing_well, normalise
-from barnabas.cli.main import COMMANDS, app
+from barnabas.cli.main import COMMANDS, app, load
 
 runner = CliRunner()
 KNOWN = {"--bootstrap-server", "--topic", "--topic-id", "--state", "--list", "--describe"}
@@ -68,6 +68,12 @@ def test_every_command_exists_and_explains_itself(name: str) -> None:
     module = importlib.import_module(COMMANDS[name].module)
     first_line = (module.command.__doc__ or "").strip().splitlines()[0]
     assert first_line[:40] in " ".join(result.output.split())
+    too_long = [line for line in result.output.splitlines() if len(line) > 80]
+    assert not too_long, "it fits an ordinary terminal"
+    assert "list[" not in result.output and "]...]" not in result.output
+    command = load(name, module)
+    mute = [parameter.name for parameter in command.params if not (parameter.help or parameter.hidden)]
+    assert not mute, "every option says what it is"
 
 
 def test_help_lists_every_command_and_imports_none() -> None:

@@ -1,6 +1,7 @@
 """Mistakes on the command line: one line, in one style, that says what to do."""
 
 import io
+import os
 import sys
 import threading
 from pathlib import Path
@@ -43,12 +44,19 @@ def test_mistake_is_told_in_one_line(arguments: list[str], status: int, words: s
     assert (code, line[: len(words)]) == (status, words)
 
 
-def test_data_folder_that_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_data_folder_that_cannot_be_used_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "file"
     file.touch()
     assert told("up", "--data", str(file)) == (1, f"error: --data {file}: it is a file; name a folder")
     below = file / "below"
     assert told("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be made: Not a directory"
+
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write anywhere
+    assert told("up", "--data", str(tmp_path))[1] == (
+        f"error: --data {tmp_path}: you may not write there; choose another folder, or change its owner"
+    )
 
 
 def test_folder_without_segments_cannot_be_dumped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from barnabas.cli._tool import table
+from barnabas.cli._tool import say_fields, table
 
 HEADERS = ("GROUP", "TOPIC", "CONSUMER-ID")
 ROWS = [("shop", "orders", "rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000"), ("東京", "[red]", "-")]
@@ -54,3 +54,28 @@ def test_table_on_a_narrow_terminal_is_folded_between_columns(monkeypatch: pytes
 
 def test_table_in_a_pipe_is_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 500, io.StringIO()) == ["plain"]
+
+
+def fields(monkeypatch: pytest.MonkeyPatch, columns: int, stream: io.StringIO, line: str) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", stream)
+    say_fields(line)
+    return stream.getvalue().splitlines()
+
+
+def test_line_of_fields_is_folded_between_them_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`topics --describe` at 80 columns was cut in the middle of words."""
+    line = "\tTopic: orders\tPartition: 0\tLeader: 1\tReplicas: 1,3,2\tIsr: 1,3,2\tElr: \tLastKnownElr: "
+    assert fields(monkeypatch, 80, Terminal(), line) == [
+        "  Topic: orders  Partition: 0  Leader: 1  Replicas: 1,3,2  Isr: 1,3,2"
+    ], "without what has no value"
+    assert fields(monkeypatch, 60, Terminal(), line) == [
+        "  Topic: orders  Partition: 0  Leader: 1  Replicas: 1,3,2",
+        "      Isr: 1,3,2",
+    ]
+    assert fields(monkeypatch, 200, Terminal(), line) == [line]
+    assert fields(monkeypatch, 60, io.StringIO(), line) == [line], "in a pipe it is Kafka's"
+
+
+def test_field_that_is_wider_than_the_terminal_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fields(monkeypatch, 20, Terminal(), "a: 1\tConfigs: " + "x" * 30) == ["a: 1", "    Configs: " + "x" * 30]
