@@ -1,6 +1,6 @@
 """Events as records of `__remote_log_metadata`, byte by byte Kafka's, and which of its partitions a partition's are in."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.client.partitioner import murmur2
 from barnabas.core.errors import Malformed
@@ -8,7 +8,9 @@ from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, format_uui
 from barnabas.protocol.codec import decode, encode
 from barnabas.protocol.messages import remote_log_metadata as records
 from barnabas.protocol.messages.base import Record
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import Record as LogRecord
+from barnabas.protocol.records import iter_records
 from barnabas.protocol.varint import append_uvarint, read_uvarint
 from barnabas.tiered.segment_metadata import (
     Event,
@@ -219,3 +221,29 @@ def describe(event: Event) -> str:
         f"eventTimestampMs={event.event_ms}, segmentLeaderEpochs={{{epochs}}}, segmentSizeInBytes={event.size_bytes}, "
         f"customMetadata={custom}, state={state}}}"
     )
+
+
+class Decoded(NamedTuple):
+    """What a fetch brought: events with their offsets, what cannot be decoded, and where it ends."""
+
+    events: list[tuple[int, Event | Malformed]]
+    next_offset: int
+    epoch: int
+
+
+def decode_records(data: bytes) -> Decoded | None:
+    """None: there is no whole batch. Runs on a thread."""
+    events: list[tuple[int, Event | Malformed]] = []
+    end: tuple[int, int] | None = None
+    for position, header in iter_batches(data, 0, len(data)):
+        if not header.is_control:
+            for record in iter_records(data, position, header):
+                try:
+                    event = decode_event(record.value or b"")
+                except Malformed as error:
+                    events.append((record.offset, error))
+                else:
+                    if event is not None:
+                        events.append((record.offset, event))
+        end = header.next_offset, header.leader_epoch
+    return None if end is None else Decoded(events, *end)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
@@ -38,10 +38,9 @@ from barnabas.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import BatchBuilder, iter_records
+from barnabas.protocol.records import BatchBuilder
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.metadata_records import decode_event, encode_event, metadata_partition
+from barnabas.tiered.metadata_records import Decoded, decode_records, encode_event, metadata_partition
 from barnabas.tiered.segment_metadata import Event, TierPartition, partition_of_event
 
 log = logging.getLogger(__name__)
@@ -67,32 +66,6 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 class OnThread(Protocol):
     async def __call__(self, work: Callable[[], T]) -> T: ...
-
-
-class Decoded(NamedTuple):
-    """What a fetch brought: events with their offsets, what cannot be decoded, and where it ends."""
-
-    events: list[tuple[int, Event | Malformed]]
-    next_offset: int
-    epoch: int
-
-
-def decode_records(data: bytes) -> Decoded | None:
-    """None: there is no whole batch. Runs on a thread."""
-    events: list[tuple[int, Event | Malformed]] = []
-    end: tuple[int, int] | None = None
-    for position, header in iter_batches(data, 0, len(data)):
-        if not header.is_control:
-            for record in iter_records(data, position, header):
-                try:
-                    event = decode_event(record.value or b"")
-                except Malformed as error:
-                    events.append((record.offset, error))
-                else:
-                    if event is not None:
-                        events.append((record.offset, event))
-        end = header.next_offset, header.leader_epoch
-    return None if end is None else Decoded(events, *end)
 
 
 class MetadataUnavailable(BarnabasError):
