@@ -161,9 +161,8 @@ def test_envelopes_of_debezium_and_records_of_a_compacted_topic_become_changes(s
         keyed(found, keys=["id", "name"])
 
 
-@pytest.mark.parametrize("kind", ["delta", "sqlite"])
 def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
-    spark: SparkSession, kafka: Kafka, tmp_path: Path, kind: str
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
 ) -> None:
     """More partitions: most keys are elsewhere from then on, where offsets are lower."""
     topic = kafka.topic("rows", partitions=2)
@@ -175,11 +174,7 @@ def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
             producer.produce(topic, key=name, value=json.dumps({"id": name, "n": version}))
         assert producer.flush(WAIT_S) == 0
 
-    sink = (
-        upsert_into_delta(str(tmp_path / "t"), keys=["id"])
-        if kind == "delta"
-        else upsert_into_sql(f"sqlite:///{tmp_path}/db", "t", keys=["id"])
-    )
+    sink = upsert_into_delta(str(tmp_path / "t"), keys=["id"])
 
     def apply_all() -> dict[str, int]:
         records = sources.topic(topic, bootstrap=kafka.bootstrap).stream(spark)
@@ -188,11 +183,7 @@ def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
         )
         query = sink.writer(changes, checkpoint=str(tmp_path / "c")).trigger(availableNow=True).start()
         assert query.awaitTermination(300)
-        if kind == "delta":
-            rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
-        else:
-            with Database(f"sqlite:///{tmp_path}/db").connect() as connection:
-                rows = fetch(connection, "SELECT * FROM t")
+        rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
         return {row["id"]: row["n"] for row in rows}
 
     for version in range(3):

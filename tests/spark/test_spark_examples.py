@@ -144,7 +144,6 @@ def test_count_by_key_keeps_a_changelog(run: Run, shop: Kafka, orders: str) -> N
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("tumbling", [("ann", 0, 10, 3), ("bob", 10, 20, 1)]),
         ("hopping", [("ann", -5, 5, 3), ("ann", 0, 10, 3), ("bob", 5, 15, 1), ("bob", 10, 20, 1)]),
         ("session", [("ann", 1, 8, 3), ("bob", 12, 17, 1)]),
     ],

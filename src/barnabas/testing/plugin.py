@@ -1,4 +1,5 @@
-"""The pytest plugin: `kafka`, a cluster that all tests share, and `kafka_cluster`, clusters that a test may break.
+"""The pytest plugin: `kafka`, a cluster that all tests share, `kafka_cluster`, clusters that a test may break, and `pipeline`,
+projects of `barnabas pipeline` on them.
 
     def test_orders(kafka):
         topic = kafka.topic(partitions=3)
@@ -15,15 +16,20 @@
 pytest loads this module at each start. So it imports nothing of ours before a test asks for a cluster.
 """
 
-from collections.abc import Callable, Generator, Iterator
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from barnabas.testing.cluster import Cluster
     from barnabas.testing.journal import Watch
+    from barnabas.testing.pipelines import PipelineProject
     from barnabas.testing.shared import Kafka, SharedClusters
 
 #: What to tell of a test that fails.
@@ -135,3 +141,37 @@ def kafka_cluster(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Clu
             return cluster
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def pipeline_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The Spark that projects under test share: the one that is there, or one that starts now. You may replace this fixture."""
+    from barnabas.testing.pipelines import spark_session
+
+    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
+
+
+@pytest.fixture
+def pipeline(
+    request: pytest.FixtureRequest, pipeline_spark: "SparkSession", tmp_path: Path
+) -> "Iterator[Callable[..., PipelineProject]]":
+    """Projects of `barnabas pipeline` for this test: `pipeline("shop")`, on the cluster of `kafka` or on `cluster=`."""
+    from barnabas.testing.pipelines import PipelineProject, copy_project
+
+    made: list[PipelineProject] = []
+
+    def make(
+        folder: str | Path, *, cluster: "Cluster | None" = None, configuration: Mapping[str, str] | None = None
+    ) -> PipelineProject:
+        on: Any = cluster if cluster is not None else request.getfixturevalue("kafka")
+        copy = copy_project(Path(folder), tmp_path / f"project-{len(made)}")
+        name, given = f"test_{uuid.uuid4().hex[:12]}", configuration or {}
+        made.append(PipelineProject(pipeline_spark, on, on.bootstrap, copy, database=name, configuration=given))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for project in made:
+            project.close()

@@ -61,7 +61,8 @@ class RecordHelpers(ABC):
     def produce(self, topic: str, records: Iterable[Given], *, partition: int | None = None) -> list[Record]:
         """Write records, each a value, a pair of key and value, or a `Record`. Returns them with the place of each.
 
-        They go with acks=all. Those with a key go where Kafka's partitioner sends it, unless `partition` is given.
+        They go with acks=all, and with their `timestamp_ms` where they have one. Those with a key go where Kafka's partitioner
+        sends it, unless `partition` is given.
         """
         if isinstance(records, str | bytes):
             raise TypeError(f"produce takes a list of records: [{records!r}]")
@@ -72,7 +73,12 @@ class RecordHelpers(ABC):
             async with Producer(client) as producer:
                 sent = [
                     await producer.send(
-                        topic, _bytes(each.value), key=_bytes(each.key), headers=each.headers, partition=partition
+                        topic,
+                        _bytes(each.value),
+                        key=_bytes(each.key),
+                        headers=each.headers,
+                        partition=partition,
+                        timestamp_ms=each.timestamp_ms if each.timestamp_ms >= 0 else None,
                     )
                     for each in given
                 ]

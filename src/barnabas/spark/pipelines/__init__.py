@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from barnabas.spark.pipelines import cdc as cdc
     from barnabas.spark.pipelines import codecs as codecs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from barnabas.spark.pipelines import sources as sources
     from barnabas.spark.pipelines import transforms as transforms
 
-__all__ = ["cdc", "codecs", "dead_letter", "expectations", "register", "sinks", "sources", "transforms"]
+__all__ = ["analyzed", "cdc", "codecs", "dead_letter", "expectations", "register", "sinks", "sources", "transforms"]
 
 
 def register(spark: "SparkSession") -> None:
@@ -29,6 +29,17 @@ def register(spark: "SparkSession") -> None:
     from barnabas.spark.pipelines.connector import register_all
 
     register_all(spark)
+
+
+def analyzed(df: "DataFrame") -> "DataFrame":
+    """The same, with its columns known: for what asks for them inside a function of a project, where Spark does not tell.
+
+    `analyzed(events).groupBy("id").transformWithStateInPandas(…)`.
+    """
+    from barnabas.spark.pipelines._schema import schema_of
+
+    schema_of(df)
+    return df
 
 
 def __getattr__(name: str) -> ModuleType:
