@@ -77,6 +77,7 @@ from barnabas.server.settings import (
 from barnabas.server.zookeeper_gate import ZooKeeperGate
 
 if TYPE_CHECKING:
+    from barnabas.parts.tiered import TieredParts
     from barnabas.parts.tracing import OtelParts
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class Broker:
         )
         self._are_logs_open = False
         self._otel: OtelParts | None = None
+        self._tier: TieredParts | None = None
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
@@ -283,6 +285,8 @@ class Broker:
         self._open_audit_log(config)
         self._assemble_coordinators()
         self._assemble_links()
+        if config.remote_log_storage_system_enable:
+            self._assemble_tier()
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._settings_changed)
         self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
@@ -500,6 +504,20 @@ class Broker:
         self.replication.control.subscribe(self.mirrors.manager.leadership_changed)
         self.dynamic.subscribe_topics(self.mirrors.manager.topic_settings_changed)
 
+    def _assemble_tier(self) -> None:
+        from barnabas.parts.tiered import TieredParts  # only where history goes to an object store
+
+        self._tier = TieredParts(
+            self.context,
+            self._platform,
+            self.session,
+            self.links,
+            create_topic=self.controller_client.create_topic,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+        )
+        self.replication.control.subscribe(self._tier.leadership_changed)
+
     def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
         if self._faults is not None and self._faults.is_cut_off(broker_id):
             return None
@@ -525,6 +543,8 @@ class Broker:
         self.logs.topic_settings_changed(topic, config)
         self.controller.topic_settings_changed(topic, config)
         self.replicas.topic_settings_changed(topic)
+        if self._tier is not None:
+            self._tier.topic_settings_changed(topic, config)
 
     # -- serving and stopping -----------------------------------------------------------------------------------------
 
@@ -551,6 +571,8 @@ class Broker:
         self._spawn(self.mirrors.manager.start(), "links")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()
+        if self._tier is not None:
+            self._tier.start()
         self._spawn(watch_loop_lag(self.registry), "loop lag")
         add_gc_gauges(self.registry)
         await self.controller.start()
@@ -598,6 +620,8 @@ class Broker:
         self.server.stop_accepting()
         self.replication.fetchers.stop()
         self.mirrors.manager.stop()
+        if self._tier is not None:
+            self._tier.stop()
         self.groups.coordinator.close()
         self.transactions.coordinator.close()
         await self.controller.stop()

@@ -1,10 +1,10 @@
-"""Whether a partition exists, by ZooKeeper's word: what a broker has heard from the controller may be behind."""
+"""Whether a partition or a topic exists, by ZooKeeper's word: what a broker has heard from the controller may be behind."""
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.zk_errors import NoNode
 from barnabas.coordination.znodes import TopicAssignment
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import TopicId, TopicPartition
 
 
 async def partition_exists(session: ZooKeeperSession, partition: TopicPartition) -> bool:
@@ -14,3 +14,12 @@ async def partition_exists(session: ZooKeeperSession, partition: TopicPartition)
     except NoNode:
         return False
     return partition.partition in TopicAssignment.decode(partition.topic, data or b"").partitions
+
+
+async def topic_exists(session: ZooKeeperSession, topic: str, topic_id: TopicId) -> bool:
+    """This one, not another of the same name. Raises a `BarnabasError` where that cannot be told."""
+    try:
+        data, _ = await session.get(paths.topic(topic))
+    except NoNode:
+        return False
+    return TopicAssignment.decode(topic, data or b"").topic_id in (topic_id, None)

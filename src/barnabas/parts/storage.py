@@ -43,6 +43,7 @@ class StorageParts:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             max_transaction_timeout_ms=config.transaction_max_timeout_ms,
             transaction_verification=config.transaction_partition_verification_enable,
+            is_tiering=config.remote_log_storage_system_enable,
         )
         self._loop = loop
         self._platform = platform

@@ -1,4 +1,5 @@
-"""What a broker takes from the machine it runs on: time, chance, disk, sockets, threads, ZooKeeper, a compaction worker.
+"""What a broker takes from the machine it runs on: time, chance, disk, sockets, threads, ZooKeeper, a compaction worker,
+an object store.
 
 One object, handed to the broker. A simulation hands in another one; the broker cannot tell the difference.
 """
@@ -16,6 +17,7 @@ from barnabas.runtime.disk import Disk
 from barnabas.server.listener import Listen, listen
 from barnabas.storage.cleaner.process import ProcessWorker, Worker
 from barnabas.storage.environment import LogEnvironment, thread_pool
+from barnabas.tiered.store import Store, open_store
 
 if TYPE_CHECKING:
     from barnabas.coordination.kazoo_client import KazooConnection
@@ -37,5 +39,7 @@ class Platform:
     #: Makes a connection to ZooKeeper; None: kazoo's.
     zookeeper: "Callable[..., KazooConnection] | None" = None
     make_cleaner_worker: Callable[[asyncio.AbstractEventLoop, LogEnvironment], Worker] = compaction_process
+    #: The object store of tiered storage, by its URL and settings.
+    open_store: Callable[[str, Mapping[str, str]], Store] = open_store
     #: Of the release that runs here: another one announces others.
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: ANNOUNCED)

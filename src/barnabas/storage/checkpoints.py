@@ -107,9 +107,12 @@ def read_offsets(path: str, *, disk: Disk = REAL_DISK) -> dict[TopicPartition, O
 
 
 def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True, disk: Disk = REAL_DISK) -> None:
+    disk.replace_file(path, encode_epochs(entries), sync=sync)
+
+
+def encode_epochs(entries: Iterable[EpochEntry]) -> bytes:
     """leader-epoch-checkpoint: `epoch startOffset` lines."""
-    lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
-    disk.replace_file(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
+    return _encode(CHECKPOINT_VERSION, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
 
 
 def read_epochs(path: str, *, disk: Disk = REAL_DISK) -> list[EpochEntry]:

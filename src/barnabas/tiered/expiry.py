@@ -44,6 +44,9 @@ class Plan:
     log_start: Offset | None = None
     #: What another leader began to copy later than this one began to lead: this broker leads no more, and does not know it yet.
     is_deposed: bool = False
+    #: Until then, and until so many bytes more are in the log, a new look at the same segments finds nothing more to do.
+    idle_until_ms: int | None = None
+    idle_bytes: int | None = None
 
 
 def plan(
@@ -100,6 +103,8 @@ def _expire(made: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogC
         elif excess >= segment.size_bytes:
             reason = f"retention.bytes={config.retention_bytes}"
         else:
+            made.idle_until_ms = segment.max_timestamp + config.retention_ms if config.retention_ms >= 0 else None
+            made.idle_bytes = segment.size_bytes - excess if config.retention_bytes >= 0 else None
             break
         excess -= segment.size_bytes
         made.removals.append(Removal(segment, reason))
@@ -113,5 +118,9 @@ def _remove_strangers(
     log, it is more likely that the log was lost: they stay for as long as retention has it, for somebody to look at."""
     for segment in strangers:
         is_old = config.retention_ms >= 0 and segment.max_timestamp <= now_ms - config.retention_ms
-        if has_history or is_old:
+        if not has_history and not is_old:
+            if config.retention_ms >= 0:
+                expires_ms = segment.max_timestamp + config.retention_ms
+                made.idle_until_ms = min(expires_ms, made.idle_until_ms or expires_ms)
+        else:
             made.removals.append(Removal(segment, "not in the history of the log, after an unclean election"))

@@ -172,6 +172,10 @@ class RemoteMetadata:
             cache = partition.caches[of] = MetadataCache()
         return cache
 
+    def is_known(self, of: TierPartition) -> bool:
+        """Whether the cluster has its topic, as far as this broker has heard."""
+        return self._cluster.topic_id(of.topic) == of.topic_id
+
     def led(self) -> Iterator[TierPartition]:
         """Partitions with segments, in those partitions of the topic that this broker leads and has read."""
         for number, partition in list(self._partitions.items()):
@@ -313,6 +317,10 @@ class RemoteMetadata:
             if (partition := self._partitions.get(number)) is not None
         ]
 
+    def are_read(self, numbers: set[int]) -> bool:
+        """Whether all of them were read to their end once."""
+        return all(each.caught_up for number, each in self._partitions.items() if number in numbers)
+
     def fetched(self, number: int, fetch_offset: int, found: Decoded | None, high_watermark: int) -> None:
         partition = self._partitions.get(number)
         if partition is None or partition.position != fetch_offset:
@@ -431,8 +439,9 @@ class _Reader:
             if self._changed.is_set():
                 return True
         asked = self._owner.requested(self._numbers)
+        # A partition without records answers a long poll late, and only the answer tells that there are none.
         request = FetchRequest(
-            max_wait_ms=_MAX_WAIT_MS,
+            max_wait_ms=_MAX_WAIT_MS if self._owner.are_read(self._numbers) else 0,
             min_bytes=1,
             max_bytes=_RESPONSE_BYTES,
             topics=[FetchTopic(topic=REMOTE_LOG_METADATA_TOPIC, partitions=asked)],

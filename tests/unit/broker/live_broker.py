@@ -11,6 +11,7 @@ from tests.unit.coordination.zookeeper_fixture import Ensemble
 from barnabas.broker import Broker
 from barnabas.client.connection import open_connection
 from barnabas.protocol.messages.base import ApiMessage
+from barnabas.server.platform import Platform
 
 LISTENER = "PLAINTEXT"
 R = TypeVar("R", bound=ApiMessage)
@@ -18,7 +19,12 @@ R = TypeVar("R", bound=ApiMessage)
 
 @asynccontextmanager
 async def live_broker(
-    ensemble: Ensemble, log_dir: Path, settings: Mapping[str, str] | None = None, *, ready: bool = True
+    ensemble: Ensemble,
+    log_dir: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    ready: bool = True,
+    platform: Platform | None = None,
 ) -> AsyncIterator[Broker]:
     """A broker that serves; with `ready=False` one that has taken its port, and goes on starting."""
     properties = {
@@ -30,7 +36,7 @@ async def live_broker(
         "barnabas.metrics.port": "-1",
         **(settings or {}),
     }
-    broker = Broker(properties)
+    broker = Broker(properties, platform=platform)
     serves = asyncio.Event()
     life = asyncio.create_task(broker.run(lambda broker: serves.set()))
     try:

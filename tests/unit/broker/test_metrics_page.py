@@ -18,6 +18,7 @@ from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from barnabas.replication.topic_counters import TopicCounters
 from barnabas.security.quotas import Quota
 from barnabas.server.quota_metrics import QuotaMetrics
+from barnabas.tiered.metrics import TierMetrics
 
 PAGE = Path(barnabas.__file__).parents[2] / "docs/metrics.md"
 METRICS = {"barnabas.metrics.port": "0"}
@@ -44,11 +45,16 @@ def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offered(tmp
     seen: list[str] = []
 
     async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+        tiered = {
+            "remote.log.storage.system.enable": "true",
+            "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
+        }
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", METRICS | tiered) as broker:
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
             await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
             # Made when they are first needed.
             TopicCounters.of(broker.registry, "t")
+            TierMetrics(broker.registry).of("t")
             QuotaMetrics(broker.registry).throttled(Quota.PRODUCE, ("user", "client"), 1)
             seen.append((await get(broker, "/metrics"))[1])
 

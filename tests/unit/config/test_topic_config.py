@@ -95,7 +95,7 @@ def test_compaction_lag_is_held_against_the_brokers_default() -> None:
         ({}, {"retention.ms": "soon"}, "Invalid value soon for configuration retention.ms: Not a number of type LONG"),
         ({}, {"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled in the broker"),
         (
-            {"remote.log.storage.system.enable": "true"},
+            {"remote.log.storage.system.enable": "true", "barnabas.remote.storage.url": "file:///tier"},
             {"remote.storage.enable": "true", "cleanup.policy": "compact"},
             "Remote log storage is unsupported for the compacted topics",
         ),

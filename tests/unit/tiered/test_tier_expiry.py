@@ -61,18 +61,24 @@ def test_the_oldest_go_by_time_and_the_log_start_with_them() -> None:
     config = replace(FOREVER, retention_ms=100)
     made = expire(three(), facts({0: 0}), config, now_ms=1299)
     assert (removed(made), made.log_start) == ([1, 2], 200)
-    assert expire(three(), facts({0: 0}), config, now_ms=1198) == Plan()
+    assert expire(three(), facts({0: 0}), config, now_ms=1198) == Plan(idle_until_ms=1199)
 
 
 def test_a_segment_that_is_young_keeps_those_after_it_however_old_they_say_they_are() -> None:
     cache = tier(segment(1, 0, 99, max_timestamp=9_000), segment(2, 100, 199), segment(3, 200, 299))
-    assert expire(cache, facts({0: 0}), replace(FOREVER, retention_ms=1_000), now_ms=9_500) == Plan()
+    assert expire(cache, facts({0: 0}), replace(FOREVER, retention_ms=1_000), now_ms=9_500) == Plan(
+        idle_until_ms=10_000
+    )
 
 
 def test_the_oldest_go_by_size_of_the_whole_log() -> None:
     # 3000 bytes in the tier and 1000 that are not there yet.
     for allowed, gone in ((4000, []), (3001, []), (3000, [1]), (1999, [1, 2]), (0, [1, 2, 3])):
         assert removed(expire(three(), facts({0: 0}), replace(FOREVER, retention_bytes=allowed))) == gone
+
+
+def test_a_look_tells_how_much_the_log_may_grow_before_the_next() -> None:
+    assert expire(three(), facts({0: 0}), replace(FOREVER, retention_bytes=3600)) == Plan(idle_bytes=600)
 
 
 def test_a_copy_within_another_does_not_count_for_size_twice() -> None:

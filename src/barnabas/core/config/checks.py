@@ -51,6 +51,10 @@ def check(config: "BrokerConfig") -> None:
         not config.barnabas_inside_enable or config.barnabas_metrics_port >= 0,
         "barnabas.inside.enable=true needs barnabas.metrics.port: that is where the inside is shown (0 picks a free port).",
     )
+    require(
+        not config.remote_log_storage_system_enable or config.barnabas_remote_storage_url is not None,
+        "remote.log.storage.system.enable=true needs barnabas.remote.storage.url: where segments go.",
+    )
 
 
 def _check_identity(config: "BrokerConfig") -> None:

@@ -237,20 +237,17 @@ class LogConfig:
         "Replicas whose follower side is throttled: partition:broker pairs, or * for all of the topic.")
 
     remote_storage_enable: bool = topic_setting(BOOLEAN, False, None,
-        "Whether closed segments are also kept in remote storage.",
-        no_effect=reasons.TIERED)
+        "Whether closed segments are also kept in remote storage.")
     remote_log_copy_disable: bool = topic_setting(BOOLEAN, False, None,
-        "Whether a tiered topic stops copying segments to remote storage and only reads from it.",
-        no_effect=reasons.TIERED)
+        "Whether a tiered topic stops copying segments to remote storage and only reads from it.")
     remote_log_delete_on_disable: bool = topic_setting(BOOLEAN, False, None,
-        "Whether remote data goes when tiering is switched off for the topic.",
-        no_effect=reasons.TIERED)
+        "Whether remote data goes when tiering is switched off for the topic.")
     local_retention_ms: int = topic_setting(LONG, -2, at_least(-2),
         "Age up to which a tiered topic keeps segments on local disk; -2 takes retention.ms.",
-        inherits="log.local.retention.ms", no_effect=reasons.TIERED)
+        inherits="log.local.retention.ms")
     local_retention_bytes: int = topic_setting(LONG, -2, at_least(-2),
         "Size up to which a tiered topic keeps segments on local disk; -2 takes retention.bytes.",
-        inherits="log.local.retention.bytes", no_effect=reasons.TIERED)
+        inherits="log.local.retention.bytes")
 
     barnabas_key_schema_validation: bool = topic_setting(BOOLEAN, False, None,
         "Whether keys must begin with the id of a schema that the registry has under the key's subject; others are refused.")

@@ -209,3 +209,19 @@ class BrokerSettings:
     leader_replication_throttled_rate: int
     follower_replication_throttled_rate: int
     replica_alter_log_dirs_io_max_bytes_per_second: int
+
+    # Tiered storage.
+    remote_log_storage_system_enable: bool
+    barnabas_remote_storage_url: str | None
+    remote_log_storage_manager_impl_prefix: str
+    remote_log_metadata_manager_impl_prefix: str
+    remote_log_manager_thread_pool_size: int
+    remote_log_manager_copier_thread_pool_size: int
+    remote_log_manager_expiration_thread_pool_size: int
+    remote_log_manager_task_interval_ms: int
+    remote_log_manager_task_retry_backoff_ms: int
+    remote_log_manager_task_retry_backoff_max_ms: int
+    remote_log_manager_task_retry_jitter: float
+    remote_log_manager_copy_max_bytes_per_second: int
+    remote_log_manager_copy_quota_window_num: int
+    remote_log_manager_copy_quota_window_size_seconds: int

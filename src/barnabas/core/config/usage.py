@@ -16,9 +16,13 @@ def without_effect(settings: Mapping[str, Setting]) -> list[Setting]:
     return [setting for setting in settings.values() if not setting.is_effective]
 
 
+#: Begin the names of settings that tiered storage hands on, unless somebody chose other prefixes.
+HANDED_ON = ("rsm.config.", "rlmm.config.")
+
+
 def broker_notices(names: Iterable[str]) -> list[str]:
     """One line for each name that is unknown or without effect."""
-    return [line for name in names if (line := _broker_notice(name))]
+    return [line for name in names if not name.startswith(HANDED_ON) and (line := _broker_notice(name))]
 
 
 def volatile_log_dirs(directories: Iterable[str]) -> list[str]:

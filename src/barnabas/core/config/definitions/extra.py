@@ -16,7 +16,7 @@ from barnabas.core.config.definitions.shorthand import (
     READ_ONLY,
     STRING,
 )
-from barnabas.core.config.validators import HttpUrls, at_least, between
+from barnabas.core.config.validators import HttpUrls, NonEmptyString, at_least, between
 
 # fmt: off
 SETTINGS: Final = (
@@ -63,5 +63,8 @@ SETTINGS: Final = (
             "Needs the extra otel."),
     Setting("barnabas.otel.sample.ratio", DOUBLE, 0.01, LOW, between(0.0, 1.0), READ_ONLY,
             "The share of batches, and of requests other than Produce, that have traces; the same on every broker."),
+    Setting("barnabas.remote.storage.url", STRING, None, MEDIUM, NonEmptyString(), READ_ONLY,
+            "Where tiered storage keeps segments: s3://bucket/path, gs://bucket/path, az://account/container/path or "
+            "file:///directory; the same on every broker. Needs the extra tiered."),
 )
 # fmt: on

@@ -1,0 +1,176 @@
+"""Tiered storage of a broker, put together. Only a broker with `remote.log.storage.system.enable` imports it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
+from barnabas.coordination.metadata_cache import MetadataChange
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.topic_lookup import topic_exists
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
+from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.metrics.registry import Row
+from barnabas.replication.partition import Partition
+from barnabas.server.context import BrokerContext
+from barnabas.server.links import BrokerLinks
+from barnabas.server.platform import Platform
+from barnabas.storage.log import Log
+from barnabas.tiered.copier import Copier
+from barnabas.tiered.health import StoreHealth
+from barnabas.tiered.manager import TierManager
+from barnabas.tiered.metadata_topic import OnThread, RemoteMetadata, Spawn
+from barnabas.tiered.metrics import TierMetrics
+from barnabas.tiered.remover import Remover
+from barnabas.tiered.segment_metadata import TierPartition
+from barnabas.tiered.settings import TierSettings, new_metadata_topic, store_settings
+
+
+class TieredParts:
+    def __init__(
+        self,
+        context: BrokerContext,
+        platform: Platform,
+        session: ZooKeeperSession,
+        links: BrokerLinks,
+        *,
+        create_topic: CreateTopic,
+        on_thread: OnThread,
+        spawn: Spawn,
+    ) -> None:
+        config = context.config
+        assert config.barnabas_remote_storage_url is not None  # `core.config.checks`
+        new_metadata_topic(config)  # refuses what cannot be read, before anybody needs it
+        self._context = context
+        self._spawn = spawn
+        store = platform.open_store(config.barnabas_remote_storage_url, store_settings(config))
+        health, metrics = StoreHealth(context.clock), TierMetrics(context.registry)
+
+        def settings() -> TierSettings:
+            return TierSettings.of(context.config)
+
+        self.metadata = RemoteMetadata(
+            context.broker_id,
+            InternalTopic(
+                REMOTE_LOG_METADATA_TOPIC,
+                context.metadata,
+                new=lambda: new_metadata_topic(context.config),
+                create=create_topic,
+            ),
+            context.metadata,
+            connect=lambda broker: links.open(broker, purpose="tier-metadata-reader"),
+            lane=links.lane("tier-metadata-writer").to,
+            on_event=lambda of: self.manager.refresh(of),
+            on_thread=on_thread,
+            clock=context.clock,
+            spawn=spawn,
+        )
+        copier = Copier(
+            context.broker_id,
+            store,
+            self.metadata,
+            log_of=self._log_of,
+            settings=settings,
+            health=health,
+            metrics=metrics,
+            disk=platform.disk,
+            on_thread=on_thread,
+            clock=context.clock,
+            chance=platform.random,
+        )
+        remover = Remover(context.broker_id, store, self.metadata, health=health, metrics=metrics, clock=context.clock)
+        self.manager = TierManager(
+            store,
+            self.metadata,
+            copier,
+            remover,
+            log_of=self._log_of,
+            log_start_moved=context.replicas.log_start_moved,
+            exists=lambda of: topic_exists(session, of.topic, of.topic_id),
+            settings=settings,
+            health=health,
+            metrics=metrics,
+            clock=context.clock,
+            spawn=spawn,
+        )
+        context.metadata.subscribe(self._metadata_changed)
+        self._add_gauges()
+
+    def start(self) -> None:
+        self._spawn(self.manager.run(), "tiered storage")
+
+    def stop(self) -> None:
+        self.manager.stop()
+
+    # -- what others tell -----------------------------------------------------------------------------------------------
+
+    def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
+        for partition in (*led, *followed):
+            self._look_at(partition)
+
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        """`topic` is empty if every topic's settings may have changed."""
+        for partition in list(self._context.replicas):
+            if topic in ("", partition.tp.topic):
+                self._look_at(partition)
+        self.manager.wake()
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        if change.deleted:
+            self.manager.wake()
+
+    def _look_at(self, partition: Partition) -> None:
+        log, topic_id = partition.log, partition.topic_id
+        is_here = self._context.replicas.get(partition.tp) is partition
+        if not is_here or log is None or topic_id is None or topic_id == ZERO_TOPIC_ID or not _is_hosted(log):
+            self.manager.stopped(partition.tp)
+            return
+        of = TierPartition(topic_id, *partition.tp)
+        if partition.is_leader:
+            self.manager.became_leader(of, partition.machine.leader_epoch)
+        else:
+            self.manager.became_follower(of)
+
+    def _log_of(self, tp: TopicPartition) -> Log | None:
+        partition = self._context.replicas.get(tp)
+        return None if partition is None else partition.log
+
+    # -- gauges -------------------------------------------------------------------------------------------------------
+
+    def _add_gauges(self) -> None:
+        """Kafka's are by partition, too; all are computed when somebody scrapes."""
+        registry, manager = self._context.registry, self.manager
+
+        def add(name: str, what: str, read: Callable[[Log, TopicPartition], float]) -> None:
+            def rows() -> Iterator[Row]:
+                for tp in list(manager.led):
+                    if (log := self._log_of(tp)) is not None and not log.is_closed:
+                        yield {"topic": tp.topic, "partition": str(tp.partition)}, read(log, tp)
+
+            registry.table(f"kafka_server_topic_{name}", what, rows)
+
+        def lag(log: Log, tp: TopicPartition) -> list[int]:
+            copied, active = log.highest_copied_offset, log.active_segment
+            return [each.size_bytes for each in log.segments if each.base_offset > copied and each is not active]
+
+        add("remote_copy_lag_bytes", "Bytes of rolled segments that the tier has not.", lambda *of: sum(lag(*of)))
+        add("remote_copy_lag_segments", "Rolled segments that the tier has not.", lambda *of: len(lag(*of)))
+        add("remote_log_size_bytes", "Bytes of the partition in the tier.", partial(_in_tier, manager, "size_bytes"))
+        add("remote_log_metadata_count", "Segments known in the tier.", partial(_in_tier, manager, "count"))
+        registry.gauge(
+            "barnabas_tier_store_failing_seconds",
+            "For how long the object store has done nothing that it was asked for; 0 while it does.",
+            lambda: manager.health.failing_s,
+        )
+
+
+def _in_tier(manager: TierManager, what: str, log: Log, tp: TopicPartition) -> float:
+    view = manager.view(tp)
+    if view is None:
+        return 0
+    return view.size_bytes if what == "size_bytes" else len(view)
+
+
+def _is_hosted(log: Log) -> bool:
+    """A topic that has left the tier is looked after until nothing of it is there any more."""
+    return log.is_tiered or (log.config.remote_log_delete_on_disable and not log.config.remote_storage_enable)
