@@ -209,4 +209,5 @@ def _read_indexes(disk: Disk, candidate: CopyCandidate) -> bytes:
     if candidate.snapshot_path is not None:
         parts[layout.Part.PRODUCER_SNAPSHOT] = disk.read_file(candidate.snapshot_path)
     parts[layout.Part.LEADER_EPOCHS] = encode_epochs(candidate.epochs_until_end)
+    parts[layout.Part.BOUNDS] = layout.Bounds(candidate.end_offset, candidate.max_timestamp).encode()
     return layout.pack_indexes(parts)

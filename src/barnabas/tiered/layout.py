@@ -48,8 +48,27 @@ class Part(IntEnum):
     PRODUCER_SNAPSHOT = 4
     #: The leader epochs of the log, from its start to the segment's end: a `leader-epoch-checkpoint`.
     LEADER_EPOCHS = 5
+    #: What the metadata topic says of it, for those who read the store alone: `Bounds`.
+    BOUNDS = 6
 
 
+class Bounds(NamedTuple):
+    #: Inclusive.
+    end_offset: int
+    max_timestamp: int
+
+    def encode(self) -> bytes:
+        return _BOUNDS.pack(*self)
+
+    @staticmethod
+    def decode(data: bytes) -> "Bounds":
+        """:raises Malformed:"""
+        if len(data) != _BOUNDS.size:
+            raise Malformed(f"{len(data)} bytes are not the bounds of a segment")
+        return Bounds(*_BOUNDS.unpack(data))
+
+
+_BOUNDS: Final = struct.Struct(">qq")
 _KINDS: Final = frozenset(Part)
 
 
