@@ -20,6 +20,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.coordination.embedded.fourletter import WORDS_FOR_STRANGERS
 from barnabas.core.config.properties import format_properties
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -118,7 +119,7 @@ class LocalSecurity:
             "ssl.keyStore.location": str(self.folder / "broker.pem"),
             "ssl.trustStore.location": str(self.folder / "ca.pem"),
             "ssl.clientAuth": "need",
-            "4lw.commands.whitelist": "srvr,ruok",
+            "4lw.commands.whitelist": WORDS_FOR_STRANGERS,
         }
         LocalSecurity.write_secret(file, format_properties(settings))
         return file

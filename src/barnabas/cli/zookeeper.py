@@ -44,7 +44,12 @@ OPTIONS = (
     Option("--max-client-cnxns", int, "Connections from one address, 0: no limit. Default 60.", "max_client_cnxns"),
     Option("--jute-maxbuffer", int, "Bytes of the longest request. Default 1048575.", "jute_max_buffer"),
     Option("--snap-count", int, "Transactions between snapshots. Default 100000.", "snap_count"),
-    Option("--4lw-commands-whitelist", str, "Four-letter words to serve. Default *.", "four_letter_whitelist"),
+    Option(
+        "--4lw-commands-whitelist",
+        str,
+        "Four-letter words to serve. Default * on loopback, else srvr,ruok.",
+        "four_letter_whitelist",
+    ),
     Option("--no-force-sync", bool, "Do not wait for the disk: fast, and loses data when the machine fails."),
     Option("--verbose", bool, "Log to stderr what happens."),
 )

@@ -10,8 +10,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from barnabas.console.errors import Refusal
-from barnabas.console.settings import Settings, is_loopback
+from barnabas.console.settings import Settings
 from barnabas.console.web import PATH_PREFIX, refused
+from barnabas.core.hosts import is_loopback
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

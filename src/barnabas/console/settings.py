@@ -1,9 +1,9 @@
 """What a console is started with."""
 
-import ipaddress
 from dataclasses import dataclass
 
 from barnabas.client.config import ClientConfig
+from barnabas.core.hosts import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,3 @@ class Settings:
     def is_https(self) -> bool:
         """As the browser sees it."""
         return self.certificate is not None or self.behind_proxy
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True  # browsers and resolvers give these to nobody else
-    try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False

@@ -16,8 +16,9 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.security import ClientSecurity
 from barnabas.console.errors import bad_request
-from barnabas.console.settings import Settings, is_loopback
+from barnabas.console.settings import Settings
 from barnabas.core.errors import ConfigError
+from barnabas.core.hosts import is_loopback
 
 _SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 _PASSWORD_MECHANISMS: Final = (*_SCRAM, "PLAIN")

@@ -18,8 +18,9 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.config.usage import broker_notices
 from barnabas.core.errors import ConfigError
+from barnabas.core.hosts import is_loopback
 from barnabas.doctor.finding import Finding, Severity, count, some
-from barnabas.doctor.room import is_loopback, nearly_full, room, short_lived
+from barnabas.doctor.room import nearly_full, room, short_lived
 
 #: Files that a broker has open besides those of its logs: sockets of clients, mostly.
 FILES_BESIDES_LOGS: Final = 1024

@@ -1,6 +1,5 @@
-"""Disks and addresses: what both the settings' and the cluster's checks ask. Pure."""
+"""Disks: what both the settings' and the cluster's checks ask. Pure."""
 
-from ipaddress import ip_address
 from typing import Final
 
 #: Trees that a reboot or a nightly job empties.
@@ -20,10 +19,3 @@ def nearly_full(total_bytes: int, free_bytes: int, share_min: float = FREE_SHARE
 
 def room(total_bytes: int, free_bytes: int) -> str:
     return f"{free_bytes / (1 << 30):.1f} GiB ({100 * free_bytes / total_bytes:.0f} %) left"
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "localhost.localdomain")

@@ -180,8 +180,8 @@ class Disk:
         os.mkdir(path)  # noqa: PTH102
 
     def makedirs(self, path: str) -> None:
-        """With its parents; no error where it is there."""
-        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        """With its parents; no error where it is there. Others may not look into what we make: it holds records and secrets."""
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)  # noqa: PTH106

@@ -1,6 +1,7 @@
 """Strangers who open connections until there is no descriptor left, against a real broker with room for 1024."""
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hostile_peer import Victim, ask
 from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.runtime.descriptors import SOFT_LIMIT_MAX
 
 DESCRIPTORS = 1024
 #: The start of a TLS record that never comes whole.
@@ -33,7 +35,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         # Nobody's share of the descriptors is what is tried here.
         "max.connections.per.ip": "100000",
     }
-    with LocalCluster(brokers=1, config=config) as one:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, DESCRIPTORS), hard))  # a broker inherits it
+    with contextlib.ExitStack() as stack:
+        try:
+            one = stack.enter_context(LocalCluster(brokers=1, config=config))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        given = psutil.Process(one.pid(1)).rlimit(psutil.RLIMIT_NOFILE)
+        assert given == (min(hard, SOFT_LIMIT_MAX), hard), "a broker takes what it may have"
         psutil.Process(one.pid(1)).rlimit(psutil.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         yield one
 

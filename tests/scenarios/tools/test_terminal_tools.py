@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -85,9 +86,21 @@ def test_processes_of_a_local_cluster_can_be_told_apart(shared_cluster: LocalClu
     assert zookeeper.cmdline()[0].startswith("barnabas zookeeper /")
 
 
+def listening(cluster: LocalCluster) -> list[Any]:
+    """The sockets on which its processes, and those of the session's other clusters, take connections."""
+    processes = psutil.Process(cluster.pid(1)).parent().children()
+    return [
+        each for process in processes for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN
+    ]
+
+
 def test_cluster_that_listens_everywhere_advertises_what_it_is_told() -> None:
     with LocalCluster(brokers=1, host="0.0.0.0", advertised_host="localhost") as cluster:
         assert cluster.bootstrap.startswith("localhost:")
+        # Its ZooKeeper is the brokers' own business, and stays on this machine.
+        host, _, port = cluster.zookeeper_connect.rpartition(":")
+        assert host == "127.0.0.1"
+        assert {each.laddr.ip for each in listening(cluster) if each.laddr.port == int(port)} == {"127.0.0.1"}
         done = subprocess.run(
             [sys.executable, "-m", "barnabas", "topics", "--bootstrap-server", cluster.bootstrap, "--list"],
             capture_output=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from zk_process import four_letter_word
 from zk_raw import RawClient, create, watched
 
 from barnabas.coordination.embedded.config import ZooKeeperConfig
@@ -52,6 +53,20 @@ def test_two_servers_live_in_one_process(tmp_path: Path) -> None:
         assert await in_thread(ask, servers[1].port, (Op.EXISTS, watched("/only-a"))) == [-101]
         for server in servers:
             await server.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_only_on_loopback_are_all_words_answered(data: Path, host: str) -> None:
+    async def story() -> None:
+        server = EmbeddedZooKeeper(data, host)
+        await server.start()
+        told = [await in_thread(four_letter_word, server.port, word) for word in (b"ruok", b"srvr", b"dump", b"cons")]
+        await server.stop()
+        assert told[0] == "imok" and told[1].startswith("Zookeeper version: ")
+        refused = ["not in the whitelist" in each for each in told[2:]]
+        assert refused == [host == "0.0.0.0"] * 2, "they tell of other clients"
 
     asyncio.run(story())
 

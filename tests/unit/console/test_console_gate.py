@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from barnabas.client.config import client_config
-from barnabas.console.gate import Gate, is_loopback
+from barnabas.console.gate import Gate
 from barnabas.console.settings import Settings
+from barnabas.core.hosts import is_loopback
 
 LOCAL = {"host": "127.0.0.1:8080"}
 

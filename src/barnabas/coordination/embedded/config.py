@@ -31,8 +31,9 @@ class ZooKeeperConfig:
     snap_count: int = 100_000
     #: autopurge.snapRetainCount
     snap_retain_count: int = 3
-    #: 4lw.commands.whitelist: `*` or names with commas between.
-    four_letter_whitelist: str = "*"
+    #: 4lw.commands.whitelist: `*` or names with commas between. None: every word where nobody but this machine can ask,
+    #: else those that tell nothing of clients and data.
+    four_letter_whitelist: str | None = None
     #: How long a connection may go without opening a session.
     sessionless_timeout_ms: int = 10_000
     #: znode.container.checkIntervalMs: how often containers and TTL nodes are looked after.
@@ -166,7 +167,7 @@ def _parse(path: Path, key: str, value: str, default: object) -> object:
         if value.lower() not in ("yes", "no", "true", "false"):
             raise ConfigError(f"{path}: {key}={value}: must be yes or no")
         return value.lower() in ("yes", "true")
-    if isinstance(default, str) or key.endswith("superDigest"):
+    if key.endswith(("superDigest", "whitelist")):
         return value
     try:
         return int(value)

@@ -5,7 +5,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import barnabas
 
@@ -39,6 +39,9 @@ WORDS = frozenset(
 #: What `zkServer.sh status` and Kafka's tools parse: the version whose protocol this is.
 VERSION = f"3.8.4-barnabas-{barnabas.__version__}, built on 2024-02-12 22:16 UTC"
 
+#: They say that the server is there, and nothing of its clients.
+WORDS_FOR_STRANGERS: Final = "srvr,ruok"
+
 
 def is_known(word: bytes) -> bool:
     return word.decode("latin-1") in _ANSWERS or word == b"stmk"
@@ -47,7 +50,7 @@ def is_known(word: bytes) -> bool:
 def answer(word: bytes, argument: bytes, service: "Service") -> str:
     """The whole answer. Words that are not on the whitelist say so, as in ZooKeeper; `srvr` always is."""
     name = word.decode("latin-1")
-    if name != "srvr" and not _is_enabled(name, service.config.four_letter_whitelist):
+    if name != "srvr" and not _is_enabled(name, service.config.four_letter_whitelist or WORDS_FOR_STRANGERS):
         return f"{name} is not executed because it is not in the whitelist.\n"
     return _ANSWERS[name](service) if name != "stmk" else str(int.from_bytes(argument, "big", signed=True))
 

@@ -7,17 +7,20 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from barnabas.auth.tls import TlsSettings, server_context
 from barnabas.coordination.embedded import snapshot
 from barnabas.coordination.embedded.commit import GroupCommit, Job, LogThread
 from barnabas.coordination.embedded.config import ZooKeeperConfig
+from barnabas.coordination.embedded.fourletter import WORDS_FOR_STRANGERS
 from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.machine import Machine
 from barnabas.coordination.embedded.service import Service
 from barnabas.coordination.embedded.store import Store
 from barnabas.core.clock import Clock, SystemClock
+from barnabas.core.hosts import is_loopback
 from barnabas.runtime.disk import REAL_DISK, Disk
 
 _log = logging.getLogger(__name__)
@@ -53,6 +56,9 @@ class EmbeddedZooKeeper:
         self.port = port
         self.secure_port = secure_port
         self.config = config or ZooKeeperConfig()
+        if self.config.four_letter_whitelist is None:
+            words = "*" if is_loopback(host) else WORDS_FOR_STRANGERS
+            self.config = replace(self.config, four_letter_whitelist=words)
         self._clock: Clock = clock or SystemClock()
         self._make_log_thread = make_log_thread
         self._store = Store(

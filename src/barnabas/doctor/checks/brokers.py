@@ -1,8 +1,8 @@
 """Brokers: do they answer where they say, and does ZooKeeper have them as they are? Pure."""
 
 from barnabas.client.image import Broker
+from barnabas.core.hosts import is_loopback
 from barnabas.doctor.finding import Finding, Severity, some
-from barnabas.doctor.room import is_loopback
 from barnabas.doctor.view import ClusterView
 
 

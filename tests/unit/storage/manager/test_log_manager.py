@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def test_directories_are_made_locked_and_marked(tmp_path: Path) -> None:
     for root in broker.roots:
         assert "broker.id=1" in (Path(root) / "meta.properties").read_text()
         assert "cluster.id=cluster" in (Path(root) / "meta.properties").read_text()
+        assert stat.S_IMODE(Path(root).stat().st_mode) == 0o700, "records are nobody else's"
     broker.manager.shutdown()
 
 
