@@ -17,18 +17,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
-from barnabas.spark.pipelines import sinks, sources
+from barnabas.spark.pipelines import cdc, sinks, sources
 from barnabas.spark.pipelines.connector import Sink
+from barnabas.spark.pipelines.database import DatabaseError
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
+from barnabas.spark.pipelines.sources.postgres_changes import PostgresChangesSource
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
 pytestmark = pytest.mark.timeout(900)  # several queries each, on what may be a busy machine
@@ -68,7 +72,9 @@ def uri(programs: Path) -> Iterator[str]:
     initdb = [*as_user, str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "me", "--no-sync"]
     subprocess.run(initdb, check=True, capture_output=True, timeout=120)
     control = [*as_user, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(log)]
-    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    settings = (
+        f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off -c wal_level=logical"
+    )
     subprocess.run([*control, "-o", settings, "start"], check=True, capture_output=True, timeout=120)
     try:
         yield f"postgresql://me@127.0.0.1:{port}/postgres"
@@ -287,3 +293,112 @@ def test_missing_table_and_server_that_is_away_are_named(spark: SparkSession, ur
         sources.table(uri, "nowhere").batch(spark)
     with pytest.raises(Exception, match=r"postgresql://127\.0\.0\.1:1/x: .*refused"):
         sources.table("postgresql://me:secret@127.0.0.1:1/x", "t").batch(spark)
+
+
+def test_changes_of_a_table_come_out_of_its_log_after_a_snapshot_and_keep_a_copy(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    ask(
+        uri,
+        "CREATE TABLE people (id BIGINT PRIMARY KEY, name TEXT, born DATE, paid NUMERIC(8,2), ok BOOLEAN, at TIMESTAMPTZ, "
+        "mark BYTEA, tags TEXT[], code UUID)",
+        "INSERT INTO people SELECT n, 'p' || n, '2000-01-01', n / 4.0, n % 2 = 0, '2026-01-01 12:00:00+02', '\\x00ff', "
+        "ARRAY['a', 'b'], '00000000-0000-0000-0000-000000000001' FROM generate_series(1, 5) AS n",
+    )
+    source = sources.changes(uri, "people", max_rows=3)
+    sink, checkpoint = cdc.upsert_into_delta(str(tmp_path / "people"), keys=["id"]), tmp_path / "checkpoint"
+    run(sink, source.stream(spark), checkpoint)
+
+    def same() -> list[tuple[Any, ...]]:
+        columns = "id, name, born, ok, at, mark, tags::text, code::text, paid::text"
+        there = ask(uri, f"SELECT {columns} FROM people ORDER BY id")
+        names = [each.removesuffix("::text") for each in columns.split(", ")]
+        rows = DeltaTable(tmp_path / "people").to_pyarrow_table().sort_by("id").to_pylist()
+        paid = [None if row["paid"] is None else str(row["paid"]) for row in rows]
+        assert [(*[row[name] for name in names[:-1]], text) for row, text in zip(rows, paid, strict=True)] == there
+        return there
+
+    assert len(same()) == 5
+    ask(uri, "UPDATE people SET name = 'other', born = NULL WHERE id = 1", "DELETE FROM people WHERE id = 2")
+    ask(uri, "UPDATE people SET id = 30 WHERE id = 3", "INSERT INTO people (id, name) VALUES (6, 'Grüße')")
+    ask(uri, *[f"UPDATE people SET name = 'n{n}' WHERE id = 4" for n in range(7)])
+    ask(uri, "CREATE TABLE bystander (id INT)", "INSERT INTO bystander VALUES (1)")
+    run(sink, source.stream(spark), checkpoint)
+    assert [row[:2] for row in same()] == [(1, "other"), (4, "n6"), (5, "p5"), (6, "Grüße"), (30, "p3")]
+    run(sink, source.stream(spark), checkpoint)
+    forget_last_commit(checkpoint)
+    ask(uri, "UPDATE people SET name = 'last' WHERE id = 5")
+    run(sink, source.stream(spark), checkpoint)
+    assert [row[1] for row in same()] == ["other", "n6", "last", "Grüße", "p3"]
+    # What is done is not kept in the log for ever.
+    [(kept,)] = ask(
+        uri, "SELECT confirmed_flush_lsn > restart_lsn FROM pg_replication_slots WHERE slot_name = 'barnabas_people'"
+    )
+    assert kept
+
+
+def reader_of(uri: str, table: str, **options: str) -> Any:
+    source = PostgresChangesSource(CaseInsensitiveDict({"uri": uri, "table": table, **options}))
+    return source.streamReader(source.schema())
+
+
+def test_a_limit_is_of_what_has_not_been_read(uri: str) -> None:
+    """Spark says that a batch is done when the next is planned: until then the slot stands before it."""
+    ask(uri, "CREATE TABLE steps (id BIGINT PRIMARY KEY)")
+    reader = reader_of(uri, "steps", snapshot="false")
+    places = [reader.initialOffset()]
+    for number in range(3):
+        ask(uri, f"INSERT INTO steps VALUES ({number})")
+    found = []
+    for _ in range(3):
+        end = reader.latestOffset(places[-1], ReadMaxRows(1))
+        [part] = reader.partitions(places[-1], end)
+        found.append([row["id"] for batch in reader.read(part) for row in batch.to_pylist()])
+        places.append(end)
+    assert found == [[0], [1], [2]]
+    assert reader.latestOffset(places[-1], ReadMaxRows(1)) == places[-1]
+
+
+def test_what_a_log_of_changes_does_not_say_is_refused(uri: str) -> None:
+    ask(
+        uri,
+        "CREATE TABLE wide (id BIGINT PRIMARY KEY, n INT, big TEXT)",
+        "ALTER TABLE wide ALTER COLUMN big SET STORAGE EXTERNAL",
+        "INSERT INTO wide VALUES (1, 1, repeat('x', 9000))",
+    )
+    reader = reader_of(uri, "wide", snapshot="false", slot="wide_slot")
+    reader_of(uri, "wide", slot="wide_slot").prepareForTriggerAvailableNow()  # Spark calls it before there is a slot
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start, "nothing has happened"
+
+    def changes() -> list[dict[str, Any]]:
+        end = reader.latestOffset(start, ReadAllAvailable())
+        [part] = reader.partitions(start, end)
+        return [row for batch in reader.read(part) for row in batch.to_pylist()]
+
+    ask(uri, "ALTER TABLE wide REPLICA IDENTITY FULL", "UPDATE wide SET n = 2")
+    [row] = changes()
+    assert (row["n"], len(row["big"]), row["_deleted"]) == (2, 9000, False)
+    ask(uri, "ALTER TABLE wide REPLICA IDENTITY DEFAULT", "UPDATE wide SET n = 3")
+    with pytest.raises(DatabaseError, match=r"public\.wide, column big: .*REPLICA IDENTITY FULL"):
+        changes()
+    past = reader.latestOffset(start, ReadAllAvailable())
+    assert reader.latestOffset(past, ReadAllAvailable()) == past
+    with pytest.raises(DatabaseError, match=r"slot wide_slot is at .*, past .* of the checkpoint"):
+        reader.latestOffset(start, ReadAllAvailable())
+    start = reader.initialOffset()
+    ask(uri, "ALTER TABLE wide ADD COLUMN more INT", "INSERT INTO wide VALUES (2, 2, 'x', 1)")
+    with pytest.raises(DatabaseError, match="has a column more that the query does not know"):
+        changes()
+    start = reader.latestOffset(start, ReadAllAvailable())
+    ask(uri, "TRUNCATE wide")
+    with pytest.raises(DatabaseError, match=r"public\.wide was truncated at"):
+        changes()
+    ask(uri, "SELECT pg_drop_replication_slot('wide_slot')")
+    with pytest.raises(DatabaseError, match="slot wide_slot is gone"):
+        reader.latestOffset(start, ReadAllAvailable())
+    ask(uri, "CREATE TABLE narrow (id INT)", 'CREATE PUBLICATION "Other" FOR TABLE narrow')
+    with pytest.raises(DatabaseError, match=r"publication Other does not have table public\.wide"):
+        reader_of(uri, "wide", publication="Other").initialOffset()
+    with pytest.raises(DatabaseError, match=r"no table public\.nowhere"):
+        reader_of(uri, "nowhere")

@@ -30,6 +30,7 @@ _FORMATS: Final = (
     ("barnabas.spark.pipelines.delta_upsert", "DeltaUpsertSource"),
     ("barnabas.spark.pipelines.sinks.iceberg_table", "IcebergSource"),
     ("barnabas.spark.pipelines.sources.sql_query", "SqlSource"),
+    ("barnabas.spark.pipelines.sources.postgres_changes", "PostgresChangesSource"),
     ("barnabas.spark.pipelines.sources.generator", "SyntheticSource"),
 )
 #: What each session knows already.

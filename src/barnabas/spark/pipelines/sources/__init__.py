@@ -19,7 +19,7 @@ from barnabas.spark.pipelines.connector import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Source", "files", "synthetic", "table", "topic"]
+__all__ = ["Source", "changes", "files", "synthetic", "table", "topic"]
 
 
 def topic(
@@ -124,6 +124,37 @@ def table(
         uri=uri, table=name, query=query, cursor=cursor or None, delayMs=delay_ms, maxRowsPerTrigger=max_rows
     )
     return Source("barnabas-sql", given, schema, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))
+
+
+def changes(
+    uri: str,
+    table: str,
+    *,
+    slot: str | None = None,
+    publication: str | None = None,
+    snapshot: bool = True,
+    max_rows: int | None = None,
+) -> Source:
+    """The changes of a PostgreSQL table out of its log: the table's columns, `_deleted` and `_sequence`, as `cdc` applies them.
+
+    First the rows that are there (`snapshot`), then every change since, in the order of commits. The server needs
+    `wal_level=logical`, the user the right to replicate. `slot` and `publication` are made where they are missing. The slot
+    keeps the server's log until the stream has read it: drop it (`pg_drop_replication_slot`) when the pipeline goes.
+    `max_rows`: a batch ends with the transaction in which so many changes have come.
+    """
+    given = text_options(
+        uri=uri,
+        table=table,
+        slot=slot,
+        publication=publication,
+        snapshot=snapshot,
+        maxRowsPerTrigger=max_rows,
+    )
+    return Source(
+        "barnabas-postgres-changes",
+        given,
+        register=registering("barnabas.spark.pipelines.sources.postgres_changes", "PostgresChangesSource"),
+    )
 
 
 def synthetic(

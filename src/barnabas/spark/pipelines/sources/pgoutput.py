@@ -1,0 +1,172 @@
+"""PostgreSQL's logical replication messages (plugin `pgoutput`, protocol version 1) as changes of rows. Pure.
+
+A transaction is Begin, then for each table once a Relation, then Insert, Update, Delete or Truncate, then Commit. Values are
+texts, as PostgreSQL prints them.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+#: A value that an update did not touch and that is stored apart (TOAST): the message does not have it.
+UNCHANGED: Final = object()
+Value = object
+Row = dict[str, Value]
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message of pgoutput."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of one row, and where in the order of the database it stands."""
+
+    relation: Relation
+    #: What the row is now; of a delete, the key or all of the row that was.
+    row: Row
+    deleted: bool
+    #: What is known of the row before: its key if that changed, or all of it with REPLICA IDENTITY FULL.
+    old: Row | None
+    #: The end of the transaction's commit in the log of the database, and the number of the change in the transaction.
+    commit_lsn: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Truncated:
+    relations: tuple[str, ...]
+    commit_lsn: int
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 1
+
+    def take(self, kind: str) -> int:
+        try:
+            (value,) = struct.unpack_from(f">{kind}", self._data, self._at)
+        except struct.error as error:
+            raise BadMessage(f"message {self._data[:1]!r} ends at {len(self._data)}, in the middle") from error
+        self._at += struct.calcsize(kind)
+        return int(value)
+
+    def letter(self) -> str:
+        return chr(self.take("B"))
+
+    def text(self) -> str:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise BadMessage(f"message {self._data[:1]!r}: a name without its end")
+        found = self._data[self._at : end].decode()
+        self._at = end + 1
+        return found
+
+    def value(self) -> Value:
+        match self.letter():
+            case "n":
+                return None
+            case "u":
+                return UNCHANGED
+            case "t":
+                size = self.take("i")
+                found = self._data[self._at : self._at + size]
+                if len(found) < size:
+                    raise BadMessage(f"message {self._data[:1]!r}: a value of {size} bytes ends after {len(found)}")
+                self._at += size
+                return found.decode()
+            case other:
+                raise BadMessage(f"a value of kind {other!r}")
+
+    def row(self, relation: Relation) -> Row:
+        count = self.take("h")
+        if count != len(relation.columns):
+            raise BadMessage(f"a row of {relation.name} has {count} values for {len(relation.columns)} columns")
+        return {name: self.value() for name in relation.columns}
+
+
+def commit_end(data: bytes) -> int | None:
+    """Where the log goes on behind a transaction, if this is the message of its commit."""
+    if data[:1] != b"C":
+        return None
+    reader = _Reader(data)
+    reader.take("b")
+    reader.take("q")
+    return reader.take("q")
+
+
+def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
+    """Those of whole transactions, in their order. What comes behind the last commit is left alone."""
+    relations: dict[int, Relation] = {}
+    waiting: list[Change | Truncated] = []
+    for data in messages:
+        reader = _Reader(data)
+        match data[:1]:
+            case b"B":
+                waiting = []
+            case b"R":
+                number, relation = _relation(reader)
+                relations[number] = relation
+            case b"I" | b"U" | b"D":
+                waiting.append(_change(reader, data[:1], relations, len(waiting)))
+            case b"T":
+                count, _ = reader.take("i"), reader.take("b")
+                names = tuple(relations[reader.take("i")].name for _ in range(count))
+                waiting.append(Truncated(names, 0))
+            case b"C":
+                end = commit_end(data)
+                assert end is not None
+                for each in waiting:
+                    yield _at(each, end)
+                waiting = []
+            case b"O" | b"Y" | b"M":
+                continue  # where it came from, types, messages of applications: no change of a row
+            case other:
+                raise BadMessage(f"a message of kind {other!r}")
+
+
+def _at(change: Change | Truncated, commit_lsn: int) -> Change | Truncated:
+    if isinstance(change, Truncated):
+        return Truncated(change.relations, commit_lsn)
+    return Change(change.relation, change.row, change.deleted, change.old, commit_lsn, change.number)
+
+
+def _relation(reader: _Reader) -> tuple[int, Relation]:
+    number = reader.take("i")
+    schema, name = reader.text(), reader.text()
+    reader.take("b")
+    columns = []
+    for _ in range(reader.take("h")):
+        reader.take("b")
+        columns.append(reader.text())
+        reader.take("i")
+        reader.take("i")
+    return number, Relation(f"{schema or 'pg_catalog'}.{name}", tuple(columns))
+
+
+def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int) -> Change:
+    oid = reader.take("i")
+    if oid not in relations:
+        raise BadMessage(f"a change of relation {oid}, of which no message has told")
+    relation = relations[oid]
+    old: Row | None = None
+    letter = reader.letter()
+    if letter in "KO":
+        old = reader.row(relation)
+        if kind == b"D":
+            return Change(relation, old, True, old, 0, number)
+        letter = reader.letter()
+    if letter != "N" or kind == b"D":
+        raise BadMessage(f"message {kind!r} has a row of kind {letter!r}")
+    row = reader.row(relation)
+    # What an update did not touch is in the old row, where the table's replica identity is full.
+    row = {name: old[name] if value is UNCHANGED and old else value for name, value in row.items()}
+    return Change(relation, row, False, old, 0, number)
