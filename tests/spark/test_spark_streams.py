@@ -1,5 +1,6 @@
 """What Streams users write, as the project of the documentation, by the fixtures that the documentation offers."""
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -80,3 +81,17 @@ def test_windows_joins_deduplication_timers_and_sql_run_in_one_project(
     assert [row["offset"] for row in streams.rows("payments", "offset")] == [0, 1, 2]
     with pytest.raises(AssertionError, match=r"orders has 5 rows, 1 were expected:\n- \{'id': 7\}\n\+ \{'id': 1\}"):
         streams.assert_rows("orders", [{"id": 7}])
+    told = [json.loads(line) for line in (streams.folder / ".barnabas" / "lineage.jsonl").read_text().splitlines()]
+    done = {each["job"]["name"]: each for each in told if each["eventType"] == "COMPLETE"}
+    assert set(done) == {flow.rpartition(".")[2] for flow in flows}
+
+    def inputs(flow: str) -> list[str]:
+        return [f"{each['namespace']} {each['name'].rpartition('.')[2]}" for each in done[flow]["inputs"]]
+
+    topics, tables = f"kafka://{cluster.bootstrap}", "spark://streams"
+    assert inputs("orders") == [f"{topics} orders"]
+    assert inputs("payments") == [f"{topics} payments"]
+    assert inputs("paid_orders") == [f"{tables} orders", f"{tables} payments"]
+    assert inputs("turnover") == [f"{tables} orders"]
+    assert inputs("customers") == [f"{topics} customers"]
+    assert inputs("reminders") == [f"{topics} orders", f"{topics} payments"]

@@ -378,13 +378,13 @@ CREATE MATERIALIZED VIEW c AS SELECT `read_topic(` FROM read_topic(pattern => 'o
 def test_statements_of_sql_say_what_they_make_and_read() -> None:
     text = """CREATE STREAMING TABLE `a` COMMENT 'CREATE VIEW x' AS
 SELECT * FROM STREAM(sales_topic_1) JOIN cat.db.`people` USING (id);
-CREATE TEMPORARY VIEW v AS SELECT * FROM (SELECT * FROM b -- FROM nothing
+CREATE TEMPORARY VIEW v AS WITH part AS (SELECT * FROM b) SELECT * FROM (SELECT * FROM part -- FROM nothing
 );
 CREATE OR REFRESH STREAMING TABLE t;
 CREATE FLOW f AS INSERT INTO t BY NAME SELECT * FROM STREAM v"""
     assert statements(text) == [
         Statement("a", "a", False, 1, frozenset({"sales_topic_1", "people"}), frozenset({"sales_topic_1"})),
-        Statement("v", "v", True, 3, frozenset({"SELECT", "b"}), frozenset()),
+        Statement("v", "v", True, 3, frozenset({"b"}), frozenset()),
         Statement("t", "t", False, 5, frozenset(), frozenset()),
         Statement("f", "t", False, 6, frozenset({"v"}), frozenset({"v"})),
     ]

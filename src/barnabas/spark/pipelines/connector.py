@@ -45,8 +45,8 @@ _clusters: list[str] = []
 _dead_letters: list[str] = []
 #: Sinks of the pipeline that is being defined, by name.
 _sinks: "dict[str, Sink]" = {}
-#: Streams of topics in the pipeline that is being defined: the flow, and the options of the source.
-_streams: list[tuple[str, Mapping[str, str]]] = []
+#: What flows of the pipeline that is being defined read: the flow, the source, and whether as a stream.
+_sources: "list[tuple[str, Source, bool]]" = []
 _pipeline: str | None = None
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
@@ -61,7 +61,7 @@ def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) ->
     _clusters.clear()
     _dead_letters.clear()
     _sinks.clear()
-    _streams.clear()
+    _sources.clear()
     _client_settings.update(client_settings or {})
     _pipeline = pipeline
     try:
@@ -98,7 +98,12 @@ def groups() -> list[tuple[str, str]]:
 
 
 def streams() -> list[tuple[str, Mapping[str, str]]]:
-    return list(_streams)
+    """Of topics: the flow, and the options of the source."""
+    return [(flow, source.options) for flow, source, is_stream in _sources if is_stream and source.format == "barnabas"]
+
+
+def sources() -> "list[tuple[str, Source]]":
+    return [(flow, source) for flow, source, _ in _sources]
 
 
 def clusters() -> list[str]:
@@ -134,15 +139,19 @@ class Source:
 
     def stream(self, spark: "SparkSession | None" = None) -> "DataFrame":
         session = self._session(spark)
-        if self.format == "barnabas" and (flow := active_flow()) is not None:
-            _streams.append((flow, self.options))
+        self._note(is_stream=True)
         reader = session.readStream.format(self.format).options(**self.options)
         return (reader.schema(self.schema) if self.schema is not None else reader).load()
 
     def batch(self, spark: "SparkSession | None" = None) -> "DataFrame":
         session = self._session(spark)
+        self._note(is_stream=False)
         reader = session.read.format(self.format).options(**self.options)
         return (reader.schema(self.schema) if self.schema is not None else reader).load()
+
+    def _note(self, *, is_stream: bool) -> None:
+        if (flow := active_flow()) is not None:
+            _sources.append((flow, self, is_stream))
 
     def _session(self, spark: "SparkSession | None") -> "SparkSession":
         session = spark or active_session()

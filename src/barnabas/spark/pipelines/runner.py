@@ -10,11 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.spark.pipelines import connector, refresh
+from barnabas.spark.pipelines import connector, lineage, refresh
 from barnabas.spark.pipelines._flows import Flows, flows_of, short
 from barnabas.spark.pipelines.definitions import read_definitions
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_progress, short_name
@@ -91,8 +91,11 @@ class Runner:
         """Until everything is read, or, if continuous, until `stop`. Raises `PipelineFailed`."""
         _check(options)
         end = self._session.on_progress(self._take_progress, self._take_rest)
+        ended = ExitStack()
         try:
             graph_id = self._define()
+            if not options.dry:
+                ended.enter_context(self._lineage_told())
             reset = self._reset(options)
             if not options.dry:
                 connector.prepare()
@@ -116,7 +119,37 @@ class Runner:
             elif options.continuous:
                 self._go_on(graph_id, options)
         finally:
+            ended.close()
             end()
+
+    @contextmanager
+    def _lineage_told(self) -> Iterator[None]:
+        """What flows read and write is told as well, if the project wants that."""
+        where = self._project.configuration.get(lineage.SETTING)
+        if where is None:
+            yield
+            return
+        place, database = f"spark://{self._project.name}", self._project.database or "default"
+        flows = lineage.lineage_of(
+            self._flows,
+            connector.sources(),
+            connector.sinks(),
+            lambda name: lineage.Dataset(place, f"{database}.{name}"),
+        )
+        send = lineage.sender_for(where, self._project.folder)
+        told, telling = self._told, lineage.Lineage(self._project.name, flows, send)
+
+        def tell(event: Event) -> None:
+            told(event)
+            telling.take(event)
+
+        self._told = tell
+        try:
+            yield
+        finally:
+            self._told = told
+            telling.end(now())
+            send.close()
 
     # -- once -----------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ _MADE: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _READ: Final = re.compile(rf"\b(?:FROM|JOIN)[\s(]+(?P<stream>STREAM[\s(]+)?(?P<name>{_NAME})", re.IGNORECASE)
+#: Names that a statement gives to parts of itself.
+_PART: Final = re.compile(rf"(?P<name>{_NAME})\s+AS\s*\(", re.IGNORECASE)
+_NO_TABLES: Final = frozenset({"select", "values", "with", "lateral"})
 
 
 class BadCall(ValueError):
@@ -96,6 +99,8 @@ def statements(text: str) -> list[Statement]:
     for each, after in zip_longest(made, made[1:]):
         end = after.start() if after is not None else len(text)
         tables = [table for table in _READ.finditer(text, each.end(), end) if not _is_in(quiet, table.start())]
+        own = _NO_TABLES | {short(part["name"]).lower() for part in _PART.finditer(text, each.end(), end)}
+        tables = [table for table in tables if short(table["name"]).lower() not in own]
         reads = frozenset(short(table["name"]) for table in tables)
         streams = frozenset(short(table["name"]) for table in tables if table["stream"])
         target = short(each["name"] or each["target"])
