@@ -145,7 +145,7 @@ class FetchApi:
         left_bytes = params.max_bytes - sum(read.size_bytes for some in reads.values() for read in some)
         for number, some in enumerate(slices):
             if number not in reads:
-                fetch(params._replace(max_wait_ms=0, max_bytes=max(left_bytes, 0)), some, partial(note, number))
+                fetch(params._replace(max_wait_ms=-1, max_bytes=max(left_bytes, 0)), some, partial(note, number))
                 for read in reads[number]:
                     if read.size_bytes > left_bytes and left_bytes < params.max_bytes:
                         read.withhold()  # the first of a fetch gets a batch in any case, and this one is not the first

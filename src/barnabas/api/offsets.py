@@ -1,10 +1,11 @@
-"""ListOffsets, v1 to v11 (all special timestamps; tiered ones answer "unknown": there is no tiered storage here), and
+"""ListOffsets, v1 to v11 (all special timestamps; by timestamp on either side of the border to the tier), and
 OffsetForLeaderEpoch, v2 to v4 (KIP-101, KIP-320).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
@@ -39,7 +40,10 @@ from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler, HandlerResult
+from barnabas.storage.log_types import TimestampedOffset
 
+#: A look-up that has to wait for the tier.
+InTier = Callable[[], Awaitable[None]]
 #: How long timestamps are looked for before others have their turn.
 TURN_S: Final = 0.01
 CONSUMER_REPLICA_ID = -1
@@ -85,13 +89,19 @@ class OffsetsApi:
         self._context = context
 
     def list_offsets(self, call: Call, request: ListOffsetsRequest) -> HandlerResult:
-        answer = self._list_offsets(call, request)
-        if any(partition.timestamp >= 0 for topic in request.topics for partition in topic.partitions):
-            return self._in_turns(answer)
+        in_tier: list[InTier] = []
+        answer = self._list_offsets(call, request, in_tier)
+        if any(
+            partition.timestamp >= 0 or partition.timestamp == MAX_TIMESTAMP
+            for topic in request.topics
+            for partition in topic.partitions
+        ):
+            return self._in_turns(answer, in_tier)
         return _last(answer)
 
-    async def _in_turns(self, answer: Iterator[ListOffsetsResponse]) -> ListOffsetsResponse:
-        """To find a timestamp, batches are read and decompressed: others have their turn in between."""
+    async def _in_turns(self, answer: Iterator[ListOffsetsResponse], in_tier: "list[InTier]") -> ListOffsetsResponse:
+        """To find a timestamp, batches are read and decompressed: others have their turn in between. What has to be looked
+        for in the tier is added to `in_tier` on the way, and looked for at once."""
         now_s = self._context.clock.monotonic_s
         ends_s = now_s() + TURN_S
         response = ListOffsetsResponse()
@@ -99,9 +109,13 @@ class OffsetsApi:
             if now_s() > ends_s:
                 await asyncio.sleep(0)
                 ends_s = now_s() + TURN_S
+        if in_tier:
+            await asyncio.gather(*(find() for find in in_tier))
         return response
 
-    def _list_offsets(self, call: Call, request: ListOffsetsRequest) -> Iterator[ListOffsetsResponse]:
+    def _list_offsets(
+        self, call: Call, request: ListOffsetsRequest, in_tier: "list[InTier]"
+    ) -> Iterator[ListOffsetsResponse]:
         """The response as it grows, after each partition."""
         response = ListOffsetsResponse()
         yield response
@@ -137,32 +151,73 @@ class OffsetsApi:
                 ):
                     answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 else:
-                    self._find(request, partition, tp, answer)
-                    if (
-                        answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-                        and call.api_version < NOT_AVAILABLE_FROM_VERSION
-                    ):
-                        answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+                    if self._is_in_tier(tp, partition.timestamp):
+                        in_tier.append(partial(self._find_in_tier, call, request, partition, tp, answer))
+                    else:
+                        self._find(call, request, partition, tp, answer)
                     yield response
 
-    def _find(
+    def _is_in_tier(self, tp: TopicPartition, timestamp: int) -> bool:
+        tier = self._context.replicas.fetches.tier
+        if tier is None or (timestamp < 0 and timestamp != MAX_TIMESTAMP):
+            return False
+        partition = self._context.replicas.get(tp)
+        return partition is not None and tier.may_have(partition)
+
+    async def _find_in_tier(
         self,
+        call: Call,
         request: ListOffsetsRequest,
         wanted: ListOffsetsPartition,
         tp: TopicPartition,
         answer: ListOffsetsPartitionResponse,
     ) -> None:
+        """First in the tier, whose records come first; then here, with whatever has changed meanwhile."""
+        tier = self._context.replicas.fetches.tier
+        assert tier is not None
+        found: TimestampedOffset | None = None
         try:
             partition = self._context.replicas.require(tp)
             if request.replica_id != DEBUGGING_REPLICA_ID:
                 partition.leader_log(wanted.current_leader_epoch)
-            found = partition.offset_for(
+            found = await tier.offset_for(partition, wanted.timestamp)
+            while found is not None and found.offset < partition.local_log.log_start_offset:
+                found = await tier.offset_for(partition, wanted.timestamp)  # the log start has moved meanwhile
+        except Refused as refusal:
+            self._refuse(call, answer, refusal.code)
+            return
+        except LogDirFault:
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return
+        self._find(call, request, wanted, tp, answer, in_tier=found)
+
+    @staticmethod
+    def _refuse(call: Call, answer: ListOffsetsPartitionResponse, code: ErrorCode) -> None:
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and call.api_version < NOT_AVAILABLE_FROM_VERSION:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        answer.error_code = code
+
+    def _find(
+        self,
+        call: Call,
+        request: ListOffsetsRequest,
+        wanted: ListOffsetsPartition,
+        tp: TopicPartition,
+        answer: ListOffsetsPartitionResponse,
+        *,
+        in_tier: TimestampedOffset | None = None,
+    ) -> None:
+        try:
+            partition = self._context.replicas.require(tp)
+            if request.replica_id != DEBUGGING_REPLICA_ID:
+                partition.leader_log(wanted.current_leader_epoch)
+            found = in_tier or partition.offset_for(
                 wanted.timestamp,
                 isolation_level=request.isolation_level,
                 is_from_client=request.replica_id == CONSUMER_REPLICA_ID,
             )
         except Refused as refusal:
-            answer.error_code = refusal.code
+            self._refuse(call, answer, refusal.code)
             return
         except LogDirFault:
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR

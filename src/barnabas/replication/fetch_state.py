@@ -14,6 +14,8 @@ class Phase(Enum):
     FETCHING = "fetching"
     #: The leader does not have its offset: it must ask where the leader's log starts and ends.
     RESETTING = "resetting"
+    #: The leader has its offset in the tier only: it must ask where the leader's log begins on disk, and start there.
+    TIERING = "tiering"
 
 
 #: Every legal step: (phase, event) -> phase. Anything else raises `IllegalTransition`.
@@ -25,10 +27,13 @@ TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
     (Phase.FETCHING, "truncated"): Phase.FETCHING,
     (Phase.FETCHING, "truncated_in_part"): Phase.FETCHING,
     (Phase.FETCHING, "out_of_range"): Phase.RESETTING,
+    (Phase.FETCHING, "moved_to_tier"): Phase.TIERING,
     (Phase.FETCHING, "mark_for_truncation"): Phase.TRUNCATING,
     (Phase.RESETTING, "truncated"): Phase.FETCHING,
     (Phase.RESETTING, "kept"): Phase.FETCHING,
     (Phase.RESETTING, "mark_for_truncation"): Phase.TRUNCATING,
+    (Phase.TIERING, "truncated"): Phase.FETCHING,
+    (Phase.TIERING, "mark_for_truncation"): Phase.TRUNCATING,
 }
 
 

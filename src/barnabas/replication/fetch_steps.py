@@ -57,6 +57,18 @@ class TruncateFully:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFromTier:
+    """Drop all records, and begin where the tier ends: the leader has what would come next in the tier only."""
+
+    partition: TopicPartition
+    #: Where the leader's log begins on its disk, and in all.
+    local_start: int
+    log_start: int
+    #: In which the record before `local_start` was written: by it the tier is asked.
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The partition is no longer fetched here, until the controller speaks again."""
 
@@ -66,7 +78,8 @@ class GiveUp:
     is_fenced: bool = False
 
 
-Effect = Append | TruncateTo | TruncateFully | GiveUp
+Cut = TruncateTo | TruncateFully | StartFromTier
+Effect = Append | Cut | GiveUp
 
 
 class EpochQuestion(NamedTuple):
@@ -84,6 +97,13 @@ class AskEpochEnds:
 @dataclass(frozen=True, slots=True)
 class AskOffsets:
     """Send ListOffsets for the latest, then for the earliest offset; the answers go to `offsets_listed`."""
+
+    current_leader_epochs: dict[TopicPartition, LeaderEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class AskTierStarts:
+    """Ask the leader where its log begins on its disk, and in all; the answers go to `tier_starts`."""
 
     current_leader_epochs: dict[TopicPartition, LeaderEpoch]
 
@@ -109,7 +129,7 @@ class Idle:
     until_ms: int | None
 
 
-Step = AskEpochEnds | AskOffsets | Truncate | SendFetch | Idle
+Step = AskEpochEnds | AskOffsets | AskTierStarts | Truncate | SendFetch | Idle
 
 
 class FetchedPartition(NamedTuple):
@@ -127,6 +147,14 @@ class FetchedPartition(NamedTuple):
 class EpochAnswer(NamedTuple):
     error_code: int
     end: EpochEnd
+
+
+class TierAnswer(NamedTuple):
+    error_code: int
+    local_start: int = UNDEFINED
+    log_start: int = UNDEFINED
+    #: Of the record before the local start.
+    epoch: int = UNDEFINED
 
 
 class OffsetsAnswer(NamedTuple):

@@ -16,18 +16,21 @@ from typing import Final, Protocol
 
 from barnabas.client.errors import ClientError
 from barnabas.core.clock import Clock
-from barnabas.core.errors import LogDirFault, Malformed, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.replication.fetch_state import FetchState
 from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
+    AskTierStarts,
+    Cut,
     Effect,
     GiveUp,
     Idle,
     LocalLog,
     SendFetch,
+    StartFromTier,
     Truncate,
     TruncateFully,
     TruncateTo,
@@ -59,6 +62,23 @@ class FollowerPartition(LocalLog, Protocol):
     async def truncate_fully_and_start_at(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None: ...
 
 
+class TierStarts(Protocol):
+    """The tier, as followers see it; `replication.tier_reads.TierReads` is one."""
+
+    async def begin(
+        self,
+        tp: TopicPartition,
+        *,
+        local_start: int,
+        epoch: int,
+        log_start: int,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """Drop what the replica has, if `is_wanted` then, and begin where the tier ends: it has the record before
+        `local_start`, which was written in `epoch`. Raises `Refused`: it is tried again."""
+        ...
+
+
 class Throttle(Protocol):
     """The replication quota of the follower's side."""
 
@@ -80,12 +100,14 @@ class ReplicaFetcher:
         clock: Clock,
         *,
         throttle: Throttle | None = None,
+        tier: Callable[[], TierStarts | None] = lambda: None,
         on_give_up: Callable[[TopicPartition, str], None] = lambda partition, reason: None,
     ) -> None:
         self.name = name
         self._endpoint = endpoint
         self._clock = clock
         self._throttle = throttle
+        self._tier = tier
         self._on_give_up = on_give_up
         self._wait_max_ms = settings.replica_fetch_wait_max_ms
         self._machine = FetcherMachine(
@@ -196,7 +218,7 @@ class ReplicaFetcher:
                         await self._fetch(step)
                     case Truncate(effects):
                         await self._carry_out(effects)
-                    case AskEpochEnds() | AskOffsets():
+                    case AskEpochEnds() | AskOffsets() | AskTierStarts():
                         await self._ask(step)
                     case Idle(until_ms):
                         if not self._partitions:
@@ -248,15 +270,18 @@ class ReplicaFetcher:
         )
         await self._carry_out(effects)
 
-    async def _ask(self, step: AskEpochEnds | AskOffsets) -> None:
+    async def _ask(self, step: AskEpochEnds | AskOffsets | AskTierStarts) -> None:
         effects: list[Effect]
         try:
             if isinstance(step, AskEpochEnds):
                 ends = await self._endpoint.epoch_ends(step.questions)
                 effects = [] if self._stopping else self._machine.epoch_ends(step, ends, self._now_ms())
-            else:
+            elif isinstance(step, AskOffsets):
                 offsets = await self._endpoint.list_offsets(step.current_leader_epochs)
                 effects = [] if self._stopping else self._machine.offsets_listed(step, offsets, self._now_ms())
+            else:
+                starts = await self._endpoint.tier_starts(step.current_leader_epochs)
+                effects = [] if self._stopping else self._machine.tier_starts(step, starts, self._now_ms())
         except _WIRE_FAILURES as error:
             self._wire_failed("ask", error)
             return
@@ -284,10 +309,10 @@ class ReplicaFetcher:
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Truncations come last, for they may take a while, in which everything else may change."""
-        truncations: list[TruncateTo | TruncateFully] = []
+        truncations: list[Cut] = []
         fenced = 0
         for effect in effects:
-            if isinstance(effect, TruncateTo | TruncateFully):
+            if isinstance(effect, TruncateTo | TruncateFully | StartFromTier):
                 truncations.append(effect)
                 continue
             if isinstance(effect, GiveUp) and effect.is_fenced:
@@ -320,9 +345,9 @@ class ReplicaFetcher:
             case GiveUp():
                 self._give_up(effect)
 
-    async def _truncate(self, effect: TruncateTo | TruncateFully, state: FetchState) -> None:
+    async def _truncate(self, effect: Cut, state: FetchState) -> None:
         """Unless the partition has been taken away meanwhile, or is followed in another epoch: this broker may lead it."""
-        partition, offset = effect.partition, effect.offset
+        partition = effect.partition
 
         def is_wanted() -> bool:
             return partition in self._partitions and self._machine.state(partition) is state
@@ -330,20 +355,37 @@ class ReplicaFetcher:
         if not is_wanted():
             return
         replica = self._partitions[partition]
-        if isinstance(effect, TruncateTo) and offset < replica.high_watermark:
-            _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, offset)
+        if isinstance(effect, TruncateTo) and effect.offset < replica.high_watermark:
+            _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, effect.offset)
         try:
             if isinstance(effect, TruncateFully):
-                await replica.truncate_fully_and_start_at(offset, is_wanted=is_wanted)
+                await replica.truncate_fully_and_start_at(effect.offset, is_wanted=is_wanted)
+            elif isinstance(effect, StartFromTier):
+                await self._start_from_tier(effect, is_wanted)
             else:
                 # Even with nothing to cut: an epoch that this replica began as leader, without a record, must go.
-                await replica.truncate_to(offset, is_wanted=is_wanted)
+                await replica.truncate_to(effect.offset, is_wanted=is_wanted)
         except (Malformed, Refused, LogDirFault) as error:
             if is_wanted():
                 self._effect_failed(effect, error)
             return
         if is_wanted():
             self._machine.truncated(effect)
+
+    async def _start_from_tier(self, effect: StartFromTier, is_wanted: Callable[[], bool]) -> None:
+        tier = self._tier()
+        if tier is None:
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "the leader has it in the tier; remote.log.storage.system.enable is off here",
+            )
+        await tier.begin(
+            effect.partition,
+            local_start=effect.local_start,
+            epoch=effect.epoch,
+            log_start=effect.log_start,
+            is_wanted=is_wanted,
+        )
 
     def _effect_failed(self, effect: Effect, error: Exception) -> None:
         is_disk = isinstance(error, LogDirFault)
@@ -384,6 +426,8 @@ class FetcherManager:
         self._clock = clock
         self._open_endpoint = open_endpoint
         self._throttle = throttle
+        #: Where followers begin whose leader has the rest in the tier; None: this broker has none.
+        self.tier: TierStarts | None = None
         self._fetcher_count = settings.num_replica_fetchers
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         #: Which fetcher has a partition, with the arguments of `add`.
@@ -489,6 +533,7 @@ class FetcherManager:
                 self._settings,
                 self._clock,
                 throttle=self._throttle,
+                tier=lambda: self.tier,
                 on_give_up=self._gave_up,
             )
             self._tasks.create_task(fetcher.run(), name=name)

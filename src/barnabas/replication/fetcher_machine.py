@@ -3,8 +3,8 @@
 One machine follows one source broker, for any number of partitions. It reads the local logs through `LocalLog`, and says
 what to do to them by effects, which its driver (`replication.fetcher`) carries out at once and reports back:
 
-    step = machine.next_step(now_ms)        # AskEpochEnds | AskOffsets | SendFetch | Idle
-    effects = machine.fetched(plan, ...)    # Append | TruncateTo | TruncateFully | GiveUp
+    step = machine.next_step(now_ms)        # AskEpochEnds | AskOffsets | AskTierStarts | SendFetch | Idle
+    effects = machine.fetched(plan, ...)    # Append | TruncateTo | TruncateFully | StartFromTier | GiveUp
     machine.appended(partition)             # after each Append that worked; append_failed(...) otherwise
 
 A partition's life, as in Kafka 3.9 (KIP-101, KIP-279, KIP-320, KIP-595's truncation on fetch):
@@ -13,6 +13,8 @@ A partition's life, as in Kafka 3.9 (KIP-101, KIP-279, KIP-320, KIP-595's trunca
      └───────(leader truncates on fetch)──────────▲  │ out of range  │
                                                   │  ▼               │
                                                   └─ RESETTING ──────┘      any of them ──(error)──▶ delayed, then back
+
+KIP-405: a partition whose offset the leader has in the tier only is TIERING until it has begun where the tier ends.
 
 Owner: the event loop. Cost: a step costs what changed, not the number of partitions.
 """
@@ -29,6 +31,8 @@ from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
+    AskTierStarts,
+    Cut,
     Effect,
     EpochAnswer,
     EpochQuestion,
@@ -38,7 +42,9 @@ from barnabas.replication.fetch_steps import (
     LocalLog,
     OffsetsAnswer,
     SendFetch,
+    StartFromTier,
     Step,
+    TierAnswer,
     Truncate,
     TruncateFully,
     TruncateTo,
@@ -183,12 +189,15 @@ class FetcherMachine:
         questions: dict[TopicPartition, EpochQuestion] = {}
         to_high_watermark: list[TruncateTo] = []
         resetting: dict[TopicPartition, LeaderEpoch] = {}
+        tiering: dict[TopicPartition, LeaderEpoch] = {}
         for partition in self._unsettled:
             state = self._states[partition]
             if state.delayed_until_ms is not None:
                 continue
             if state.phase is Phase.RESETTING:
                 resetting[partition] = state.leader_epoch
+            elif state.phase is Phase.TIERING:
+                tiering[partition] = state.leader_epoch
             elif (epoch := state.log.latest_epoch) is not None:
                 questions[partition] = EpochQuestion(state.leader_epoch, epoch)
             else:
@@ -197,7 +206,9 @@ class FetcherMachine:
             return Truncate(tuple(to_high_watermark))
         if questions:
             return AskEpochEnds(questions)
-        return AskOffsets(resetting) if resetting else None
+        if resetting:
+            return AskOffsets(resetting)
+        return AskTierStarts(tiering) if tiering else None
 
     def _plan(self, now_ms: int) -> SendFetch | Idle:
         if self._held:
@@ -333,6 +344,9 @@ class FetcherMachine:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             state.step("out_of_range")
             self._touch(fetched.partition, state)
+        elif code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            state.step("moved_to_tier")
+            self._touch(fetched.partition, state)
         elif code == ErrorCode.FENCED_LEADER_EPOCH:
             effects.append(self._fenced(fetched.partition, state))
         else:
@@ -390,6 +404,25 @@ class FetcherMachine:
                 self._resume(partition, state, max(0, answer.latest - state.log.log_end))
         return effects
 
+    def tier_starts(self, asked: AskTierStarts, answers: dict[TopicPartition, TierAnswer], now_ms: int) -> list[Effect]:
+        """The answers after OFFSET_MOVED_TO_TIERED_STORAGE."""
+        effects: list[Effect] = []
+        for partition, leader_epoch in asked.current_leader_epochs.items():
+            state = self._states.get(partition)
+            if state is None or state.phase is not Phase.TIERING or state.leader_epoch != leader_epoch:
+                continue
+            answer = answers.get(partition)
+            if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
+                self._delay(partition, state, now_ms)
+            elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+                effects.append(self._fenced(partition, state))
+            elif answer.local_start <= answer.log_start:
+                # By now the leader has deleted what it had in the tier.
+                effects.append(TruncateFully(partition, Offset(answer.log_start)))
+            else:
+                effects.append(StartFromTier(partition, answer.local_start, answer.log_start, answer.epoch))
+        return effects
+
     def _truncation(self, partition: TopicPartition, state: FetchState, leader: EpochEnd) -> TruncateTo:
         """Where to cut, so that this log is a beginning of the leader's.
 
@@ -425,7 +458,7 @@ class FetcherMachine:
         state.backoff_ms = 0
         self._dirty[effect.partition] = None
 
-    def truncated(self, effect: TruncateTo | TruncateFully) -> None:
+    def truncated(self, effect: Cut) -> None:
         state = self._states.get(effect.partition)
         if state is None:
             return

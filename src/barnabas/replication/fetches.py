@@ -5,7 +5,7 @@ Owner: the event loop. Fetch comes straight through here: no coroutine, no queue
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
@@ -16,6 +16,9 @@ from barnabas.replication.hosted import HostedPartitions
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
+
+if TYPE_CHECKING:
+    from barnabas.replication.tier_reads import TierReads
 
 # A name: Python makes the annotations of an inner function again each time.
 _MaybeBytes = int | None
@@ -48,6 +51,8 @@ class Fetches:
         self._submit_isr_change = submit_isr_change
         self._prefers_replica = prefers_replica
         self._is_throttled = is_throttled
+        #: Reads what is in the tier; None: this broker has none.
+        self.tier: TierReads | None = None
 
     def fetch(
         self,
@@ -59,11 +64,17 @@ class Fetches:
     ) -> WaitingFetch | None:
         """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it.
 
-        `session`: a follower's, in which partitions may rest. Those that wake in the meantime are added to `wanted`.
+        `session`: a follower's, in which partitions may rest. Those that wake in the meantime are added to `wanted`. What is in
+        the tier is waited for unless `max_wait_ms` is negative: then the answer is what is here now.
         """
         before = self._hosted.movements
         reads, readable_bytes, has_news = self._read_all(params, wanted)
         has_nothing = not wanted and session is None
+        if has_news and self.tier is not None and params.max_wait_ms >= 0:
+            bytes_max = min(params.max_bytes, self._bytes_max)
+            in_tier = self.tier.fetch(params, wanted, reads, bytes_max, on_done)
+            if in_tier is not None:
+                return WaitingFetch(self.tier.purgatory, in_tier)
         if has_news or params.max_wait_ms <= 0 or has_nothing or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None

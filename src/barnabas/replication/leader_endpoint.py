@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
+from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST
 from barnabas.protocol.messages.base import ApiMessage, RecordsRef
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
@@ -31,7 +31,7 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer, TierAnswer
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.storage.epoch_cache import EpochEnd
 
@@ -40,6 +40,9 @@ _FETCH_VERSION_MAX: Final = 17
 _FETCH_WITH_EPOCHS: Final = 12
 _FETCH_WITH_NAMES: Final = 12
 _FETCH_WITH_REPLICA_STATE: Final = 15
+
+#: (error, offset, epoch) of a partition that the leader did not answer for.
+_NO_ANSWER: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1, -1)
 
 R = TypeVar("R", bound=ApiMessage)
 
@@ -102,6 +105,8 @@ class LeaderEndpoint(Protocol):
     async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]: ...
 
     async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]: ...
+
+    async def tier_starts(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, TierAnswer]: ...
 
     def close(self) -> None:
         """End the connection; a request that is under way fails. It may be prepared again."""
@@ -239,14 +244,37 @@ class RemoteLeader:
         # In this order, as Kafka does: a start that moves between the two is seen.
         earliest = await self._list(epochs, EARLIEST)
         answers: dict[TopicPartition, OffsetsAnswer] = {}
-        for partition, (error, end) in latest.items():
-            start_error, start = earliest.get(partition, (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1))
+        for partition, (error, end, _) in latest.items():
+            start_error, start, _ = earliest.get(partition, _NO_ANSWER)
             answers[partition] = OffsetsAnswer(error or start_error, end, start)
+        return answers
+
+    async def tier_starts(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, TierAnswer]:
+        """As Kafka's followers ask: the local start, the log start, and in which epoch the record before the local start was
+        written: that of the local start itself, unless it begins an epoch."""
+        local = await self._list(epochs, EARLIEST_LOCAL)
+        earliest = await self._list(epochs, EARLIEST)
+        questions = {
+            partition: EpochQuestion(epochs[partition], LeaderEpoch(epoch - 1))
+            for partition, (error, _, epoch) in local.items()
+            if not error and epoch > 0
+        }
+        ends = await self.epoch_ends(questions) if questions else {}
+        answers: dict[TopicPartition, TierAnswer] = {}
+        for partition, (error, local_start, epoch) in local.items():
+            start_error, log_start, _ = earliest.get(partition, _NO_ANSWER)
+            before = ends.get(partition)
+            if before is not None:
+                error = error or before.error_code
+                if before.end.end_offset > local_start - 1:
+                    epoch = before.end.epoch
+            answers[partition] = TierAnswer(error or start_error, local_start, log_start, epoch)
         return answers
 
     async def _list(
         self, epochs: dict[TopicPartition, LeaderEpoch], timestamp: int
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        """(error, offset, epoch) of each."""
         topics: dict[str, ListOffsetsTopic] = {}
         for partition, epoch in epochs.items():
             topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
@@ -260,7 +288,7 @@ class RemoteLeader:
             request, ListOffsetsResponse, timeout_ms=self._settings.replica_socket_timeout_ms
         )
         return {
-            TopicPartition(result.name, found.partition_index): (found.error_code, found.offset)
+            TopicPartition(result.name, found.partition_index): (found.error_code, found.offset, found.leader_epoch)
             for result in response.topics
             for found in result.partitions
         }

@@ -25,6 +25,7 @@ from barnabas.replication.state import FetchRecorded, PartitionLeadership, Propo
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
+from barnabas.storage.log_tier import TierStart
 from barnabas.storage.log_types import AppendInfo, Origin, ReadResult, TimestampedOffset
 from barnabas.storage.segment import IndexUnderRepair
 from barnabas.storage.txn_index import AbortedTxn
@@ -101,6 +102,18 @@ class PartitionRead:
         self.release()
         self.readable_bytes = 0
         self.has_more_segments = False
+
+
+class TieredRead(PartitionRead):
+    """The offset is below the local start: `TierReads` fills in what the tier has."""
+
+    __slots__ = ("max_bytes", "min_one_batch")
+
+    def __init__(self, max_bytes: int, min_one_batch: bool) -> None:
+        super().__init__()
+        self.max_bytes = max_bytes
+        self.min_one_batch = min_one_batch
+        self.has_more_segments = True
 
 
 class Appended(NamedTuple):
@@ -262,6 +275,11 @@ class Partition:
         log = self.local_log
         await cut(log.truncate_then, offset, is_wanted=lambda: self.log is log and is_wanted())
 
+    async def start_from_tier(self, start: TierStart, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop everything, and begin where the tier ends: the leader has what comes before in the tier only."""
+        log = self.local_log
+        await cut(log.start_from_tier_then, start, is_wanted=lambda: self.log is log and is_wanted())
+
     async def truncate_fully_and_start_at(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop everything: what the leader has does not reach this log, or begins after it."""
         log = self.local_log
@@ -314,7 +332,15 @@ class Partition:
                 result.diverging_epoch = diverging
                 return result
         bound = self.read_bound(params)
-        found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
+        try:
+            found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
+        except Refused as refusal:
+            # A follower begins where the tier ends; only consumers read it.
+            if refusal.code is not ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE or from_follower:
+                raise
+            result = TieredRead(max_bytes, min_one_batch)
+            self.refresh(result)
+            return result
         result.ranges = found.ranges
         result.size_bytes = result.readable_bytes = found.size_bytes
         if found.is_cut:
@@ -439,10 +465,12 @@ class Partition:
         if timestamp == LATEST:
             found: TimestampedOffset | None = TimestampedOffset(-1, limit, self.machine.leader_epoch)
             is_below = not self.machine.high_watermark_lags
-        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif timestamp == EARLIEST:
             return log.earliest_offset()
+        elif timestamp == EARLIEST_LOCAL:
+            return log.earliest_local_offset()
         elif timestamp == LATEST_TIERED:
-            return None
+            return log.latest_tiered_offset()
         else:
             is_max = timestamp == MAX_TIMESTAMP
             found = log.offset_of_max_timestamp() if is_max else log.offset_for_timestamp(timestamp)

@@ -3,7 +3,7 @@
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
-from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, OffsetsAnswer
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, OffsetsAnswer, TierAnswer
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import FetchAnswer, LeaderEndpoint
 from barnabas.server.tracing import Tracing
@@ -52,6 +52,9 @@ class TracedLeader:
 
     async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]:
         return await self._inner.list_offsets(epochs)
+
+    async def tier_starts(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, TierAnswer]:
+        return await self._inner.tier_starts(epochs)
 
     def close(self) -> None:
         self._inner.close()

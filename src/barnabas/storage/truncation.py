@@ -297,6 +297,7 @@ class LogTruncator:
             self._segments.restart_at(start.offset)
             self._moved_end(start.offset)
             self._flusher.restart_at(start.offset)
+            state.highest_copied_offset = start.offset - 1
             state.set_high_watermark(start.offset)
         except OSError as error:
             state.fault(error)
@@ -327,6 +328,8 @@ class LogTruncator:
     def _moved_end(self, offset: int) -> None:
         state = self._state
         state.log_end_offset = Offset(offset)
+        # What comes in place of what was cut is not in the tier, whatever has been copied.
+        state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)
         self._reader.forget_positions()
         state.env.on_cut(state.partition, state.directory, offset)

@@ -10,12 +10,15 @@ from barnabas.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
+    AskTierStarts,
     EpochAnswer,
     FetchedPartition,
     GiveUp,
     Idle,
     OffsetsAnswer,
     SendFetch,
+    StartFromTier,
+    TierAnswer,
     Truncate,
     TruncateFully,
     TruncateTo,
@@ -299,6 +302,45 @@ def test_leader_that_does_not_tell_its_offsets_is_asked_later():
     assert machine.next_step(NOW).until_ms == NOW + FIRST_BACKOFF_MS
     assert machine.next_step(NOW + FIRST_BACKOFF_MS) == step
     assert isinstance(machine.offsets_listed(step, {A: OffsetsAnswer(ErrorCode.FENCED_LEADER_EPOCH)}, NOW)[0], GiveUp)
+
+
+# --- the tier --------------------------------------------------------------------------------------------------------
+
+
+def moved_to_tier(replica):
+    machine = fetcher()
+    follow(machine, A, replica)
+    answer(machine, next_plan(machine), FetchedPartition(A, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+    step = machine.next_step(NOW)
+    assert step == AskTierStarts({A: 5})
+    return machine, step
+
+
+def test_follower_whose_offset_is_in_the_tier_begins_where_the_tier_ends():
+    replica = FakeReplica(1, 1)
+    machine, step = moved_to_tier(replica)
+    effects = machine.tier_starts(step, {A: TierAnswer(0, local_start=90, log_start=10, epoch=3)}, NOW)
+    assert effects == [StartFromTier(A, 90, 10, 3)]
+    replica.restart_at(93)  # where the segment ends that has offset 89
+    machine.truncated(effects[0])
+    entry = next_plan(machine).to_send[A]
+    assert (entry.fetch_offset, entry.log_start) == (93, 93)
+
+
+def test_leader_without_a_tier_by_then_is_followed_from_its_start():
+    machine, step = moved_to_tier(FakeReplica(1))
+    assert machine.tier_starts(step, {A: TierAnswer(0, 90, 90, 3)}, NOW) == [TruncateFully(A, 90)]
+
+
+def test_start_that_fails_and_leader_that_does_not_tell_are_tried_again():
+    machine, step = moved_to_tier(FakeReplica(1))
+    assert machine.tier_starts(step, {A: TierAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)}, NOW) == []
+    assert machine.next_step(NOW).until_ms == NOW + FIRST_BACKOFF_MS
+    assert machine.next_step(NOW + FIRST_BACKOFF_MS) == step
+    (effect,) = machine.tier_starts(step, {A: TierAnswer(0, 90, 10, 3)}, NOW + FIRST_BACKOFF_MS)
+    assert machine.failed(effect.partition, is_retriable=True, reason="store away", now_ms=NOW + 100) is None
+    assert machine.next_step(NOW + 1000) == step
+    assert isinstance(machine.tier_starts(step, {A: TierAnswer(ErrorCode.FENCED_LEADER_EPOCH)}, NOW)[0], GiveUp)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from contextlib import asynccontextmanager
 
+import pytest
 from fetch_fakes import FakeReplica, records
 
 from barnabas.client.errors import ConnectionLost
@@ -25,7 +26,7 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
+from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer, TierAnswer
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.follower_session import FetchEntry, FetchPlan
 from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings, RemoteLeader
@@ -584,6 +585,29 @@ def test_fetch_without_topic_ids_uses_names():
 
 def test_leader_before_version_12_does_not_truncate_on_fetch():
     assert not asyncio.run(remote(FakeConnection({FetchRequest: 11})).prepare())
+
+
+@pytest.mark.parametrize(("end_of_epoch_before", "epoch"), [(89, 4), (90, 3)])
+def test_starts_in_the_tier_are_asked_for_with_the_epoch_of_the_record_before(end_of_epoch_before, epoch):
+    """The local start, 90, is of epoch 4. The record before is too, unless the epoch before ended there."""
+
+    async def run():
+        end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=end_of_epoch_before)
+        epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
+
+        def listed(offset, leader_epoch):
+            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset, leader_epoch=leader_epoch)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
+
+        connection = FakeConnection({}, listed(90, 4), listed(10, 0), epochs)
+        leader = remote(connection)
+        await leader.prepare()
+        assert await leader.tier_starts({A: 5}) == {A: TierAnswer(0, local_start=90, log_start=10, epoch=epoch)}
+        local, start, before = (request for _, request in connection.requests)
+        assert [request.topics[0].partitions[0].timestamp for request in (local, start)] == [-4, -2]
+        assert before.topics[0].partitions[0].leader_epoch == 3
+
+    asyncio.run(run())
 
 
 def test_epoch_ends_and_offsets_are_asked_as_a_replica():

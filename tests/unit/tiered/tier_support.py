@@ -85,6 +85,7 @@ class Tier:
     def __init__(
         self, root: Path, *, chunk_bytes: int = 256, chunks_bytes_max: int = 1 << 20, read_ahead_bytes: int = 0
     ) -> None:
+        root.mkdir(exist_ok=True)
         self.partition = Partition(root, CONFIG)
         self.partition.env.is_tiering = True
         self.store = MemoryStore()

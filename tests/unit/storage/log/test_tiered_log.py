@@ -325,6 +325,7 @@ def test_a_cut_below_the_first_segment_leaves_what_the_tier_has(partition: Tiere
     log = partition.log
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, end - 2, end - 2)
     assert log.epochs.entries == [EpochEntry(LeaderEpoch(0), Offset(0))]
+    assert log.highest_copied_offset == end - 3, "what comes in its place is not in the tier"
     # Below the log start nothing is left to begin with.
     log.maybe_increment_log_start_offset(4)
     log.truncate_to(2)
