@@ -512,6 +512,8 @@ class Broker:
             self._platform,
             self.session,
             self.links,
+            fetchers=self.replication.fetchers,
+            timers=self._loop,
             create_topic=self.controller_client.create_topic,
             on_thread=self._on_thread,
             spawn=self._spawn,

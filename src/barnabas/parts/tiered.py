@@ -7,23 +7,32 @@ from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.topic_lookup import topic_exists
+from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
 from barnabas.metrics.registry import Row
+from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.partition import Partition
+from barnabas.replication.tier_reads import TierReads
+from barnabas.runtime.threads import OnThread
+from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
 from barnabas.server.links import BrokerLinks
 from barnabas.server.platform import Platform
+from barnabas.storage import names
 from barnabas.storage.log import Log
 from barnabas.tiered.copier import Copier
 from barnabas.tiered.health import StoreHealth
+from barnabas.tiered.local_copies import LocalCopies
 from barnabas.tiered.manager import TierManager
-from barnabas.tiered.metadata_topic import OnThread, RemoteMetadata, Spawn
+from barnabas.tiered.metadata_topic import RemoteMetadata, Spawn
 from barnabas.tiered.metrics import TierMetrics
+from barnabas.tiered.reader import FetchQuota, TierReader
 from barnabas.tiered.remover import Remover
 from barnabas.tiered.segment_metadata import TierPartition
 from barnabas.tiered.settings import TierSettings, new_metadata_topic, store_settings
+from barnabas.tiered.store import Store
 
 
 class TieredParts:
@@ -34,6 +43,8 @@ class TieredParts:
         session: ZooKeeperSession,
         links: BrokerLinks,
         *,
+        fetchers: FetcherManager,
+        timers: Timers,
         create_topic: CreateTopic,
         on_thread: OnThread,
         spawn: Spawn,
@@ -93,10 +104,54 @@ class TieredParts:
             clock=context.clock,
             spawn=spawn,
         )
+        self._assemble_reads(store, platform, timers, on_thread)
+        # Followers of leaders that have their beginning in the tier, and consumers that read it.
+        fetchers.tier = context.replicas.fetches.tier = self.reads
         context.metadata.subscribe(self._metadata_changed)
+        context.dynamic.subscribe(self._settings_changed)
         self._add_gauges()
 
+    def _assemble_reads(self, store: Store, platform: Platform, timers: Timers, on_thread: OnThread) -> None:
+        context = self._context
+        config = context.config
+        self._quota = FetchQuota(
+            windows=config.remote_log_manager_fetch_quota_window_num,
+            window_ms=config.remote_log_manager_fetch_quota_window_size_seconds * 1000,
+            now_ms=context.now_monotonic_ms,
+            limit=config.remote_log_manager_fetch_max_bytes_per_second,
+        )
+        self._copies = LocalCopies(
+            f"{context.logs.live_dirs[0].path}/{names.REMOTE_CACHE_DIR}",
+            store,
+            platform.disk,
+            on_thread=on_thread,
+            spawn=self._spawn,
+            chunk_bytes=config.barnabas_remote_chunk_bytes,
+            chunks_bytes_max=config.barnabas_remote_chunk_cache_bytes,
+            indexes_bytes_max=config.remote_log_index_file_cache_total_size_bytes,
+            gets_at_once=config.remote_log_reader_threads,
+            wait_for_quota=self._quota.wait_for,
+        )
+        self.reader = TierReader(
+            store, self._copies, on_thread=on_thread, read_ahead_bytes=config.barnabas_remote_read_ahead_bytes
+        )
+        self.reads = TierReads(
+            context.replicas.hosted,
+            self.reader,
+            segments_of=lambda log: self.manager.view(log.partition),
+            timers=timers,
+            registry=context.registry,
+            spawn=self._spawn,
+            max_wait_ms=lambda: context.config.remote_fetch_max_wait_ms,
+            reads_max=config.remote_log_reader_threads + config.remote_log_reader_max_pending_tasks,
+        )
+
+    def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        self._quota.limit = after.remote_log_manager_fetch_max_bytes_per_second
+        self._copies.indexes_bytes_max = after.remote_log_index_file_cache_total_size_bytes
+
     def start(self) -> None:
+        self._spawn(self._copies.prepare(), "tiered storage, copies")
         self._spawn(self.manager.run(), "tiered storage")
 
     def stop(self) -> None:
@@ -124,6 +179,7 @@ class TieredParts:
         is_here = self._context.replicas.get(partition.tp) is partition
         if not is_here or log is None or topic_id is None or topic_id == ZERO_TOPIC_ID or not _is_hosted(log):
             self.manager.stopped(partition.tp)
+            self.reader.forget(partition.tp)
             return
         of = TierPartition(topic_id, *partition.tp)
         if partition.is_leader:

@@ -7,10 +7,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class OnThread(Protocol):
+    """Runs the work on some thread, and waits for its end on the loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T: ...
 
 
 class ThreadPool(Executor):

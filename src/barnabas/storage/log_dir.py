@@ -124,8 +124,8 @@ class LogDir:
         write_offsets(self.file(name), offsets, disk=self._disk)
 
     def partition_dirs(self) -> list[str]:
-        """Names of the directories in it."""
-        return self._disk.subdirs(self.path)
+        """Names of the directories in it, but for the one that is no partition's."""
+        return [name for name in self._disk.subdirs(self.path) if name != names.REMOTE_CACHE_DIR]
 
     def space_bytes(self) -> tuple[int, int]:
         """(total, usable) of the volume, for DescribeLogDirs."""

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.core.errors import BarnabasError, ConfigError, Malformed
 from barnabas.core.ids import Offset, TopicId, TopicPartition
 from barnabas.runtime.disk import Disk
 from barnabas.storage import names
@@ -154,9 +154,16 @@ class _DirLoader:
             read[0] += size_bytes
             read[1] += cut_bytes
 
+        config = self._config_of(partition.topic)
+        if config.remote_storage_enable and not self._env.is_tiering:
+            # As Kafka: without the tier the log would begin with its first segment, and forget what is before.
+            raise ConfigError(
+                f"{partition.topic} has remote.storage.enable=true: delete all such topics, or switch it off for them, before "
+                "remote.log.storage.system.enable is set to false"
+            )
         log = open_log(
             directory,
-            config=self._config_of(partition.topic),
+            config=config,
             env=self._env,
             partition=partition,
             log_start_offset=self._start_offsets.get(partition),

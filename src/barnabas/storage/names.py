@@ -27,6 +27,8 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 # Per log directory.
 META_PROPERTIES: Final = "meta.properties"
+#: Of the first log directory: parts of segments that are in remote storage. Named as Kafka's.
+REMOTE_CACHE_DIR: Final = "remote-log-index-cache"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"

@@ -12,11 +12,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import format_uuid
 from barnabas.runtime.disk import Disk, write_fully
+from barnabas.runtime.threads import OnThread
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.segment import Segment
 from barnabas.tiered import layout
@@ -25,14 +26,8 @@ from barnabas.tiered.store import Store, StoreFault
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 #: For the offset index; a copy is never appended to.
 _INDEX_INTERVAL_BYTES: Final = 4096
-
-
-class OnThread(Protocol):
-    def __call__(self, work: Callable[[], T], /) -> Coroutine[Any, Any, T]: ...
 
 
 class SegmentCopy(Segment):
@@ -118,6 +113,7 @@ class LocalCopies:
         self._opening: dict[bytes, asyncio.Future[None]] = {}
         #: No two copies share a folder: one may be removed while the next is made.
         self._folders = count()
+        self._is_prepared = asyncio.Event()
         self.chunks_bytes = 0
         self.indexes_bytes = 0
         self.fetched_bytes = 0
@@ -125,14 +121,18 @@ class LocalCopies:
         self.misses = 0
 
     async def prepare(self) -> None:
-        """An empty directory."""
+        """An empty directory. Reads wait for it."""
 
         def work() -> None:
             if self._disk.is_dir(self.directory):
                 self._disk.rmtree(self.directory)
             self._disk.makedirs(self.directory)
 
-        await self._on_thread(work)
+        try:
+            await self._on_thread(work)
+        except OSError as error:
+            logger.error("%s cannot be emptied: %s", self.directory, error)
+        self._is_prepared.set()
 
     async def open(self, source: RemoteSegment) -> LocalCopy:
         """The copy, with its indexes. :raises StoreFault, ObjectMissing:"""
@@ -166,6 +166,7 @@ class LocalCopies:
         return ended
 
     async def _fetch_indexes(self, source: RemoteSegment) -> None:
+        await self._is_prepared.wait()
         async with self._gets:
             data = await self._store.get(layout.indexes_key(source))
         folder = f"{self.directory}/{format_uuid(source.id.uuid)}-{next(self._folders)}"

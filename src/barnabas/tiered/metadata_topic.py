@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
@@ -39,6 +39,7 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
 )
 from barnabas.protocol.records import BatchBuilder
+from barnabas.runtime.threads import OnThread
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.metadata_records import Decoded, decode_records, encode_event, metadata_partition
 from barnabas.tiered.segment_metadata import Event, TierPartition, partition_of_event
@@ -60,12 +61,7 @@ _BACKOFF_MAX_S: Final = 5.0
 #: Kafka's `remote.log.metadata.consume.wait.ms`.
 _PUBLISH_S: Final = 120.0
 
-T = TypeVar("T")
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
-
-
-class OnThread(Protocol):
-    async def __call__(self, work: Callable[[], T]) -> T: ...
 
 
 class MetadataUnavailable(BarnabasError):

@@ -15,6 +15,7 @@ from typing import Final
 
 from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import Offset, TopicPartition
+from barnabas.runtime.threads import OnThread
 from barnabas.security.rates import Rate
 from barnabas.storage import producer_snapshot
 from barnabas.storage.checkpoints import parse_epochs
@@ -28,7 +29,7 @@ from barnabas.storage.segment_batches import BatchAt
 from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered import layout
 from barnabas.tiered.lineage import Piece, piece_at, pieces
-from barnabas.tiered.local_copies import LocalCopies, LocalCopy, OnThread
+from barnabas.tiered.local_copies import LocalCopies, LocalCopy
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment
 from barnabas.tiered.store import ObjectMissing, Store, StoreFault

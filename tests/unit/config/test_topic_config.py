@@ -73,7 +73,6 @@ def test_values_keep_the_order_of_lists() -> None:
             {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
             "conflict topic config setting min.compaction.lag.ms (2) > max.compaction.lag.ms (1)",
         ),
-        ({"remote.log.copy.disable": "true"}, "under Zookeeper's mode"),
     ],
 )
 def test_topic_cannot_have(proposed: dict[str, str], message: str) -> None:
@@ -106,9 +105,45 @@ def test_value_that_cannot_be_used_is_refused(given: dict[str, str], proposed: d
         validate_topic_config(BrokerConfig.parse({"zookeeper.connect": "h:1", **given}), proposed)
 
 
-def test_tiering_is_not_switched_off_while_remote_data_is_there() -> None:
-    with pytest.raises(Refused, match="invalid to disable remote storage"):
+TIERING = {
+    "zookeeper.connect": "h:1",
+    "remote.log.storage.system.enable": "true",
+    "barnabas.remote.storage.url": "file:///t",
+}
+
+
+def test_tiering_is_switched_off_only_with_what_is_in_the_tier() -> None:
+    with pytest.raises(Refused, match="invalid to disable remote storage without deleting"):
         validate_topic_config(broker(), {}, existing={"remote.storage.enable": "true"})
+    goes = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    validate_topic_config(broker(), goes, existing={"remote.storage.enable": "true"})
+    validate_topic_config(
+        BrokerConfig.parse(TIERING), {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("proposed", "message"),
+    [
+        ({"retention.ms": "10", "local.retention.ms": "-1"}, "must not be -1 as retention.ms value is set as 10"),
+        ({"retention.ms": "10", "local.retention.ms": "11"}, "must not be more than retention.ms property value: 10"),
+        (
+            {"retention.bytes": "0", "local.retention.bytes": "1"},
+            "must not be more than retention.bytes property value: 0",
+        ),
+        (
+            {"retention.ms": "10", "local.retention.ms": "9", "remote.log.copy.disable": "true"},
+            "must be set to the identical value",
+        ),
+    ],
+)
+def test_local_retention_is_within_the_whole(proposed: dict[str, str], message: str) -> None:
+    config = BrokerConfig.parse(TIERING)
+    with pytest.raises((ConfigError, Refused), match=message):
+        validate_topic_config(config, {"remote.storage.enable": "true", **proposed})
+    validate_topic_config(config, {**proposed, "remote.storage.enable": "false"})
+    good = {"retention.ms": "10", "local.retention.ms": "10", "retention.bytes": "-1", "local.retention.bytes": "5"}
+    validate_topic_config(config, {"remote.storage.enable": "true", **good})
 
 
 def test_usable_settings_pass() -> None:

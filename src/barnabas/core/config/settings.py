@@ -225,3 +225,13 @@ class BrokerSettings:
     remote_log_manager_copy_max_bytes_per_second: int
     remote_log_manager_copy_quota_window_num: int
     remote_log_manager_copy_quota_window_size_seconds: int
+    remote_log_reader_threads: int
+    remote_log_reader_max_pending_tasks: int
+    remote_log_index_file_cache_total_size_bytes: int
+    remote_log_manager_fetch_max_bytes_per_second: int
+    remote_log_manager_fetch_quota_window_num: int
+    remote_log_manager_fetch_quota_window_size_seconds: int
+    remote_fetch_max_wait_ms: int
+    barnabas_remote_chunk_bytes: int
+    barnabas_remote_chunk_cache_bytes: int
+    barnabas_remote_read_ahead_bytes: int

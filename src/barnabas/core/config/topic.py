@@ -6,7 +6,7 @@ from typing import Final
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.catalog import TOPIC_SETTINGS, UNIT_SYNONYMS
 from barnabas.core.config.definition import LONG_MAX, Value, attribute_name
-from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig, make_log_config
+from barnabas.core.config.log_config import AS_RETENTION, CLEANUP_COMPACT, LogConfig, make_log_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 
 #: Makes a topic a mirror. Links alone set and remove it.
@@ -90,15 +90,16 @@ def validate_topic_config(
 
 
 def _validate_remote(config: BrokerConfig, values: Mapping[str, Value], existing: Mapping[str, str]) -> None:
-    if values["remote.log.delete.on.disable"] or values["remote.log.copy.disable"]:
-        raise Refused(
-            ErrorCode.INVALID_CONFIG,
-            "It is invalid to set `remote.log.delete.on.disable` or `remote.log.copy.disable` under Zookeeper's mode.",
-        )
+    """As Kafka 3.9 in KRaft mode: tiering can be switched off, and copying alone."""
     if not values["remote.storage.enable"]:
-        if existing.get("remote.storage.enable", "").strip().lower() == "true":
+        was_enabled = existing.get("remote.storage.enable", "").strip().lower() == "true"
+        if was_enabled and not values["remote.log.delete.on.disable"]:
             raise Refused(
-                ErrorCode.INVALID_CONFIG, "It is invalid to disable remote storage without deleting remote data."
+                ErrorCode.INVALID_CONFIG,
+                "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data "
+                "and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to "
+                "disable remote storage and delete all remote data, please set "
+                "`remote.storage.enable=false,remote.log.delete.on.disable=true`.",
             )
         return
     if not config.values["remote.log.storage.system.enable"]:
@@ -108,6 +109,27 @@ def _validate_remote(config: BrokerConfig, values: Mapping[str, Value], existing
     policy = values["cleanup.policy"]
     if isinstance(policy, tuple) and CLEANUP_COMPACT in policy:
         raise ConfigError("Remote log storage is unsupported for the compacted topics")
+    for unit in ("bytes", "ms"):
+        _validate_local_retention(values, unit)
+
+
+def _validate_local_retention(values: Mapping[str, Value], unit: str) -> None:
+    whole, local = _integer(values, f"retention.{unit}"), _integer(values, f"local.retention.{unit}")
+    if local == AS_RETENTION:
+        return
+    if whole >= 0 and not 0 <= local <= whole:
+        why = (
+            f"Value must not be -1 as retention.{unit} value is set as {whole}."
+            if local < 0
+            else f"Value must not be more than retention.{unit} property value: {whole}"
+        )
+        raise ConfigError(f"Invalid value {local} for configuration local.retention.{unit}: {why}")
+    if values["remote.log.copy.disable"] and local != whole:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` must be set "
+            "to the identical value because there will be no more logs copied to the remote storage.",
+        )
 
 
 def _integer(values: Mapping[str, Value], name: str) -> int:

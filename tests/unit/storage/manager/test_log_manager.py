@@ -264,6 +264,22 @@ def test_killed_broker_finds_the_start_of_a_log_whose_first_segments_are_in_the_
     broker.manager.shutdown()
 
 
+def test_broker_without_tiering_does_not_start_with_a_tiered_topic(tmp_path: Path) -> None:
+    """It would take the first segment for the beginning of the log, and forget what is in the tier."""
+    config = replace(CONFIG, remote_storage_enable=True)
+    broker = Broker(tmp_path, config_of=lambda topic: config, is_tiering=True)
+    broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    broker.manager.shutdown()
+    with pytest.raises(ConfigError, match=r"remote\.storage\.enable=true"):
+        Broker(tmp_path, config_of=lambda topic: config)
+
+
+def test_copies_of_what_is_in_the_tier_are_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / names.REMOTE_CACHE_DIR / "x").mkdir(parents=True)
+    Broker(tmp_path).manager.shutdown()
+    assert names.REMOTE_CACHE_DIR not in caplog.text
+
+
 def test_checkpoints_are_written_from_time_to_time(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     log = broker.manager.get_or_create(tp("t"), topic_id=None)

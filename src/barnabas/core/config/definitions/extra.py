@@ -16,6 +16,7 @@ from barnabas.core.config.definitions.shorthand import (
     READ_ONLY,
     STRING,
 )
+from barnabas.core.config.units import GIB, KIB, MIB
 from barnabas.core.config.validators import HttpUrls, NonEmptyString, at_least, between
 
 # fmt: off
@@ -66,5 +67,11 @@ SETTINGS: Final = (
     Setting("barnabas.remote.storage.url", STRING, None, MEDIUM, NonEmptyString(), READ_ONLY,
             "Where tiered storage keeps segments: s3://bucket/path, gs://bucket/path, az://account/container/path or "
             "file:///directory; the same on every broker. Needs the extra tiered."),
+    Setting("barnabas.remote.chunk.bytes", INT, 4 * MIB, LOW, between(64 * KIB, 256 * MIB), READ_ONLY,
+            "How much of a segment in remote storage is read by one request."),
+    Setting("barnabas.remote.chunk.cache.bytes", LONG, GIB, LOW, at_least(0), READ_ONLY,
+            "Disk space for what was read of segments in remote storage; those not read for the longest time go first."),
+    Setting("barnabas.remote.read.ahead.bytes", LONG, 32 * MIB, LOW, at_least(0), READ_ONLY,
+            "How much is read ahead in remote storage for a consumer that reads in order."),
 )
 # fmt: on

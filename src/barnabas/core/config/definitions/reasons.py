@@ -1,6 +1,5 @@
 """Why a setting is accepted without effect. The words appear in docs/deviations.md and in the warning at start."""
 
-TIERED = "tiered storage is not supported"
 TIER_PLUGIN = "plugins of Java cannot be loaded; barnabas.remote.storage.url says where segments go"
 TIER_LISTENER = "brokers read and write __remote_log_metadata over the inter-broker listener"
 TIER_CUSTOM = "there is no plugin that would add metadata"
