@@ -104,14 +104,16 @@ class TieredParts:
             clock=context.clock,
             spawn=spawn,
         )
-        self._assemble_reads(store, platform, timers, on_thread)
+        self._assemble_reads(store, platform, timers, on_thread, metrics)
         # Followers of leaders that have their beginning in the tier, and consumers that read it.
         fetchers.tier = context.replicas.fetches.tier = self.reads
         context.metadata.subscribe(self._metadata_changed)
         context.dynamic.subscribe(self._settings_changed)
         self._add_gauges()
 
-    def _assemble_reads(self, store: Store, platform: Platform, timers: Timers, on_thread: OnThread) -> None:
+    def _assemble_reads(
+        self, store: Store, platform: Platform, timers: Timers, on_thread: OnThread, metrics: TierMetrics
+    ) -> None:
         context = self._context
         config = context.config
         self._quota = FetchQuota(
@@ -141,6 +143,7 @@ class TieredParts:
             segments_of=lambda log: self.manager.view(log.partition),
             timers=timers,
             registry=context.registry,
+            metrics=metrics,
             spawn=self._spawn,
             max_wait_ms=lambda: context.config.remote_fetch_max_wait_ms,
             reads_max=config.remote_log_reader_threads + config.remote_log_reader_max_pending_tasks,

@@ -21,6 +21,7 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_types import ReadResult, TimestampedOffset
 from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.reader import NotInTier, TierReader, TierView
 from barnabas.tiered.store import StoreFault
 
@@ -65,6 +66,7 @@ class TierReads:
         segments_of: Callable[[Log], MetadataCache | None],
         timers: Timers,
         registry: Registry,
+        metrics: TierMetrics,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
         max_wait_ms: Callable[[], int],
         reads_max: int,
@@ -76,6 +78,7 @@ class TierReads:
         self._spawn = spawn
         self._max_wait_ms = max_wait_ms
         self._reads_max = reads_max
+        self._metrics = metrics
         self._reading = 0
         #: Of which partitions the last read failed: a store that is away for an hour is told of once.
         self._failing: set[TopicPartition] = set()
@@ -89,11 +92,6 @@ class TierReads:
         registry.gauge(
             "kafka_log_remote_reader_task_queue_size", "Reads of the tier that are under way.", lambda: self._reading
         )
-        self._requests = registry.counter(
-            "kafka_server_remote_fetch_requests", "Partitions that were read in the tier."
-        )
-        self._bytes = registry.counter("kafka_server_remote_fetch_bytes", "Bytes that fetches got from the tier.")
-        self._errors = registry.counter("kafka_server_remote_fetch_errors", "Reads of the tier that failed.")
 
     def _view(self, of: Log) -> TierView | None:
         segments = self._segments_of(of)
@@ -145,7 +143,7 @@ class TierReads:
         tp: TopicPartition,
         read: TieredRead,
     ) -> None:
-        self._requests.value += 1
+        self._metrics.of(tp.topic).fetch_requests.value += 1
         found: ReadResult | None = None
         try:
             partition = self._hosted.require(tp)
@@ -202,7 +200,7 @@ class TierReads:
         read.ranges = found.ranges
         read.size_bytes = read.readable_bytes = found.size_bytes
         read.aborted_transactions = aborted
-        self._bytes.value += found.size_bytes
+        self._metrics.of(partition.tp.topic).fetched_bytes.value += found.size_bytes
 
     def _settle(self, operation: DelayedTierFetch, read: TieredRead, error: ErrorCode = ErrorCode.NONE) -> None:
         if not operation.completed:
@@ -211,7 +209,7 @@ class TierReads:
             self.purgatory.check(read)
 
     def _failed(self, tp: TopicPartition, fault: BarnabasError) -> None:
-        self._errors.value += 1
+        self._metrics.of(tp.topic).fetch_errors.value += 1
         level = logging.DEBUG if tp in self._failing else logging.ERROR
         self._failing.add(tp)
         log.log(level, "%s cannot be read in the tier: %s", tp, fault)

@@ -10,6 +10,9 @@ _COUNTERS: Final = {
     "remote_copy_errors": "Attempts to copy a segment that failed, by topic.",
     "remote_delete_requests": "Attempts to delete a segment from the tier, by topic.",
     "remote_delete_errors": "Attempts to delete a segment that failed, by topic.",
+    "remote_fetch_bytes": "Bytes that consumers got from the tier, by topic.",
+    "remote_fetch_requests": "Reads of the tier for consumers, by topic.",
+    "remote_fetch_errors": "Reads of the tier that failed, by topic.",
 }
 
 
@@ -19,6 +22,9 @@ class TopicTierCounters(NamedTuple):
     copy_errors: Counter
     delete_requests: Counter
     delete_errors: Counter
+    fetched_bytes: Counter
+    fetch_requests: Counter
+    fetch_errors: Counter
 
 
 class TierMetrics:

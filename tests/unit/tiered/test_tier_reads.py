@@ -22,6 +22,7 @@ from barnabas.replication.partition import FetchParams, Partition, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.replication.tier_reads import TierReads
 from barnabas.runtime.timers import ManualTimers
+from barnabas.tiered.metrics import TierMetrics
 from tests.unit.storage.log.log_support import NOW_MS
 from tests.unit.tiered.tier_support import CONFIG, Tier
 
@@ -69,6 +70,7 @@ class World:
             segments_of=lambda log: self.tier.segments if self.is_known else None,
             timers=self.timers,
             registry=self.registry,
+            metrics=TierMetrics(self.registry),
             spawn=self._spawn,
             max_wait_ms=lambda: 500,
             reads_max=reads_max,
