@@ -2,7 +2,9 @@
 
 import functools
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +21,14 @@ class UsageError(BarnabasError):
     """Options that do not go together; the message says what would do."""
 
 
+def complain(line: str) -> None:
+    """One line on stderr. On a terminal that is too narrow for it, it is folded between words."""
+    if sys.stderr.isatty():
+        width = max(40, shutil.get_terminal_size().columns)
+        line = textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    sys.stderr.write(line + "\n")
+
+
 def failing_well(function: Callable[P, T]) -> Callable[P, T]:
     """One line on stderr and exit 1 for a failure, 130 for Ctrl-C, silence for a closed pipe; a traceback only for a bug."""
 
@@ -27,7 +37,7 @@ def failing_well(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except BarnabasError as error:
-            typer.echo(f"error: {error}", err=True)
+            complain(f"error: {error}")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 if TYPE_CHECKING:
     from barnabas.client.asynchronous import AsyncClient
@@ -42,6 +43,11 @@ _OPTIONS: Final[dict[str, Names]] = {
     "--id": _brokers,
 }
 
+#: Arguments, by what they are called in the usage.
+_ARGUMENTS: Final[dict[str, Names]] = {"ID": _brokers}
+#: Parameters of commands that take a file with settings of the client.
+_FILES: Final = ("command_config", "consumer_config_file", "producer_config_file", "admin_config")
+
 
 def offer_names(command: Callable[..., Any]) -> None:
     """Options of a command that name what a cluster has get completion by asking it."""
@@ -52,6 +58,8 @@ def offer_names(command: Callable[..., Any]) -> None:
             known = sorted(name for name in names if name in _OPTIONS)
             if known:
                 info.autocompletion = _completer(_OPTIONS[known[0]])
+            elif isinstance(info, ArgumentInfo) and info.metavar in _ARGUMENTS:
+                info.autocompletion = _completer(_ARGUMENTS[info.metavar])
             elif "--entity-name" in names:
                 info.autocompletion = _complete_entity
 
@@ -75,9 +83,7 @@ def _ask(names: Names, ctx: typer.Context, incomplete: str) -> list[str]:
     from barnabas.core.errors import BarnabasError
 
     async def ask() -> list[str]:
-        file = (
-            ctx.params.get("command_config") or ctx.params.get("consumer_config") or ctx.params.get("producer_config")
-        )
+        file = next((ctx.params[name] for name in _FILES if ctx.params.get(name)), None)
         settings = load_properties(file) if file else {}
         limits = {"socket.connection.setup.timeout.ms": _TIMEOUT_MS, "default.api.timeout.ms": _TIMEOUT_MS}
         config = client_config(ctx.params.get("bootstrap_server"), settings | limits, client_id="barnabas-completion")

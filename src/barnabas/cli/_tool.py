@@ -18,7 +18,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from barnabas.cli._command import UsageError
+from barnabas.cli._command import UsageError, complain
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config, load_properties
@@ -83,7 +83,7 @@ def options(
 
 
 def warn(message: str) -> None:
-    sys.stderr.write(f"warning: {message}\n")
+    complain(f"warning: {message}")
 
 
 def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:

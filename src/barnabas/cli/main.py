@@ -123,6 +123,8 @@ class LazyGroup(TyperGroup):
 
 def _tell(error: Exception) -> int:
     """One line for what click refuses, and its exit status; anything else goes on."""
+    from barnabas.cli._command import complain
+
     message, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
     if message is None:
         raise error
@@ -132,7 +134,7 @@ def _tell(error: Exception) -> int:
         words = str(message()).strip().removesuffix(".")
         words = " ".join(words.split())  # what may be chosen comes as a list, a line each
         where = f"; see {context.command_path} --help" if context and not words.endswith("?") else ""
-        typer.echo(f"error: {words[:1].lower()}{words[1:]}{where}", err=True)
+        complain(f"error: {words[:1].lower()}{words[1:]}{where}")
     return int(getattr(error, "exit_code", 1))
 
 

@@ -16,6 +16,7 @@ from barnabas.client.errors import (
     ClientError,
     ConnectionLost,
     DeadlineExceeded,
+    OtherProtocol,
     RequestTimedOut,
     UnsupportedVersion,
     check,
@@ -149,13 +150,15 @@ class ClientCore:
         """One for all concurrent callers: a second one would never be closed."""
         if self._bootstrap is not None and not self._bootstrap.closed:
             return self._bootstrap
+        failure = ConnectionLost
         for host, port in self.config.bootstrap:
             try:
                 self._bootstrap = await self._connect(host, port)
                 return self._bootstrap
             except (ConnectionLost, RequestTimedOut) as error:
                 reasons.append(str(error))
-        raise ConnectionLost("; ".join(dict.fromkeys(reasons)))
+                failure = OtherProtocol if isinstance(error, OtherProtocol) else failure
+        raise failure("; ".join(dict.fromkeys(reasons)))
 
     async def _connect(self, host: str, port: int) -> Link:
         """Log trouble with a cluster that was reached before at once, and when it is over."""

@@ -20,6 +20,10 @@ class ConnectionRefused(ConnectionLost):
     """Nobody listens at the port. The host answered, so the process is not there."""
 
 
+class OtherProtocol(ConnectionLost):
+    """The port seems to speak TLS where we do not, or plain text where we speak TLS: the settings are wrong."""
+
+
 class RequestTimedOut(ClientError):
     """No answer in time. The connection is closed with it, since answers come in order."""
 

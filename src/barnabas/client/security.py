@@ -9,7 +9,7 @@ from barnabas.auth.exchange import ClientExchange, SaslFailed
 from barnabas.auth.registry import Tokens, login_of
 from barnabas.auth.tls import TlsSettings, client_context
 from barnabas.client import oauth_login as oauth_login  # registers OAUTHBEARER
-from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost
+from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, OtherProtocol
 from barnabas.client.exchange import Link
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -103,7 +103,7 @@ def failed_handshake(address: str, error: OSError) -> ClientError:
         return AuthenticationFailed(f"the certificate of {address} is not trusted: {error.verify_message}")
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     if isinstance(error, ssl.SSLEOFError | ConnectionError) or reason in (None, "WRONG_VERSION_NUMBER"):
-        return ConnectionLost(
+        return OtherProtocol(
             f"{address} does not answer in TLS. If it speaks plain text, set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
         )
     return ConnectionLost(f"cannot connect to {address}: TLS: {reason}")
@@ -111,7 +111,7 @@ def failed_handshake(address: str, error: OSError) -> ClientError:
 
 def ended_at_once(address: str, error: ClientError) -> ClientError:
     """A port that ends a connection in plain text at its first request speaks TLS more often than not."""
-    return ConnectionLost(
+    return OtherProtocol(
         f"{error} at the first request. If {address} speaks TLS, set security.protocol to SSL or SASL_SSL (the tools take it "
         "with --command-config)"
     )

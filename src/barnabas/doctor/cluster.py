@@ -6,7 +6,7 @@ from typing import Final
 
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import AuthenticationFailed, ClientError, OtherProtocol
 from barnabas.doctor.checks import examine
 from barnabas.doctor.finding import Finding, Severity, in_order
 from barnabas.doctor.look import Looker
@@ -38,6 +38,9 @@ async def check_cluster(config: ClientConfig, limits: Limits | None = None) -> R
             where = ",".join(f"{host}:{port}" for host, port in config.bootstrap)
             advice = "start the brokers, or correct --bootstrap-server"
             means = "clients that are given this address cannot connect"
+            if isinstance(error, AuthenticationFailed | OtherProtocol):
+                advice = "give the settings that this cluster asks for with --command-config"
+                means = "clients with these settings cannot connect"
             finding = Finding(Severity.ERROR, "bootstrap-unreachable", where, str(error), advice, means)
             return Report((finding,), None)
         view = await Looker(cluster, image, limits or Limits()).look()

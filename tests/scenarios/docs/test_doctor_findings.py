@@ -191,6 +191,8 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
         found = until_found(settings, "certificate-ends", "token-ends", "zookeeper-not-asked", limits=limits)
         assert found["certificate-ends"].subject == "broker 1"
         assert "User:admin" in found["token-ends"].subject
+        # In plain text to a port of TLS: nobody has to start a broker.
+        assert "with --command-config" in findings(cluster.bootstrap)["bootstrap-unreachable"].advice
         stranger = client_config(settings=cluster.client_settings("client"))
         assert "CLUSTER_AUTHORIZATION_FAILED" in until_found(stranger, "not-answered")["not-answered"].message
         # What a secured ZooKeeper hides from strangers is a note.

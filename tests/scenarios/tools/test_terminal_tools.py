@@ -11,25 +11,33 @@ from typing import Any
 import psutil
 import pytest
 from conftest import Tool, until
+from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.cli.main import app
+
+
+def shell(words: list[str]) -> dict[str, str]:
+    """How a shell asks what it may offer for the last word."""
+    line = "\n".join(["barnabas", *words])
+    return {"_BARNABAS_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
 
 
 def completed(words: list[str]) -> list[str]:
-    """What a shell offers for the last word."""
-    environment = {
-        **os.environ,
-        "_BARNABAS_COMPLETE": "complete_bash",
-        "COMP_WORDS": "\n".join(["barnabas", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "barnabas"], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.stdout.split()
+    result = CliRunner().invoke(app, [], prog_name="barnabas", env=shell(words))
+    assert result.stderr == ""
+    return result.stdout.split()
 
 
-def test_topics_and_brokers_of_the_cluster_are_completed(bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_shell_that_asks_is_answered() -> None:
+    command = [sys.executable, "-m", "barnabas"]
+    done = subprocess.run(command, env={**os.environ, **shell(["dum"])}, capture_output=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == ([b"dump-log"], b"")
+
+
+def test_topics_groups_and_brokers_of_the_cluster_are_completed(
+    bootstrap: str, new_topic: Callable[..., str], process: Tool, tmp_path: Path
+) -> None:
     # Completion gives up after a moment, which may be too short on a busy machine: then the shell asks again.
     topic = new_topic()
     at = ["--bootstrap-server", bootstrap]
@@ -38,6 +46,16 @@ def test_topics_and_brokers_of_the_cluster_are_completed(bootstrap: str, new_top
     until(lambda: completed(["configs", *at, "--describe", "--broker", ""]) == ["1", "2", "3"])
     entity = ["--entity-type", "brokers", "--entity-name", ""]
     until(lambda: completed(["configs", *at, "--describe", *entity]) == ["1", "2", "3"])
+    until(lambda: completed(["brokers", *at, "drain", ""]) == ["1", "2", "3"])
+    group = f"group-of-{topic}"
+    process("console-producer", "--topic", topic, stdin="one\n")
+    process("console-consumer", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "1")
+    until(lambda: completed(["consumer-groups", *at, "--describe", "--group", group[:-1]]) == [group])
+    # Where the file of a client's settings says where the cluster is, and how to come in.
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={bootstrap}\n")
+    until(lambda: completed(["console-consumer", "--consumer.config", str(file), "--topic", topic[:6]]) == [topic])
+    until(lambda: completed(["topics", "--command-config", str(file), "--topic", topic[:6]]) == [topic])
 
 
 def test_completion_without_a_cluster_offers_nothing_and_says_nothing() -> None:

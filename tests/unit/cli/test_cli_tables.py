@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from barnabas.cli._command import complain
 from barnabas.cli._tool import say_fields, table
 
 HEADERS = ("GROUP", "TOPIC", "CONSUMER-ID")
@@ -79,3 +80,17 @@ def test_line_of_fields_is_folded_between_them_where_it_does_not_fit(monkeypatch
 
 def test_field_that_is_wider_than_the_terminal_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fields(monkeypatch, 20, Terminal(), "a: 1\tConfigs: " + "x" * 30) == ["a: 1", "    Configs: " + "x" * 30]
+
+
+def test_long_error_is_folded_between_words_on_a_terminal_and_one_line_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    line = "error: 127.0.0.1:39465 closed the connection at the first request"
+    for stream, shown in (
+        (Terminal(), "error: 127.0.0.1:39465 closed the connection at\n  the first request\n"),
+        (io.StringIO(), line + "\n"),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        complain(line)
+        assert stream.getvalue() == shown
