@@ -7,8 +7,8 @@ The leader of a partition of the metadata topic removes what is left of topics t
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, LogDirFault, Refused
@@ -75,7 +75,7 @@ class TierManager:
             return
         self._host(of)
         lead = self.led[of.tp] = Leadership(of, epoch)
-        self._spawn_guarded(self._begin(lead), f"tier {of.tp} in epoch {epoch}")
+        self._spawn_guarded(partial(self._begin, lead), f"tier {of.tp} in epoch {epoch}")
 
     def became_follower(self, of: TierPartition) -> None:
         self._host(of)
@@ -185,9 +185,9 @@ class TierManager:
             except (Refused, LogDirFault):
                 has_work = False  # an index is being rebuilt, or the disk has failed: the next look tells
             if has_work:
-                lead.copying = self._spawn_guarded(self._copy(lead), f"tier copy of {tp}")
+                lead.copying = self._spawn_guarded(partial(self._copy, lead), f"tier copy of {tp}")
         if (lead.expiring is None or lead.expiring.done()) and self._is_expiry_due(lead):
-            lead.expiring = self._spawn_guarded(self._expire(lead), f"tier expiry of {tp}")
+            lead.expiring = self._spawn_guarded(partial(self._expire, lead), f"tier expiry of {tp}")
 
     def _is_expiry_due(self, lead: Leadership) -> bool:
         local = self._log_of(lead.of.tp)
@@ -248,7 +248,7 @@ class TierManager:
                 self._start_work(lead)
                 await asyncio.sleep(0)
             if self._burial is None or self._burial.done():
-                self._burial = self._spawn_guarded(self._bury(), "tier of deleted topics")
+                self._burial = self._spawn_guarded(self._bury, "tier of deleted topics")
             try:
                 async with asyncio.timeout(self._settings().interval_s):
                     await self._woken.wait()
@@ -260,7 +260,7 @@ class TierManager:
         """Look at everything now: a topic was deleted, or a setting has changed."""
         self._woken.set()
 
-    def _spawn_guarded(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+    def _spawn_guarded(self, work: Callable[[], Awaitable[None]], name: str) -> "asyncio.Task[None]":
         return self._spawn(_until_cancelled(work), name)
 
     # -- topics that are gone -----------------------------------------------------------------------------------------
@@ -306,9 +306,9 @@ def facts_of(lead: Leadership, local: Log) -> LogFacts:
     )
 
 
-async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
+async def _until_cancelled(work: Callable[[], Awaitable[None]]) -> None:
     """A leadership that ends cancels its work: no error, and nothing that would end the broker."""
     try:
-        await work
+        await work()
     except asyncio.CancelledError:
         return

@@ -25,6 +25,7 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.records import BatchBuilder
 from barnabas.server.platform import Platform
 from barnabas.storage.log import Log
+from barnabas.tiered import layout
 from barnabas.tiered.manager import TierManager
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment
@@ -33,6 +34,8 @@ from tests.unit.broker.live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import Ensemble
 
 TP = TopicPartition("orders", 0)
+#: A topic was created, and its leader has not heard of it.
+NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 SETTINGS = {
     "remote.log.storage.system.enable": "true",
     "barnabas.remote.storage.url": "memory://",
@@ -113,10 +116,15 @@ class TieredBroker:
             request = ProduceRequest(
                 acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=TP.topic, partition_data=[data])]
             )
-            answer = await ask(self.broker, request, ProduceResponse, version=9)
-            code = answer.responses[0].partition_responses[0].error_code
+            async with asyncio.timeout(50):
+                while (code := await self._produce(request)) in NOT_YET:
+                    await asyncio.sleep(0.005)
             assert code == ErrorCode.NONE, ErrorCode(code).name
             self.produced += 1
+
+    async def _produce(self, request: ProduceRequest) -> int:
+        answer = await ask(self.broker, request, ProduceResponse, version=9)
+        return answer.responses[0].partition_responses[0].error_code
 
     def is_all_copied(self) -> bool:
         """Every rolled segment is in the tier."""
@@ -143,3 +151,17 @@ async def tiered_brokers(
             entered = tiered_broker(ensemble, directory / str(number), store, own)
             brokers.append(await stack.enter_async_context(entered))
         yield brokers
+
+
+def is_whole(tier: TieredBroker) -> bool:
+    """Every rolled segment is in the tier once, every object is of a segment that is known, and nothing is under way."""
+    view = tier.manager.view(TP)
+    if view is None or not tier.is_all_copied():
+        return False
+    segments = view.all()
+    ends = [each.end_offset + 1 for each in segments]
+    return (
+        all(each.is_finished for each in segments)
+        and [each.start_offset for each in segments] == [tier.log.log_start_offset, *ends[:-1]]
+        and set(tier.store.objects) == {key for each in segments for key in layout.keys(each)}
+    )
