@@ -3,7 +3,8 @@
 import gc
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from barnabas.client.admin.topics import NewTopic, create_topics
@@ -54,6 +55,8 @@ EAGER_COMPACTION = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "1000",
 }
+#: What names of hosts begin with in a cluster that is beside another.
+BESIDE = "m-"
 #: From the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
 SETTLE_S = 90.0
 
@@ -90,20 +93,30 @@ class TopicMaker(Client):
 
 
 class SimCluster:
-    def __init__(self, seed: int, scenario: Scenario, *, without: frozenset[str] = frozenset()) -> None:
-        """`without`: kinds of faults, and names of clients, that this run does without."""
+    def __init__(
+        self,
+        seed: int,
+        scenario: Scenario,
+        *,
+        without: frozenset[str] = frozenset(),
+        beside: "SimCluster | None" = None,
+    ) -> None:
+        """`without`: kinds of faults, and names of clients, that this run does without. `beside`: another cluster, in whose
+        world and network this one is."""
         self._without = without
+        #: Of the names of its hosts.
+        self.prefix = "" if beside is None else BESIDE
         brokers = scenario.brokers
         self.scenario = scenario
-        self.world = World(seed)
-        self.network = Network(self.world)
+        self.world = World(seed) if beside is None else beside.world
+        self.network = Network(self.world) if beside is None else beside.network
         self.network.usual_s = scenario.network_s
         self.network.calm()
         _set_last_epoch(scenario.last_epoch)
         self.oracle = Oracle(self.world)
         self.pace_s = scenario.pace_s
         self.has_coming = scenario.has_admin and scenario.has_coming
-        self.bootstrap = tuple((f"b{number}", 9092) for number in range(1, brokers + 1))
+        self.bootstrap = tuple((f"{self.prefix}b{number}", 9092) for number in range(1, brokers + 1))
         self.topics: dict[str, tuple[int, int, dict[str, str]]] = {
             "orders": (2, 3, {"min.insync.replicas": "2"}),
             "events": (2, 3, {"min.insync.replicas": "2", "segment.bytes": str(scenario.segment_bytes)}),
@@ -112,9 +125,9 @@ class SimCluster:
             self.topics["table"] = (1, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact", **EAGER_COMPACTION})
         if scenario.transformers:
             self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
-        self.zookeeper = ZooKeeperProcess(self.world, self.network)
+        self.zookeeper = ZooKeeperProcess(self.world, self.network, self.prefix)
         self.brokers = {
-            number: BrokerProcess(self.world, self.network, number, self._settings(number))
+            number: BrokerProcess(self.world, self.network, number, self._settings(number), self.prefix)
             for number in range(1, brokers + 1)
         }
         for number, features in scenario.features.items():
@@ -150,8 +163,8 @@ class SimCluster:
         scenario = self.scenario
         return {
             "broker.id": str(number),
-            "listeners": f"PLAINTEXT://b{number}:9092",
-            "zookeeper.connect": "zk:2181",
+            "listeners": f"PLAINTEXT://{self.prefix}b{number}:9092",
+            "zookeeper.connect": f"{self.prefix}zk:2181",
             "zookeeper.session.timeout.ms": str(scenario.session_timeout_ms),
             "zookeeper.connection.timeout.ms": "60000",
             "log.dirs": "/one,/two",
@@ -186,30 +199,44 @@ class SimCluster:
     # -- a run ------------------------------------------------------------------------------------------------------------
 
     def run(self, *, seconds: float | None = None) -> None:
-        world = self.world
+        seconds = self.scenario.seconds if seconds is None else seconds
+        with self.captured():
+            self.begin()
+            self.world.run_until(self.world.now_s + seconds)
+            self.calm()
+            self.end_clients()
+            self.audit()
+            self.rest()
+
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """What its brokers log is part of the story."""
+        logging.getLogger("barnabas").addHandler(self._capture)
+        try:
+            yield
+        finally:
+            logging.getLogger("barnabas").removeHandler(self._capture)
+
+    def begin(self) -> None:
         faults = self.faults = Faults(
             self, every_s=self.scenario.fault_every_s, weights=self.scenario.faults, without=self._without
         )
         self.fault_names = faults.names
-        seconds = self.scenario.seconds if seconds is None else seconds
-        logging.getLogger("barnabas").addHandler(self._capture)
-        try:
-            self.zookeeper.start()
-            self.stranger.start()
-            for broker in self.brokers.values():
-                broker.start()
-            maker = TopicMaker(self, "maker")
-            maker.start()
-            self._start_clients()
-            faults.begin()
-            self.watch.start()
-            world.run_until(world.now_s + seconds)
-            faults.end()
-            world.note("world", "calm: everything is mended and runs")
-            self._heal()
-            self._settle()
-        finally:
-            logging.getLogger("barnabas").removeHandler(self._capture)
+        self.zookeeper.start()
+        self.stranger.start()
+        for broker in self.brokers.values():
+            broker.start()
+        if not self.prefix:
+            TopicMaker(self, "maker").start()
+        self._start_clients()
+        faults.begin()
+        self.watch.start()
+
+    def calm(self) -> None:
+        assert self.faults is not None
+        self.faults.end()
+        self.world.note("world", "calm: everything is mended and runs")
+        self._heal()
 
     def _start_clients(self) -> None:
         partitions, scenario = self.partitions, self.scenario
@@ -256,11 +283,11 @@ class SimCluster:
                         process.kill()
             if not process.is_up:
                 process.start()
+
+    def end_clients(self) -> None:
+        """They finish what they have begun. Bounded: a healthy cluster serves."""
         for client in (*self.clients, self.stranger):
             client.end()
-
-    def _settle(self) -> None:
-        """Clients finish what they have begun; then everything is read and compared. Bounded: a healthy cluster serves."""
         world = self.world
         deadline_s = world.now_s + SETTLE_S
         while any(client.is_up for client in self.clients) and world.now_s < deadline_s:
@@ -274,19 +301,28 @@ class SimCluster:
             world.violate(
                 "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"
             )
+
+    def audit(self) -> None:
+        """Everything is read and compared."""
+        world = self.world
+        deadline_s = world.now_s + 2 * SETTLE_S
         groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
         groups += ["modern"] if self.scenario.modern_members else []
         groups += [group for client in self.clients if isinstance(client, Guest) for group in client.groups]
         auditor = Auditor(self, groups)
         auditor.start()
-        while not auditor.is_done and world.now_s < deadline_s + SETTLE_S:
+        while not auditor.is_done and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
         if not auditor.is_done:
             world.violate("a healthy cluster serves in time", f"the audit did not end within {2 * SETTLE_S:.0f} s")
-        while self.watch.unfinished() and world.now_s < deadline_s + SETTLE_S:
+        while self.watch.unfinished() and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
         for work in self.watch.unfinished():
             world.violate("a healthy cluster comes to rest", work)
+
+    def rest(self) -> None:
+        """Nothing of what was done is left in memory."""
+        world = self.world
         for _ in range(3):
             world.run_until(world.now_s + memory.QUIET_S)
             left = memory.left(self)
@@ -459,6 +495,8 @@ class _LogCapture(logging.Handler):
 
         loop = asyncio._get_running_loop()
         who = getattr(loop, "name", "thread")
+        if who.startswith(BESIDE) != bool(self._cluster.prefix):
+            return  # of the other cluster
         message = record.getMessage()
         self._cluster.world.note(who, f"{record.levelname[0]} {message}")
         self._cluster.watch.heard(who, message)

@@ -302,7 +302,7 @@ class Faults:
 
     def _isolate_now(self, broker: BrokerProcess) -> None:
         """It goes on, and reaches nobody but its clients."""
-        others = [*(each for each in self._hosts() if each != broker.name), "zk"]
+        others = [*(each for each in self._hosts() if each != broker.name), self._cluster.zookeeper.name]
         self._cut(
             [pair for other in others for pair in ((broker.name, other), (other, broker.name))],
             self._world.between(0.5, 8.0),
@@ -540,7 +540,7 @@ class Faults:
 
     def _cut_link(self) -> None:
         """One way, or both."""
-        one, other = self._world.random.sample([*self._hosts(), "zk"], 2)
+        one, other = self._world.random.sample([*self._hosts(), self._cluster.zookeeper.name], 2)
         pairs = [(one, other)] if self._world.chance(0.5) else [(one, other), (other, one)]
         self._cut(pairs, self._world.between(0.1, 6.0))
 
@@ -548,7 +548,8 @@ class Faults:
         one = self._world.random.choice(self._hosts())
         others = [each for each in self._hosts() if each != one]
         clients = [client.name for client in self._cluster.clients]
-        targets = self._world.random.choice([others, ["zk"], [*others, "zk"], [*others, "zk", *clients], clients])
+        zk = self._cluster.zookeeper.name
+        targets = self._world.random.choice([others, [zk], [*others, zk], [*others, zk, *clients], clients])
         pairs = [pair for other in targets for pair in ((one, other), (other, one))]
         self._cut(pairs, self._world.between(0.1, 6.0))
 
@@ -569,7 +570,7 @@ class Faults:
             self._kill(broker)
 
     def _reset_connections(self) -> None:
-        host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), "zk"])]
+        host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), self._cluster.zookeeper.name])]
         lines = sorted(host.connections, key=hash)
         self._world.note("network", f"connections of {host.name} are reset")
         for line in lines:
@@ -580,7 +581,8 @@ class Faults:
     def _look_dead(self) -> None:
         """A broker lives, has its session, and looks dead to everybody who connects."""
         # With luck one that is alone in an ISR: who would replace it lacks what is committed.
-        alone = [f"b{state.leader}" for state in self.damage.states.values() if state.isr == (state.leader,)]
+        brokers = self._cluster.brokers
+        alone = [brokers[state.leader].name for state in self.damage.states.values() if state.isr == (state.leader,)]
         host = self._cluster.network.hosts[
             self._world.random.choice(alone if alone and self._world.chance(0.5) else self._hosts())
         ]
@@ -611,7 +613,7 @@ class Faults:
     def _expire(self) -> None:
         broker = self._pick()
         if broker is not None and self._cluster.expire_session(broker):
-            self._world.note("zk", f"session of {broker.name} expires early")
+            self._world.note(self._cluster.zookeeper.name, f"session of {broker.name} expires early")
 
     def _write_foreign_znode(self) -> None:
         """Somebody else's tool writes what no broker can make sense of."""

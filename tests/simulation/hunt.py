@@ -22,7 +22,7 @@ SEEDS = 300
 
 def order_of(mutant: Mutant) -> list[int]:
     """All seeds, the likely ones first."""
-    if mutant.world == "storage" or not mutant.profile:
+    if mutant.world != "cluster" or not mutant.profile:
         return list(range(SEEDS))
     return sorted(range(SEEDS), key=lambda seed: name_of(seed) != mutant.profile)
 

@@ -44,7 +44,7 @@ class Client(Process):
     """A client that goes on until it is told to end; then it finishes what it has begun."""
 
     def __init__(self, cluster: "SimCluster", name: str) -> None:
-        super().__init__(cluster.world, cluster.network, name)
+        super().__init__(cluster.world, cluster.network, f"{cluster.prefix}{name}")
         self.cluster = cluster
         self.oracle: Oracle = cluster.oracle
         self.chance = Random(cluster.world.random.getrandbits(64))

@@ -12,6 +12,9 @@ PAGE = ROOT / "docs" / "mutants.md"
 TABLE = Path(__file__).with_name("mutants.json")
 
 
+_WORLDS: Final = {"storage": "logs alone", "link": "linked clusters"}
+
+
 class NotSimulated(NamedTuple):
     """A mended finding that no simulated world can show."""
 
@@ -166,10 +169,11 @@ def render() -> str:
             "`python -m tests.simulation.mutant_table` makes this page from `tests/simulation/mutants.json`,",
             "which `python -m tests.simulation.hunt` keeps. To see one:",
             "",
-            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage]',
+            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link]',
             "",
             "*Put back* names a defect that was found and mended before. *World* is the profile of the cluster's world,",
-            "*a mix*, or *logs alone* (`storage_world.py`). *Seed* noticed it, *after* so many seeds had been tried.",
+            "*a mix*, *logs alone* (`storage_world.py`) or *linked clusters* (`linked.py`).",
+            "*Seed* noticed it, *after* so many seeds had been tried.",
             "The hunt begins with the profile that the mutant names.",
             "",
             "| what is wrong | put back | world | seed | after | what the oracle said |",
@@ -191,7 +195,7 @@ def render() -> str:
 
 def _line(name: str, row: dict[str, Any]) -> str:
     mutant, seed = MUTANTS[name], row["seed"]
-    world = "logs alone" if mutant.world == "storage" else name_of(seed) or "a mix"
+    world = _WORLDS.get(mutant.world) or name_of(seed) or "a mix"
     return f"| {name} | {mutant.finding} | {world} | {seed} | {row['tried']} | {row['broken']} |"
 
 

@@ -26,7 +26,7 @@ class Mutant:
     finding: str = ""
     #: The profile of the worlds that are likely to notice it; empty: any.
     profile: str = ""
-    #: "cluster": whole brokers; "storage": logs alone, much cheaper.
+    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters.
     world: str = "cluster"
 
     def find(self) -> dict[Path, str]:
@@ -1031,6 +1031,58 @@ _ALL = [
         "        except ZeroDivisionError:",
         profile="zookeeper",
         finding="R8",
+    ),
+    # -- links
+    Mutant(
+        "a planned promotion counts what followers do not have yet",
+        "link",
+        "is_quiet and replica.partition.high_watermark >= found.offset",
+        "is_quiet and replica.log_end >= found.offset",
+        finding="link seed 31",
+        world="link",
+    ),
+    Mutant(
+        "a topic that the controller has not heard of is promoted without a record",
+        "link",
+        "        count = await self._store.partition_count(name)\n",
+        "        count = self._metadata.partition_count(name)\n",
+        also=(
+            (
+                "link",
+                "        if count == 0 or (is_planned and (link.name, name) not in self._whole):\n            return\n",
+                "",
+            ),
+        ),
+        finding="link seed 9",
+        world="link",
+    ),
+    Mutant(
+        "a mirror that was cut goes on in the same leader epoch",
+        "link",
+        "        self._cut_in = machine.leader_epoch\n",
+        "        self._cut_in = None\n",
+        world="link",
+    ),
+    Mutant(
+        "a cluster with a link hands out producer ids as every other does",
+        "link",
+        "ProducerIdSpace((1 + zlib.crc32(cluster_id.encode()) % _RANGES) * _RANGE)",
+        "ProducerIdSpace(0)",
+        world="link",
+    ),
+    Mutant(
+        "the next leader of a mirror does not ask where the source's epochs end",
+        "link",
+        "        return self.epochs.latest_epoch\n",
+        "        return None\n",
+        world="link",
+    ),
+    Mutant(
+        "a mirror takes records of clients",
+        "storage/log_append.py",
+        "        or config.barnabas_link_name\n",
+        "",
+        world="link",
     ),
 ]
 

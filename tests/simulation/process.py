@@ -199,8 +199,8 @@ def loop_of(process: Process) -> SimLoop:
 
 
 class ZooKeeperProcess(Process):
-    def __init__(self, world: World, network: Network) -> None:
-        super().__init__(world, network, "zk")
+    def __init__(self, world: World, network: Network, prefix: str = "") -> None:
+        super().__init__(world, network, f"{prefix}zk")
         self.server: EmbeddedZooKeeper | None = None
         self.is_ready = False
 
@@ -221,7 +221,7 @@ class ZooKeeperProcess(Process):
         self.is_ready = False
         self.server = EmbeddedZooKeeper(
             "/zookeeper",
-            "zk",
+            self.name,
             2181,
             config=ZooKeeperConfig(tick_time_ms=500),
             clock=self.clock,
@@ -230,10 +230,11 @@ class ZooKeeperProcess(Process):
         )
         await self.server.start()
         last_zxid = self.server.service.machine.last_zxid
-        if last_zxid < self.world.zxid_told:
+        told = self.world.zxids_told.get(self.name, 0)
+        if last_zxid < told:
             self.world.violate(
                 "ZooKeeper forgets nothing that it has answered",
-                f"0x{self.world.zxid_told:x} was answered, and the last is 0x{last_zxid:x}",
+                f"0x{told:x} was answered, and the last is 0x{last_zxid:x}",
             )
         self.is_ready = loop_of(self).is_serving = True
         assert self.server.failed is not None
@@ -241,8 +242,10 @@ class ZooKeeperProcess(Process):
 
 
 class BrokerProcess(Process):
-    def __init__(self, world: World, network: Network, broker_id: int, settings: Mapping[str, str]) -> None:
-        super().__init__(world, network, f"b{broker_id}")
+    def __init__(
+        self, world: World, network: Network, broker_id: int, settings: Mapping[str, str], prefix: str = ""
+    ) -> None:
+        super().__init__(world, network, f"{prefix}b{broker_id}")
         self.id = broker_id
         self.settings = dict(settings)
         #: Of the release that it runs.

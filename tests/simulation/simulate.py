@@ -14,7 +14,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
 
 _FIXED = "PYTHONHASHSEED"
 
@@ -24,24 +27,43 @@ def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...
     from tests.simulation.cluster import SimCluster
     from tests.simulation.scenario import Scenario
 
+    began_s = _begin(seed)
+    cluster = SimCluster(seed, Scenario.of(seed), without=frozenset(without))
+    return _came_to(seed, cluster, lambda: cluster.run(seconds=seconds), began_s) | {
+        "parts": [*cluster.fault_names, *(client.name for client in cluster.clients)]
+    }
+
+
+def run_linked(seed: int) -> dict[str, Any]:
+    """A cluster, and one beside it that mirrors it."""
+    from tests.simulation.linked import LinkedWorld
+
+    began_s = _begin(seed)
+    linked = LinkedWorld(seed)
+    return _came_to(seed, linked.source, linked.run, began_s)
+
+
+def _begin(seed: int) -> float:
     _fix_chance(seed)
     log = logging.getLogger("barnabas")
     log.setLevel(logging.INFO)
     log.propagate = False
     logging.getLogger().addHandler(logging.NullHandler())
-    began_s = time.process_time()
-    cluster = SimCluster(seed, Scenario.of(seed), without=frozenset(without))
+    return time.process_time()
+
+
+def _came_to(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s: float) -> dict[str, Any]:
     world = cluster.world
     report: dict[str, Any] = {"seed": seed, "broken": None}
     try:
-        cluster.run(seconds=seconds)
+        run()
     except Exception as failure:
         report["broken"] = world.violation.name if world.violation is not None else type(failure).__name__
         report["detail"] = str(failure)
         cause = world.failure
         report["trace"] = "".join(traceback.format_exception(cause if cause is not None else failure))
     report |= {
-        "parts": [*cluster.fault_names, *(client.name for client in cluster.clients)],
+        "parts": [],
         "story": world.told(),
         "digest": world.digest(),
         "virtual_s": round(world.now_s - world.began_s, 1),
@@ -138,9 +160,12 @@ def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str, Any]:
     """One run in a process of its own."""
-    report = {**_NOTHING, "seed": seed} | in_child(
-        lambda: run_storage(seed) if world == "storage" else run_seed(seed, **options)
-    )
+    worlds: dict[str, Callable[[], dict[str, Any]]] = {
+        "cluster": lambda: run_seed(seed, **options),
+        "storage": lambda: run_storage(seed),
+        "link": lambda: run_linked(seed),
+    }
+    report = {**_NOTHING, "seed": seed} | in_child(worlds[world])
     _compile(report.pop("codecs"))
     return report
 
@@ -168,7 +193,7 @@ def seeds_of(text: str) -> Iterator[int]:
 
 def warm_up() -> None:
     """What every seed needs is loaded before the first fork."""
-    import tests.simulation.cluster
+    import tests.simulation.linked
     import tests.simulation.scenario  # noqa: F401
 
     gc.collect()
@@ -180,7 +205,10 @@ def main() -> int:
     parser.add_argument("seeds", help="one seed, or FROM:TO, or several with commas")
     parser.add_argument("--mutant", help="put this small wrong into what ships")
     parser.add_argument(
-        "--world", choices=("cluster", "storage"), default="cluster", help="whole brokers, or logs alone"
+        "--world",
+        choices=("cluster", "storage", "link"),
+        default="cluster",
+        help="whole brokers, logs alone, or two clusters with a link",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="of faults, in virtual time")

@@ -37,10 +37,11 @@ class Stranger(Client):
         self._count = 0
 
     async def main(self) -> None:
-        self._client = SimKazooClient(hosts="zk:2181", timeout=6.0)
+        hosts = f"{self.cluster.zookeeper.name}:2181"
+        self._client = SimKazooClient(hosts=hosts, timeout=6.0)
         self._client.start_async()
         while not self.ending:
-            config = SessionConfig(hosts="zk:2181", session_timeout_ms=6_000, connection_timeout_ms=60_000)
+            config = SessionConfig(hosts=hosts, session_timeout_ms=6_000, connection_timeout_ms=60_000)
             session = ZooKeeperSession(config, partial(KazooConnection, make_client=SimKazooClient))
             try:
                 await session.start()

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 SEEDS = int(os.environ.get("SEEDS", "18"))
+#: Of two clusters with a link.
+LINKED = (0, 3) if SEEDS <= 100 else (0, SEEDS // 10)
 CHUNK = 6 if SEEDS <= 100 else 25
 
 
@@ -44,6 +46,13 @@ def test_cluster_keeps_its_promises(first: int) -> None:
     assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
     # Each has eight partitions or more.
     assert report["excused"] <= 2 * report["seeds"], "many partitions were excused: the run proves little"
+
+
+def test_linked_clusters_keep_their_promises() -> None:
+    """One seed for each way in which mirrors end."""
+    report = simulate(f"{LINKED[0]}:{LINKED[1]}", "--world", "link")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
 
 
 def test_same_seed_is_the_same_run() -> None:

@@ -202,7 +202,7 @@ class Watch:
             or not (controller.is_serving and process.is_serving and self._cluster.zookeeper.is_serving)
             or controller.host.refuses
             or process.host.refuses
-            or not self._cluster.network.is_whole(process.name, controller.name, "zk")
+            or not self._cluster.network.is_whole(process.name, controller.name, self._cluster.zookeeper.name)
         ):
             self._proposed.pop(key, None)
             return

@@ -43,8 +43,8 @@ class World:
         #: (when, who, what)
         self.story: list[tuple[float, str, str]] = []
         self.violation: Violation | None = None
-        #: The last change of ZooKeeper that any client was told of.
-        self.zxid_told = 0
+        #: By its host: the last change of ZooKeeper that any client was told of.
+        self.zxids_told: dict[str, int] = {}
         #: The loops of processes that died: kept, so that nothing of theirs is closed in the middle of the run.
         self.graveyard: list[object] = []
         #: The exception behind it, if there is one.

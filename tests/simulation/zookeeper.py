@@ -210,7 +210,8 @@ class SimKazooClient:
             return
         if zxid > 0:
             self._last_zxid = zxid
-            self.loop.world.zxid_told = max(zxid, self.loop.world.zxid_told)
+            told, host = self.loop.world.zxids_told, self._hosts[0][0]
+            told[host] = max(zxid, told.get(host, 0))
         if not self._pending:
             return  # of the close
         request, answer, expected = self._pending.popleft()

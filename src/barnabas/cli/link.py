@@ -28,6 +28,8 @@ from barnabas.core.ids import format_uuid
 from barnabas.core.times import time_in
 from barnabas.protocol.messages.describe_links import DescribedLink, DescribedMirrorPartition
 
+#: The exit status of a planned promotion after which the source has records that did not come over.
+_LEFT_BEHIND: Final = 3
 _ACTIONS: Final = ("check", "create", "list", "describe", "pause", "resume", "promote", "delete")
 
 
@@ -125,7 +127,11 @@ def command(
         )
         say(f"Created link {name}.")
     elif action == "promote":
-        run(client, lambda cluster: _promote(cluster, name, topic, now=now, wait_s=timeout_s if wait else 0, json=json))
+        left = run(
+            client, lambda cluster: _promote(cluster, name, topic, now=now, wait_s=timeout_s if wait else 0, json=json)
+        )
+        if left and not now:
+            raise typer.Exit(_LEFT_BEHIND)
     elif action == "delete":
         run(client, lambda cluster: admin.delete_link(cluster, name))
         say(f"Deleted link {name}.")
@@ -134,11 +140,12 @@ def command(
         say(f"{'Paused' if action == 'pause' else 'Resumed'} {topic or f'link {name}'}.")
 
 
-async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> None:
+async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> int:
+    """How many records the source has that did not come over, as far as it is known."""
     await admin.alter_link(cluster, name, "promote-now" if now else "promote", topic=topic)
     if not wait_s:
         say(f"Promoting {topic or f'link {name}'}; `barnabas link describe {name}` shows how far it is.")
-        return
+        return 0
     loop = asyncio.get_running_loop()
     deadline_s, told = loop.time() + wait_s, ""
     while True:
@@ -155,17 +162,24 @@ async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: b
             told = progress
         if loop.time() > deadline_s:
             raise UsageError(
-                f"not promoted within {wait_s:.0f} s: {progress}. It goes on; if the source is written to or gone, use --now"
+                f"not promoted within {wait_s:.0f} s: {progress}. It goes on, and ends when nobody writes to the source "
+                "any more; if that cannot be, use --now"
             )
         await asyncio.sleep(0.2)
+    behind = sum(max(0, partition.lag_records) for each in link.topics for partition in each.partitions)
+    if behind:
+        warn_progress(
+            f"WARNING: {behind} records at the source did not come over: of each partition those from FINAL-OFFSET to SOURCE"
+        )
     if json:
         say_json(as_document(link))
-        return
+        return behind
     say(f"Promoted {topic or f'link {name}'}: writers may move over.")
     _print(
         ("TOPIC", "PARTITION", "STATE", "FINAL-OFFSET", "SOURCE", "LAG", "LAG-SECONDS"),
         [(each.name, *_end(partition)) for each in link.topics for partition in each.partitions],
     )
+    return behind
 
 
 def warn_progress(text: str) -> None:

@@ -313,6 +313,10 @@ class ClientCore:
         """The broker id of the coordinator of a group or a transactional id."""
         return (await self._find_coordinators(kind, [key]))[key]
 
+    async def coordinators(self, keys: Sequence[str], kind: int = GROUP) -> dict[str, int]:
+        """The same of many, in one request where the broker knows how."""
+        return await self._find_coordinators(kind, keys)
+
     async def _find_coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, int]:
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from barnabas.client.admin.groups import CLASSIC, CONSUMER, CommittedOffset, committed_offsets, list_groups
+from barnabas.client.admin.groups import CLASSIC, CONSUMER, CommittedOffset, committed_offsets_of, list_groups
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.coordination.znodes_link import MirrorState
@@ -34,6 +34,16 @@ _NO_GENERATION: Final = -1
 #: Answers that leave a group alone: it has members here, or is being taken over.
 _LEAVE_ALONE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
+)
+
+#: A coordinator that moves, or waits for its followers.
+_COMES_BACK: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
 )
 
 #: How far mirrors of a link are committed, on all brokers.
@@ -73,18 +83,21 @@ class GroupCopier:
         """Returns whose offsets the source does not tell. Others are copied all the same, and a promotion does not wait."""
         assert link.spec.groups is not None
         listed = [each.group_id for each in await list_groups(client) if each.type in (CLASSIC, CONSUMER)]
-        groups = [each for each in matching(link.spec.groups, listed) if await self._is_mine(each)]
+        matched = matching(link.spec.groups, listed)
+        if matched and not await self._coordinator.topic.ensure():
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups' offsets wait for the topic of the coordinators")
+        coordinators = {group: self._coordinator.topic.coordinator_of(group) for group in matched}
+        self._require_known(topics, coordinators)
+        groups = [group for group, broker in coordinators.items() if broker == self._broker_id]
         if not groups:
             return []
         ends = await self._ends(link.name)
         partitions = [TopicPartition(name, index) for name in topics for index in range(self._partition_count(name))]
         copied = 0
         untold: list[str] = []
-        for group in groups:
-            try:
-                found = await committed_offsets(client, group, partitions)
-            except BrokerRefused as refusal:
-                untold.append(f"group {group}: the source does not tell its offsets: {refusal}")
+        for group, found in (await committed_offsets_of(client, groups, partitions)).items():
+            if isinstance(found, BrokerRefused):
+                untold.append(f"group {group}: the source does not tell its offsets: {found}")
                 continue
             wanted = {tp: each for tp, each in found.items() if each.offset <= ends.get(tp, -1)}
             if wanted:
@@ -95,10 +108,10 @@ class GroupCopier:
         link.groups_copied = copied
         return untold
 
-    async def _is_mine(self, group: str) -> bool:
-        if not await self._coordinator.topic.ensure():
-            return False
-        return self._coordinator.topic.coordinator_of(group) == self._broker_id
+    def _require_known(self, topics: frozenset[str], coordinators: Mapping[str, BrokerId | None]) -> None:
+        """A turn in which nobody copies a group, or not for every topic, is none: a promotion would not wait for the next."""
+        if any(self._partition_count(name) == 0 for name in topics) or None in coordinators.values():
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, "groups' offsets wait: their topics are not known here yet")
 
     async def _commit(self, link: Link, group: str, wanted: Mapping[TopicPartition, CommittedOffset]) -> bool:
         """Whether the group here stands where it stands at the source."""
@@ -117,9 +130,13 @@ class GroupCopier:
                 return True
             answer = await self._send(_request(group, news))
         except Refused as refusal:
+            if refusal.code in _COMES_BACK:
+                raise  # this was no turn
             log.info("link %s: offsets of group %s are not copied now: %s", link.name, group, refusal)
             return False
         codes = {part.error_code for topic in answer.topics for part in topic.partitions} - {ErrorCode.NONE}
+        if again := codes & _COMES_BACK:
+            raise Refused(ErrorCode(min(again)), f"group {group}: its offsets are not committed here yet")
         if codes:
             level = logging.DEBUG if codes <= _LEAVE_ALONE else logging.WARNING
             log.log(level, "link %s: offsets of group %s are not copied: error %s", link.name, group, sorted(codes))

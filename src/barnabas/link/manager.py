@@ -401,12 +401,13 @@ class LinkManager:
         for tp, replica in list(source.replicas.items()):
             if replica is None or tp.topic not in promoting or not replica.leads:
                 continue
-            if promoting[tp.topic] is MirrorState.PROMOTING_NOW or replica.noted.final_offset is not None:
-                await source.finish(tp, self._replicas)
+            is_planned = promoting[tp.topic] is MirrorState.PROMOTING
+            if not is_planned or replica.noted.final_offset is not None:
+                await source.finish(tp, self._replicas, is_planned=is_planned)
             else:
                 waiting.append(tp)
         for tp in await source.are_complete(waiting):
-            await source.finish(tp, self._replicas)
+            await source.finish(tp, self._replicas, is_planned=True)
 
     async def _take_turns(self, link: Link, source: MirrorSource, *, is_told: bool) -> None:
         """Now and then, when the link has changed, and as long as something is being promoted: leaders that come and go at the
@@ -499,7 +500,11 @@ class LinkManager:
             ]
             if not names:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"the link {name} mirrors no topic yet")
-        for each in names:
+        # At once there is nothing to promote of a topic that was found and is not here yet. A planned promotion waits for it.
+        absent = {each for each in names if now and not await self.store.partition_count(each)}
+        if topic in absent:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is not here yet: nothing of it has come over")
+        for each in (each for each in names if each not in absent):
             await self.store.change_topic(name, each, partial(_promoting, topic=each, now=now))
         if topic is None:
             # After the topics, whose mirrors would end and begin again: what matches from now on stays where it is.

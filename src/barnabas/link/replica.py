@@ -76,6 +76,8 @@ class MirrorReplica:
         self.source_end = -1
         self._source_start = -1
         self.source_leader = -1
+        #: Of a mirror that is being promoted: the source's end, and when it was first seen there.
+        self._ended_at: tuple[int, int] | None = None
         self.error: str | None = None
         self.truncated_records = 0
         #: The time of the newest record.
@@ -126,6 +128,13 @@ class MirrorReplica:
 
     def lag_ms_now(self) -> int:
         return self.lag_ms(self._clock.now_ms())
+
+    def is_quiet(self, source_end: int, *, for_ms: int) -> bool:
+        """Whether the source has ended there for so long, as far as it was looked at."""
+        now_ms = self._now_ms()
+        if self._ended_at is None or self._ended_at[0] != source_end:
+            self._ended_at = (source_end, now_ms)
+        return now_ms - self._ended_at[1] >= for_ms
 
     def bytes_per_second(self) -> float:
         return self._rate.per_second(self._now_ms())

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 _NO_BROKER: Final = BrokerId(-1)
 _PURPOSE: Final = "link"
 PROMOTED: Final = MirrorState.PROMOTED.value
+#: A planned promotion ends a mirror when the source's end has not moved for so long.
+QUIET_MS: Final = 1_000
+_LAST_LOOK_S: Final = 5.0
 #: Least time between two looks at the source's metadata.
 _PAUSE_S: Final = 0.1
 _SOURCE_FAILURES: Final = (ClientError, OSError, EOFError)
@@ -338,7 +341,8 @@ class MirrorSource:
     # -- the end of mirrors ---------------------------------------------------------------------------------------------
 
     async def are_complete(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Those of them that have all that the source has now."""
+        """Those of them that have all that the source has, where nobody has written to it for a while: writers that go on are
+        waited for."""
         listed = await list_offsets(self.client, dict.fromkeys(wanted, LATEST_TIME)) if wanted else {}
         complete: list[TopicPartition] = []
         for tp, found in listed.items():
@@ -346,11 +350,13 @@ class MirrorSource:
             if replica is None or found.error is not ErrorCode.NONE:
                 continue
             replica.source_end = max(replica.source_end, found.offset)
-            if replica.log_end >= found.offset:
+            is_quiet = replica.is_quiet(found.offset, for_ms=QUIET_MS)
+            # Committed here: who leads next has it, too.
+            if is_quiet and replica.partition.high_watermark >= found.offset:
                 complete.append(tp)
         return complete
 
-    async def finish(self, tp: TopicPartition, replicas: ReplicaManager) -> None:
+    async def finish(self, tp: TopicPartition, replicas: ReplicaManager, *, is_planned: bool) -> None:
         """End a mirror where it is. Whoever leads it next goes on from what has been noted."""
         replica = self.replicas.get(tp)
         if replica is None or replica.noted.is_done:
@@ -360,10 +366,20 @@ class MirrorSource:
         if not await self._note({tp: final}):
             return
         await replica.abort_transactions(replicas)
-        done = dataclasses.replace(final, is_done=True)
+        source_end = max(final.source_end, await self._last_look(tp)) if is_planned else final.source_end
+        done = dataclasses.replace(final, is_done=True, source_end=source_end)
         if await self._note({tp: done}):
-            ends = (final.final_offset, final.source_end)
+            ends = (final.final_offset, source_end)
             log.info("link %s: %s ends at offset %d, the source at %d", self.link, tp, *ends)
+
+    async def _last_look(self, tp: TopicPartition) -> int:
+        """Where the source ends now that its mirror has ended: somebody may have written to it after all. -1: it is gone."""
+        try:
+            async with asyncio.timeout(_LAST_LOOK_S):
+                return (await list_offsets(self.client, {tp: LATEST_TIME}))[tp].offset
+        except (ClientError, TimeoutError) as error:
+            log.info("link %s: %s has ended, and the source does not say where it ends: %r", self.link, tp, error)
+            return -1
 
     # -- what fetchers tell ---------------------------------------------------------------------------------------------
 

@@ -58,30 +58,43 @@ class Steward:
         self._group_turns = group_turns
         #: Of topics whose mirrors have ended: how often brokers had looked at the groups by then.
         self._turns_at_end: dict[tuple[str, str], Mapping[BrokerId, int]] = {}
+        #: Topics that have had every partition of the source since their promotion was asked for.
+        self._whole: set[tuple[str, str]] = set()
 
     async def turn(self, link: Link) -> None:
-        if not self._controller.is_active or link.source is None:
+        if not self._controller.is_active or link.source is None or link.settings is None:
             return
-        if not link.runs:
+        # Of a planned promotion too: a mirror that is not there yet, or lacks a partition, would end without it.
+        ending = [name for name, mirror in link.topics.items() if mirror.state is MirrorState.PROMOTING]
+        self._whole = {each for each in self._whole if each[0] != link.name or each[1] in ending}
+        if not link.runs and not ending:
             return
         image = await link.source.client.refresh(None)
         readable = {
             name: info for name, info in image.topics.items() if info.error is ErrorCode.NONE and info.partitions
         }
         names = matching(link.spec.topics, sorted(n for n, info in readable.items() if not _is_kafkas_own(info)))
-        for name in names:
+        for name in names if link.runs else ():
             await self._begin_anew(link, readable[name])
             if name not in link.topics:
                 await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
+        mirrored = [*(mirrored if link.runs else ()), *(name for name in ending if name in readable)]
         settings, problems = await self._settings_of(link, mirrored)
         for name in mirrored:
             try:
                 await self._follow(link, readable[name], settings.get(name))
             except Refused as error:
                 problems.append(f"{name}: {error.message or error.code.name}")
+                continue
+            if self._metadata.partition_count(name) >= len(readable[name].partitions):
+                self._whole.add((link.name, name))
         if problems:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
+
+    async def _partition_count(self, name: str) -> int:
+        """0: this cluster has no such topic. The metadata of a broker that has just started may be empty."""
+        return self._metadata.partition_count(name) or await self._store.partition_count(name)
 
     async def _begin_anew(self, link: Link, info: TopicInfo) -> None:
         """A mirror that stopped begins anew when somebody has deleted it here, as does one of a topic that was made anew at the
@@ -89,7 +102,7 @@ class Steward:
         mirror = link.topics.get(info.name)
         if mirror is None:
             return
-        is_there = self._metadata.topic(info.name) is not None
+        is_there = await self._partition_count(info.name) > 0
         is_another = bytes(16) not in (mirror.source_id, info.topic_id) and mirror.source_id != info.topic_id
         if is_another and link.spec.restart_recreated and mirror.state is MirrorState.MIRRORING and is_there:
             log.warning("link %s: %s was made anew at the source; deleting it here", link.name, info.name)
@@ -103,7 +116,7 @@ class Steward:
     async def _find(self, link: Link, info: TopicInfo) -> None:
         """A topic that matches and is new to the link. Its znode comes before the topic itself."""
         mirror = MirrorTopic(source_id=TopicId(info.topic_id))
-        if self._metadata.topic(info.name) is not None:
+        if await self._partition_count(info.name):
             own = await self._configs.read(paths.TOPICS, info.name)
             if link.spec.adopt and own.get(LINK_NAME) in (None, link.name):
                 mirror = replace(mirror, adopted=True)
@@ -165,13 +178,15 @@ class Steward:
 
     async def _complete_promotion(self, link: Link, name: str) -> None:
         """When every partition has ended: the topic is an ordinary one from now on."""
-        count = self._metadata.partition_count(name)
+        count = await self._store.partition_count(name)
+        is_planned = link.topics[name].state is MirrorState.PROMOTING
+        if count == 0 or (is_planned and (link.name, name) not in self._whole):
+            return
         settings = await self._configs.read(paths.TOPICS, name)
         if settings.get(LINK_NAME) == link.name:
             ended = await self._store.partitions(link.name, name, count)
             if not all(each.is_done for each in ended):
                 return
-            is_planned = link.topics[name].state is MirrorState.PROMOTING
             if link.spec.groups is not None and is_planned and not await self._have_groups_come(link, name):
                 return
             seen = max((each.producer_id_max for each in ended), default=-1)

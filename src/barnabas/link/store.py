@@ -7,7 +7,7 @@ from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, Get, Operation, SetData, ZkCode
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, checked
-from barnabas.coordination.znodes import ProducerIdBlock
+from barnabas.coordination.znodes import ProducerIdBlock, TopicAssignment
 from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorTopic, is_link_name
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import NO_EPOCH, LeaderEpoch, TopicPartition
@@ -151,6 +151,14 @@ class LinkStore:
     async def forget_topic(self, name: str, topic: str) -> None:
         await self._delete_below(paths.link_topic(name, topic))
         await self.tell(LinkChange(name, topic))
+
+    async def partition_count(self, topic: str) -> int:
+        """Of a topic of this cluster; 0 where there is none."""
+        try:
+            data, _ = await self._session.get(paths.topic(topic))
+        except NoNode:
+            return 0
+        return len(TopicAssignment.decode(topic, data or b"").partitions)
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 

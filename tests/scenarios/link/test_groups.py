@@ -1,12 +1,16 @@
 """Offsets of groups: the same numbers, never ahead of the mirror, never for a group that is used here."""
 
+from typing import Any
+
 from confluent_kafka import Consumer
 from linked import create, describe, tool, wait_for_copy
 
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
-from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, committed_offsets_of
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.ids import TopicPartition
+from barnabas.protocol.messages.offset_fetch import OffsetFetchRequest
 from barnabas.testing.cluster import Cluster
 
 TIMEOUT_S = 60.0
@@ -41,6 +45,28 @@ def test_offsets_follow_also_back_and_metadata_with_them(source: Cluster, target
     commit(source, group, topic, 2)
     wait_until(lambda: is_at(target, group, topic, 2), TIMEOUT_S, what="the offset went back")
     assert describe(target, f"l-{topic}").groups_copied >= 1
+
+
+def test_offsets_of_many_groups_take_one_request_for_each_coordinator(source: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    tp, groups = TopicPartition(topic, 0), [f"many-{topic}-{number}" for number in range(12)]
+    for number, group in enumerate(groups):
+        commit(source, group, topic, number)
+    asked: list[str] = []
+
+    async def story(client: AsyncClient) -> None:
+        ask = client.ask
+
+        async def counted(broker: int, message: Any, *arguments: Any, **options: Any) -> Any:
+            asked.extend([type(message).__name__] if isinstance(message, OffsetFetchRequest) else [])
+            return await ask(broker, message, *arguments, **options)
+
+        client.ask = counted  # type: ignore[method-assign]
+        found = await committed_offsets_of(client, groups, [tp])
+        assert {group: {tp: CommittedOffset(at, "m", -1)} for at, group in enumerate(groups)} == found
+
+    source.ask(story)
+    assert 1 <= len(asked) <= len(source.broker_ids)
 
 
 def test_group_with_members_here_is_its_own_master(source: Cluster, target: Cluster, topic: str) -> None:

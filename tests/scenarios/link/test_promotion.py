@@ -1,8 +1,11 @@
 """The end of a mirror: planned, at once, with transactions open, with a leader that dies in the middle."""
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+import threading
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from linked import create, describe, ends_of, mirror, partitions, tool, wait_for_copy, wait_for_state
 
+from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
 from barnabas.testing.cluster import Cluster
 
@@ -52,6 +55,80 @@ def test_planned_promotion_copies_everything_and_writers_move_over(
     assert ends_of(target, topic)[0] == ends[0] + 1
     tool("link", "delete", name, "--bootstrap-server", target.bootstrap)
     target.delete_topic(topic)
+
+
+class Writing:
+    """Writes one record after the other to partition 0, in a thread, and keeps what was acknowledged: offset -> value."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
+        self._topic = topic
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.acked: dict[int, bytes | None] = {}
+
+    def __enter__(self) -> "Writing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        self._has_ended.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._has_ended.is_set():
+            self._producer.produce(self._topic, b"r%d" % number, partition=0, on_delivery=self._delivered)
+            assert self._producer.flush(60) == 0
+            number += 1
+
+    def _delivered(self, error: object, message: Message) -> None:
+        assert error is None
+        offset = message.offset()
+        assert offset is not None
+        self.acked[offset] = message.value()
+
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self.acked) >= count, 60, what=f"{count} records are written")
+
+
+def test_planned_promotion_under_load_has_all_that_was_acknowledged_before_it_was_asked_for(
+    source: Cluster, target: Cluster, topic: str
+) -> None:
+    """The writer goes on at the source while the promotion is asked for, and after. The mirror has the source's records up to
+    the offset that is told, and no other."""
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    create(target, source, name, topic)
+    with Writing(source, topic) as writing:
+        writing.wait_for(50)
+        before = dict(writing.acked)
+        target.ask(lambda client: admin.alter_link(client, name, "promote"))
+        writing.wait_for(len(before) + 200)
+    wait_for_state(target, name, topic, "promoted")
+    [told] = partitions(target, name, topic).values()
+    assert max(before) < told.final_offset <= told.source_offset
+    found = {record.offset: record.value for record in target.records(topic)}
+    assert found == {offset: value for offset, value in writing.acked.items() if offset < told.final_offset}
+    target.produce(topic, ["here"], partition=0)
+    assert ends_of(target, topic) == {0: told.final_offset + 1}
+
+
+def test_promotion_at_once_under_load_says_exactly_how_far_it_got(source: Cluster, target: Cluster, topic: str) -> None:
+    source.create_topic(topic)
+    name = f"l-{topic}"
+    create(target, source, name, topic)
+    with Writing(source, topic) as writing:
+        writing.wait_for(50)
+        wait_until(lambda: partitions(target, name, topic)[0].high_watermark > 20, 60, what="records come over")
+        target.ask(lambda client: admin.alter_link(client, name, "promote-now"))
+        wait_for_state(target, name, topic, "promoted")
+        [told] = partitions(target, name, topic).values()
+        writing.wait_for(len(writing.acked) + 50)  # to the source, which knows nothing of it
+    assert told.lag_records == max(0, told.source_offset - told.final_offset)
+    found = {record.offset: record.value for record in target.records(topic)}
+    assert found == {offset: value for offset, value in writing.acked.items() if offset < told.final_offset}
+    assert max(writing.acked) >= told.final_offset
 
 
 def test_promotion_aborts_open_transactions(source: Cluster, target: Cluster, topic: str) -> None:

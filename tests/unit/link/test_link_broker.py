@@ -9,7 +9,7 @@ from tests.unit.coordination.zookeeper_fixture import run, zookeeper
 from barnabas.coordination import paths
 from barnabas.coordination.features import LINK_VERSION
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
-from barnabas.coordination.znodes_link import LinkChange
+from barnabas.coordination.znodes_link import LinkChange, MirrorState, MirrorTopic
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.link.source import LinkThrottle
@@ -77,6 +77,32 @@ def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
             assert gone.error_code == ErrorCode.NONE
             told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
             assert [link.name for link in told.links] == ["good"]
+
+    run(story())
+
+
+def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path: Path) -> None:
+    """It would be an ordinary topic without a record, or without being there at all."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            request = CreateLinkRequest(name="l", configs=NOWHERE, topics=".*")
+            assert not (await ask(broker, request, CreateLinkResponse, version=0)).error_code
+            manager = broker.mirrors.manager
+            await manager.store.create_topic("l", "t", MirrorTopic())
+            while "t" not in manager.links["l"].topics:
+                await asyncio.sleep(0.01)
+            at_once = AlterLinkRequest(name="l", topic="t", action="promote-now")
+            refused = await ask(broker, at_once, AlterLinkResponse, version=0)
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
+            assert "not here yet" in (refused.error_message or "")
+            planned = AlterLinkRequest(name="l", topic="t", action="promote")
+            assert not (await ask(broker, planned, AlterLinkResponse, version=0)).error_code
+            for ending in manager.endings:
+                await ending(manager.links["l"])
+            mirror = await manager.store.topic("l", "t")
+            assert mirror is not None
+            assert mirror.state is MirrorState.PROMOTING
 
     run(story())
 

@@ -159,3 +159,20 @@ def test_source_that_lies_is_refused_and_changes_nothing(tmp_path: Path) -> None
         assert mirror.replica.error is None
 
     asyncio.run(story())
+
+
+def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: Path) -> None:
+    """Writers that go on are waited for: a promotion that is planned ends a mirror only then."""
+
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        replica, clock = mirror.replica, mirror.stored.clock
+        assert not replica.is_quiet(10, for_ms=1000)
+        clock.advance_ms(900)
+        assert not replica.is_quiet(10, for_ms=1000)
+        clock.advance_ms(200)
+        assert not replica.is_quiet(11, for_ms=1000)  # somebody has written
+        clock.advance_ms(1000)
+        assert replica.is_quiet(11, for_ms=1000)
+
+    asyncio.run(story())

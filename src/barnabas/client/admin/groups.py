@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check, error_code
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -37,11 +37,14 @@ from barnabas.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
+#: Groups times partitions that one request asks about.
+_OFFSETS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +223,7 @@ async def committed_offsets(
         topics=None
         if wanted is None
         else [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in wanted.items()],
-        groups=[
-            OffsetFetchRequestGroup(
-                group_id=group_id,
-                topics=None
-                if wanted is None
-                else [
-                    OffsetFetchRequestTopics(
-                        name=name, topic_id=cluster.image.topic_id(name), partition_indexes=indexes
-                    )
-                    for name, indexes in wanted.items()
-                ],
-            )
-        ],
+        groups=[_of_group(cluster, group_id, wanted)],
         require_stable=require_stable,
     )
 
@@ -247,14 +238,66 @@ async def committed_offsets(
     return await cluster.retrying("OffsetFetch", once)
 
 
+async def committed_offsets_of(
+    cluster: ClientCore, group_ids: Sequence[str], partitions: Iterable[TopicPartition]
+) -> dict[str, dict[TopicPartition, CommittedOffset] | BrokerRefused]:
+    """What many groups have committed, or why that is not told: one request for many groups of one coordinator (KIP-709)."""
+    wanted = by_topic(partitions)
+    at_once = max(1, _OFFSETS_AT_ONCE // max(1, sum(map(len, wanted.values()))))
+    by_broker: dict[int, list[str]] = {}
+    try:
+        for group, broker in (await cluster.coordinators(group_ids)).items():
+            by_broker.setdefault(broker, []).append(group)
+    except BrokerRefused:
+        by_broker = {}  # of one of them: each is asked about by itself
+    found: dict[str, dict[TopicPartition, CommittedOffset] | BrokerRefused] = {}
+    for broker, groups in by_broker.items():
+        for some in (groups[at : at + at_once] for at in range(0, len(groups), at_once)):
+            request = OffsetFetchRequest(groups=[_of_group(cluster, group, wanted) for group in some])
+            try:
+                response = await cluster.ask(broker, request, OffsetFetchResponse, version_min=8)
+            except ClientError:
+                continue  # too old, or gone: see below
+            for told in response.groups:
+                if not told.error_code:
+                    found[told.group_id] = _committed_of(told.topics, _names(request.groups[0].topics or ()))
+    for group in group_ids:
+        if group not in found:
+            try:
+                found[group] = await committed_offsets(cluster, group, _partitions(wanted))
+            except BrokerRefused as refusal:
+                found[group] = refusal
+    return found
+
+
+def _partitions(wanted: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
+    return [TopicPartition(name, index) for name, indexes in wanted.items() for index in indexes]
+
+
+def _of_group(cluster: ClientCore, group_id: str, wanted: Mapping[str, list[int]] | None) -> OffsetFetchRequestGroup:
+    if wanted is None:
+        return OffsetFetchRequestGroup(group_id=group_id, topics=None)
+    topics = [
+        OffsetFetchRequestTopics(name=name, topic_id=cluster.image.topic_id(name), partition_indexes=indexes)
+        for name, indexes in wanted.items()
+    ]
+    return OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+
+
 def _names(topics: Iterable[OffsetFetchRequestTopics | OffsetCommitRequestTopic]) -> dict[bytes, str]:
     """From version 10 on answers have ids where they had names."""
     return {topic.topic_id: topic.name for topic in topics if topic.topic_id != NO_TOPIC_ID}
 
 
 def _committed(response: OffsetFetchResponse, names: Mapping[bytes, str]) -> dict[TopicPartition, CommittedOffset]:
+    return _committed_of(response.groups[0].topics if response.groups else response.topics, names)
+
+
+def _committed_of(
+    topics: Iterable[OffsetFetchResponseTopics | OffsetFetchResponseTopic], names: Mapping[bytes, str]
+) -> dict[TopicPartition, CommittedOffset]:
     found: dict[TopicPartition, CommittedOffset] = {}
-    for topic in response.groups[0].topics if response.groups else response.topics:
+    for topic in topics:
         name = topic.name or names[topic.topic_id] if isinstance(topic, OffsetFetchResponseTopics) else topic.name
         for part in topic.partitions:
             key = TopicPartition(name, part.partition_index)
