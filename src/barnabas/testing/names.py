@@ -8,6 +8,7 @@ from barnabas.cli.local_cluster import SettingValue
 from barnabas.client.names import nearest
 from barnabas.core.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS, TOPIC_SETTINGS, broker_setting
 from barnabas.core.config.properties import PROVIDERS
+from barnabas.core.config.usage import HANDED_ON
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.versions import API, SERVABLE
 
@@ -36,7 +37,7 @@ def checked_error(error: "str | ErrorCode") -> str:
 def check_broker_settings(settings: Iterable[str]) -> None:
     for name in settings:
         known = broker_setting(name) is not None or name in DYNAMIC_ONLY_SETTINGS
-        if not known and name != PROVIDERS and not name.startswith(f"{PROVIDERS}."):
+        if not known and name != PROVIDERS and not name.startswith((f"{PROVIDERS}.", *HANDED_ON)):
             raise ValueError(
                 f"there is no setting {name!r} of a broker{_meant(name, BROKER_SETTINGS, 'see docs/configuration.md')}"
             )

@@ -26,6 +26,8 @@ from barnabas.tiered.store import Store, StoreFault
 
 logger = logging.getLogger(__name__)
 
+#: Each has three descriptors: small segments have small indexes, and many of them fit.
+COPIES_MAX: Final = 500
 #: For the offset index; a copy is never appended to.
 _INDEX_INTERVAL_BYTES: Final = 4096
 
@@ -267,11 +269,17 @@ class LocalCopies:
             copy.drop()
 
     def _make_room(self) -> None:
-        for copy in list(self._copies.values()):
-            if self.chunks_bytes <= self._chunks_bytes_max and self.indexes_bytes <= self.indexes_bytes_max:
-                return
-            if not copy.is_in_use:
-                self.forget(copy)
+        """Who reads a copy that goes reads it to the end, and then another: all of them may be read all the time."""
+        for may_be_in_use in (False, True):
+            for copy in list(self._copies.values()):
+                if (
+                    self.chunks_bytes <= self._chunks_bytes_max
+                    and self.indexes_bytes <= self.indexes_bytes_max
+                    and len(self._copies) <= COPIES_MAX
+                ):
+                    return
+                if may_be_in_use or not copy.is_in_use:
+                    self.forget(copy)
 
     def _remove(self, copy: LocalCopy) -> None:
         """Who sends from it has pinned the file, which lasts without a name."""

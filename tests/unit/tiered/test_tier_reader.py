@@ -128,6 +128,18 @@ async def test_copies_are_bounded_and_go_with_the_one_that_was_not_used_for_long
     await tier.settled()
 
 
+async def test_readers_get_everything_even_if_nothing_may_be_kept(tmp_path: Path) -> None:
+    tier = await filled(tmp_path, chunks_bytes_max=0, read_ahead_bytes=1000)
+    before = contents(tier.log)
+    await tier.copy()
+    local = tier.log.local_log_start_offset
+    for found in await asyncio.gather(*(read_all(tier, 0) for _ in range(3))):
+        assert found == [entry for entry in before if entry.offset < local]
+    await tier.settled()
+    assert tier.copies.chunks_bytes == 0
+    assert not list((tmp_path / "copies").iterdir())
+
+
 async def test_a_segment_that_retention_deletes_is_looked_for_again(tmp_path: Path) -> None:
     tier = await filled(tmp_path)
     await tier.copy()
