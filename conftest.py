@@ -20,6 +20,7 @@ TOGETHER = (
     "tests/unit/config/test_settings_have_readers.py",
     "tests/scenarios/tools/test_host.py",
     "tests/scenarios/link/",
+    "tests/scenarios/tiered/",
 )
 REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/console/", "tests/registry/")
 SIMULATION = "tests/simulation/"

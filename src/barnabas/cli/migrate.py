@@ -114,7 +114,7 @@ def _check_special(about: str, values: Mapping[str, str]) -> list[Finding]:
             Finding("blocks", about, f"authorizer.class.name={authorizer} is not supported; use {ACL_AUTHORIZER}")
         )
     if values.get("remote.log.storage.system.enable") == "true":
-        found.append(Finding("blocks", about, "tiered storage is on, and is not supported"))
+        found.append(Finding("blocks", about, "tiered storage is on: what its plugin keeps cannot be read here"))
     for name, value in values.items():
         if name.endswith("sasl.enabled.mechanisms") and "GSSAPI" in value.split(","):
             found.append(Finding("blocks", about, f"{name}={value}: GSSAPI (Kerberos) is not supported"))
@@ -126,7 +126,7 @@ def check_topic(info: TopicInfo, entries: Sequence[ConfigEntry], *, broker_count
     found = []
     for entry in entries:
         if entry.name == "remote.storage.enable" and entry.value == "true":
-            found.append(Finding("blocks", about, "is in tiered storage, which is not supported"))
+            found.append(Finding("blocks", about, "is in tiered storage, in the layout of a plugin, which cannot be read here"))
         elif entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.name not in TOPIC_SETTINGS:
             found.append(Finding("note", about, f"{entry.name} is unknown and would be ignored"))
     if any(part.leader < 0 for part in info.partitions):
