@@ -12,6 +12,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from rich.console import Console
 
 from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
+from barnabas.spark.pipelines._flows import Flows
 from barnabas.spark.pipelines.database import Database, DatabaseError
 from barnabas.spark.pipelines.failures import Telling, cause_of, innermost, once_each, plain_message
 from barnabas.spark.pipelines.live import HEADERS
@@ -304,6 +305,28 @@ def test_states_are_told_as_they_are_and_causes_once() -> None:
         ("SKIPPED", "Flow b has not run: the run failed before it."),
     ]
     assert telling.failure("Run has FAILED") == "flow a (code/flows.py:4) failed: no topic"
+
+
+def test_a_flow_is_told_as_completed_when_what_waited_for_it_starts_and_not_before() -> None:
+    """On a busy machine other flows start between the COMPLETED and the FAILED that Spark says of one flow."""
+    flows = Flows(
+        reads={"b": {"view"}, "view": {"a_table"}}, targets={"a": "a_table", "b": "b", "view": "view"}, views={"view"}
+    )
+    assert (flows.inputs("b"), flows.inputs("a")) == ({"a"}, set())
+    telling = Telling({}, {flow: flows.inputs(flow) for flow in flows.targets})
+
+    def states(*messages: str) -> list[str]:
+        told = [event for message in messages for event in telling.take("t", message)]
+        return [f"{getattr(event, 'flow', 'run')} {getattr(event, 'state', '')}" for event in told]
+
+    assert states("Flow c.d.a has COMPLETED.", "Flow other is STARTING.") == ["other STARTING"]
+    assert states("Flow c.d.a has FAILED.\nError: x") == ["c.d.a RETRYING"]
+    assert states("Flow c.d.a is STARTING.", "Flow c.d.a has COMPLETED.", "Flow b is STARTING.") == [
+        "c.d.a STARTING",
+        "c.d.a COMPLETED",
+        "b STARTING",
+    ]
+    assert states("Flow b has COMPLETED.", "Run is COMPLETED.") == ["b COMPLETED", "run COMPLETED"]
 
 
 def test_a_flow_that_cannot_be_resolved_is_named() -> None:

@@ -38,6 +38,13 @@ class Flows:
     #: The flow whose function is being called.
     current: str | None = None
 
+    def inputs(self, flow: str) -> set[str]:
+        """Flows that write what this one reads, directly or through views."""
+        tables = set(self.reads.get(flow, ()))
+        while more := {name for view in tables & self.views for name in self.reads.get(view, ())} - tables:
+            tables |= more
+        return {writer for writer, target in self.targets.items() if target in tables and target not in self.views}
+
 
 def flows_of(registry: Any) -> Flows:
     """Of this registry, from the first call on; later calls return the same."""

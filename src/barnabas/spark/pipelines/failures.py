@@ -5,7 +5,7 @@ query. It says COMPLETED of a flow whose query has ended, and FAILED a moment la
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from barnabas.core.errors import BarnabasError
@@ -77,10 +77,11 @@ def innermost(causes: Sequence[str]) -> str:
 
 
 class Telling:
-    """The events of one run of Spark's. `places` has file and line of each flow."""
+    """The events of one run of Spark's. `places` has file and line of each flow, `inputs` the flows that it waits for."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
+    def __init__(self, places: Mapping[str, str], inputs: Mapping[str, Collection[str]] | None = None) -> None:
         self._places = places
+        self._inputs = inputs or {}
         #: What each flow failed for last; in the order of the first failures.
         self._causes: dict[str, str] = {}
         #: What no flow is named in.
@@ -88,7 +89,8 @@ class Telling:
         self._failures: dict[str, int] = {}
         #: Flows that failed and that Spark is to start again.
         self._again: dict[str, None] = {}
-        #: Spark says so of a flow that has failed, too: told when something else happens.
+        #: Spark says so of a flow that has failed, too, seconds before it says that. So it is told when a flow starts that
+        #: waited for it, or when the run is over.
         self._completed: dict[str, FlowState] = {}
         self._waiting: dict[str, None] = {}
 
@@ -105,7 +107,7 @@ class Telling:
         elif event.state == "STARTING":
             self._waiting.pop(event.flow, None)
             self._again.pop(event.flow, None)
-            return [*self._release(), event]
+            return [*self._release(self._inputs.get(event.flow.rpartition(".")[2], ())), event]
         elif event.state == "SKIPPED":
             self._waiting.pop(event.flow, None)
             said = f"Flow {self.named(event.flow)} has not run: what it reads failed."
@@ -139,12 +141,12 @@ class Telling:
         place = self._places.get(flow.rpartition(".")[2])
         return flow if place is None else f"{flow} ({place})"
 
-    def _release(self) -> list[Event]:
-        told: list[Event] = list(self._completed.values())
-        for flow in self._completed:
+    def _release(self, names: Collection[str] | None = None) -> list[Event]:
+        """Those flows, or all, are done."""
+        done = [flow for flow in self._completed if names is None or flow.rpartition(".")[2] in names]
+        for flow in done:
             self._causes.pop(flow, None)  # it did what it should in the end
-        self._completed.clear()
-        return told
+        return [self._completed.pop(flow) for flow in done]
 
     def _failure(self, event: FlowState) -> FlowState:
         cause = cause_of(event.message.partition("\nError: ")[2] or event.message)

@@ -222,7 +222,7 @@ class Runner:
         }
 
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
-        telling = Telling(self._places)
+        telling = Telling(self._places, {flow: self._flows.inputs(flow) for flow in self._flows.targets})
 
         def tell(events: Sequence[Event]) -> None:
             for event in events:
