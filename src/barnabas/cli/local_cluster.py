@@ -459,12 +459,18 @@ class LocalCluster:
             "transaction.two.phase.commit.enable": "true",
             # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
             "controlled.shutdown.retry.backoff.ms": "200",
+            **self._tier_properties(replicas),
             **self._inside_properties(broker_id),
             **self._security_properties(port),
             **self._advertised(port),
             **self._config,
             **self._own_config.get(broker_id, {}),
         }
+
+    def _tier_properties(self, replicas: int) -> dict[str, str]:
+        if self._config.get("remote.log.storage.system.enable") != "true":
+            return {}
+        return {"rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas)}
 
     def _inside_properties(self, broker_id: int) -> dict[str, str]:
         if not (self.inside or self.console):

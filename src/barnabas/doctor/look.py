@@ -20,7 +20,15 @@ from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut, 
 from barnabas.client.image import ClusterImage
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigResourceType, ConfigSource
+from barnabas.core.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    ConfigResourceType,
+    ConfigSource,
+)
 from barnabas.doctor.view import (
     COORDINATOR_TOPICS,
     BrokerView,
@@ -28,6 +36,7 @@ from barnabas.doctor.view import (
     DirView,
     GroupPosition,
     Limits,
+    TierView,
     TokenView,
     TransactionView,
     ZooKeeperView,
@@ -80,6 +89,7 @@ class Looker:
             ),
         )
         rebalancing, positions = groups or ({}, ())
+        tiers = await self._answer("the tier", self._tiers(of_topics or {}))
         seen = {
             broker_id: replace(each, zookeeper_trouble=trouble, zookeeper_ms=took_ms)
             for (broker_id, each), (trouble, took_ms) in zip(told.items(), troubles, strict=True)
@@ -98,6 +108,7 @@ class Looker:
             rebalancing=rebalancing,
             positions=positions,
             tokens=tokens or (),
+            tiers=tiers or {},
             refused=tuple(self._refused),
         )
 
@@ -280,6 +291,48 @@ class Looker:
             for (group_id, partition), offset in committed.items()
             if partition in starts and partition in ends
         )
+
+    async def _tiers(self, of_topics: Mapping[str, Mapping[str, str]]) -> dict[TopicPartition, TierView]:
+        """Of topics in tiered storage, where brokers are new enough to tell."""
+        partitions = [
+            partition
+            for name, settings in of_topics.items()
+            if settings.get("remote.storage.enable") == "true"
+            for info in self._image.topics[name].partitions
+            if self._is_led(partition := TopicPartition(name, info.index))
+        ]
+        if not partitions:
+            return {}
+        copied = await self._offsets(partitions, LATEST_TIERED)
+        starts = await self._offsets(partitions, EARLIEST_LOCAL)
+        ends = await self._offsets(partitions, LATEST)
+        sizes = await self._sizes(partitions)
+        return {
+            each: TierView(
+                copied[each][0],
+                starts[each][0],
+                ends[each][0],
+                sizes[each],
+                int(of_topics[each.topic].get("segment.bytes", "1073741824")),
+            )
+            for each in partitions
+            if each in copied and each in starts and each in ends and each in sizes
+        }
+
+    async def _sizes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of their leaders' logs."""
+        sizes: dict[TopicPartition, int] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            if (info := self._image.partition(partition)) is not None:
+                by_leader.setdefault(info.leader, []).append(partition)
+        for leader, led in by_leader.items():
+            for log_dir in await describe_log_dirs(self._cluster, leader, led):
+                for topic in log_dir.topics:
+                    for each in topic.partitions:
+                        if not each.is_future_key:
+                            sizes[TopicPartition(topic.name, each.partition_index)] = each.partition_size
+        return sizes
 
     async def _tokens(self) -> tuple[TokenView, ...]:
         if not self._cluster.config.security_protocol.startswith("SASL"):

@@ -33,6 +33,8 @@ class Limits:
     skew_ms: int = 2_000
     #: A disk with a smaller part of it free.
     disk_share: float = FREE_SHARE_MIN
+    #: Segments that wait to be copied to the tier. The active one is not copied, and copying has its intervals.
+    tier_segments: int = 3
     #: An answer that needs ZooKeeper and took longer.
     zookeeper_ms: int = 1_000
 
@@ -109,6 +111,26 @@ class GroupPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class TierView:
+    """Of a partition of a tiered topic, at its leader."""
+
+    #: The last offset in the tier; -1: none.
+    copied: int
+    local_start: int
+    log_end: int
+    local_bytes: int
+    #: `segment.bytes`
+    segment_bytes: int
+
+    @property
+    def uncopied_bytes(self) -> int:
+        """About: records are taken to be of the same size."""
+        local = self.log_end - self.local_start
+        waiting = self.log_end - max(self.copied + 1, self.local_start)
+        return self.local_bytes * waiting // local if local > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
 class TokenView:
     token_id: str
     owner: str
@@ -139,6 +161,7 @@ class ClusterView:
     rebalancing: Mapping[str, str] = field(default_factory=dict)
     positions: tuple[GroupPosition, ...] = ()
     tokens: tuple[TokenView, ...] = ()
+    tiers: Mapping[TopicPartition, TierView] = field(default_factory=dict)
     #: Questions that stayed without an answer.
     refused: tuple[str, ...] = ()
 

@@ -177,6 +177,28 @@ def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None
                 done.pop().close()
 
 
+def test_object_store_that_takes_nothing_is_told_of() -> None:
+    config = {
+        "remote.log.storage.system.enable": "true",
+        "barnabas.remote.storage.url": "s3://nowhere/tier",
+        "rsm.config.aws_endpoint": "http://127.0.0.1:1",
+        "rsm.config.aws_access_key_id": "a",
+        "rsm.config.aws_secret_access_key": "a",
+        "rsm.config.aws_region": "us-east-1",
+    }
+    settings = {"remote.storage.enable": "true", "segment.bytes": "1000", "local.retention.bytes": "1"}
+    with Cluster(brokers=1, config=config) as cluster:
+        cluster.create_topic("history", partitions=1, replication_factor=1, config=settings)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        for _ in range(20):  # two to a segment
+            producer.produce("history", b"x" * 400)
+            assert producer.flush(60) == 0
+        found = until_found(cluster.bootstrap, "tier-behind")
+    assert found["tier-behind"].severity is Severity.WARNING
+    assert found["tier-behind"].subject == "topic history"
+    assert "1 partition (0) wait to be copied" in found["tier-behind"].message
+
+
 def test_certificates_and_tokens_that_end_are_told_of() -> None:
     config = {"delegation.token.secret.key": "s3cret", "delegation.token.expiry.time.ms": "600000"}
     with Cluster(brokers=1, secure=True, config=config) as cluster:
