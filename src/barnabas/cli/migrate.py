@@ -126,7 +126,9 @@ def check_topic(info: TopicInfo, entries: Sequence[ConfigEntry], *, broker_count
     found = []
     for entry in entries:
         if entry.name == "remote.storage.enable" and entry.value == "true":
-            found.append(Finding("blocks", about, "is in tiered storage, in the layout of a plugin, which cannot be read here"))
+            found.append(
+                Finding("blocks", about, "is in tiered storage, in the layout of a plugin, which cannot be read here")
+            )
         elif entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.name not in TOPIC_SETTINGS:
             found.append(Finding("note", about, f"{entry.name} is unknown and would be ignored"))
     if any(part.leader < 0 for part in info.partitions):
