@@ -79,7 +79,7 @@ def test_table_is_followed_into_delta_and_a_batch_that_comes_again_is_there_once
     assert table["item"].to_pylist() == [*(f"item {n % 3}" for n in range(10)), None]
     assert table["paid"].to_pylist()[:2] == [False, True]
     assert table["at"].to_pylist()[9].isoformat() == "2026-01-01T00:00:09"
-    on_disk = {each.name for each in lake.glob("*.parquet")}
+    on_disk = {each.name for each in lake.rglob("*.parquet")}
     assert on_disk == {Path(uri).name for uri in DeltaTable(lake).file_uris()}, "nothing is left of the second attempt"
 
     with pytest.raises(

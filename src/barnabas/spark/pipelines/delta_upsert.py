@@ -16,7 +16,15 @@ from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget, storage_of
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
+from barnabas.spark.pipelines.sinks.exactly_once import (
+    ONCE_OPTIONS,
+    Batch,
+    BatchWriter,
+    Claim,
+    StreamWriter,
+    Task,
+    once_of,
+)
 from barnabas.spark.pipelines.sinks.table_schema import columns_named, flag
 
 if TYPE_CHECKING:
@@ -62,6 +70,9 @@ class DeltaUpsertSource(DataSource):
 class DeltaUpsertTarget(DeltaTarget):
     """Stages like the target that appends, elsewhere; publishes by a merge. `schema` is that of the changes."""
 
+    #: Columns that say which of two changes is the newer.
+    ordered_by: tuple[str, ...] = (SEQUENCE,)
+
     def __init__(
         self,
         path: str,
@@ -77,14 +88,14 @@ class DeltaUpsertTarget(DeltaTarget):
         super().__init__(path, schema, [], storage, merge=merge)
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        filesystem = self._filesystem()
+        filesystem = self.filesystem()
         folder = f"{STAGE}/{task.query_id}"
         if "://" not in self.path:
             filesystem.create_dir(folder, recursive=True)
         staged: list[dict[str, object]] = []
         # Of a row that is deleted, only the key need be known: nullable columns of the table are checked by the merge.
         for number, table in enumerate(files.in_chunks(rows, self.schema, what=self.what)):
-            for name in (*self.keys, SEQUENCE):
+            for name in (*self.keys, *self.ordered_by):
                 if nulls := table.column(name).null_count:
                     raise ValueError(f"{nulls} changes for Delta table {self.path} have no {name}")
             # In the order of its rows when names are sorted: of equal changes the last one counts.
@@ -93,16 +104,24 @@ class DeltaUpsertTarget(DeltaTarget):
             staged.append({"path": name})
         return staged
 
-    def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
+    def publish(self, items: Sequence[dict[str, object]], batch: Claim | None) -> None:
         super().publish(items, batch)
-        if batch is not None:
+        if isinstance(batch, Batch):
             self._discard_leftovers(batch)
 
     def _publish(
         self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
     ) -> None:
-        self._merge(table, last_of_each_key(self._staged(items), self.keys), properties)
+        self._merge(table, self.last_changes(self._staged(items)), properties)
         self.discard(items)
+
+    def last_changes(self, changes: "pyarrow.Table") -> "pyarrow.Table":
+        """Of each key."""
+        return last_of_each_key(changes, self.keys)
+
+    def newer(self) -> str:
+        """When a change `c` is newer than the row `t`."""
+        return f"c.{quoted(SEQUENCE)} >= t.{quoted(SEQUENCE)}"
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
         """Nobody sees what is staged here."""
@@ -112,7 +131,7 @@ class DeltaUpsertTarget(DeltaTarget):
         """Files that attempts of this query left when they died: its batches come one after the other."""
         import pyarrow.fs
 
-        filesystem = self._filesystem()
+        filesystem = self.filesystem()
         folder = pyarrow.fs.FileSelector(f"{STAGE}/{batch.query_id}", allow_not_found=True)
         for found in filesystem.get_file_info(folder):
             if found.is_file and int(found.base_name.partition("-")[0]) <= batch.number:
@@ -122,7 +141,7 @@ class DeltaUpsertTarget(DeltaTarget):
         import pyarrow
         import pyarrow.parquet as parquet
 
-        filesystem = self._filesystem()
+        filesystem = self.filesystem()
         parts = []
         for path in sorted(cast(str, item["path"]) for item in items):
             with filesystem.open_input_file(path) as source:
@@ -131,7 +150,7 @@ class DeltaUpsertTarget(DeltaTarget):
 
     def _merge(self, table: "DeltaTable", changes: "pyarrow.Table", properties: "CommitProperties") -> None:
         match = " AND ".join(f"t.{quoted(key)} = c.{quoted(key)}" for key in self.keys)
-        newer = f"c.{quoted(SEQUENCE)} >= t.{quoted(SEQUENCE)}"
+        newer = self.newer()
         values = {quoted(name): f"c.{quoted(name)}" for name in self.columns().names}
         merge = table.merge(changes, match, source_alias="c", target_alias="t", commit_properties=properties)
         if self.soft:

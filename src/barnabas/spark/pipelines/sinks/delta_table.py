@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import quote
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,7 +21,16 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
+from barnabas.spark.pipelines.sinks.exactly_once import (
+    ONCE_OPTIONS,
+    BatchWriter,
+    Claim,
+    Overtaken,
+    Span,
+    StreamWriter,
+    Task,
+    once_of,
+)
 from barnabas.spark.pipelines.sinks.table_schema import (
     Fit,
     TableMismatch,
@@ -100,7 +110,7 @@ class DeltaTarget:
 
     def plan(self) -> None:
         """Refuse rows that the table cannot take, before any of them is written."""
-        table = self._existing()
+        table = self.existing()
         if table is not None:
             self.written = self._fit(table).written
 
@@ -121,28 +131,36 @@ class DeltaTarget:
         return f"Delta table {self.path}"
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        filesystem = self._filesystem()
+        filesystem = self.filesystem()
         staged: list[dict[str, object]] = []
         for table in files.in_chunks(rows, self.written, what=self.what):
             for values, part in files.by_partition(table, self.partition_by):
-                # No folder per partition value: Delta reads the values from its log, and names need no escaping.
-                name = f"part-{task.partition:05}-{uuid.uuid4().hex}.zstd.parquet"
+                name = f"{_folder(values)}part-{task.partition:05}-{uuid.uuid4().hex}.zstd.parquet"
+                if values and "://" not in self.path:
+                    filesystem.create_dir(name.rpartition("/")[0], recursive=True)
                 size = files.write_parquet(filesystem, name, part)
                 staged.append({"path": name, "size": size, "values": values, "stats": files.statistics(part)})
         return staged
 
-    def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
+    def publish(self, items: Sequence[dict[str, object]], batch: Claim | None) -> None:
         from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
 
         table = self._made()
-        if batch is not None:
-            last = table.transaction_version(batch.query_id)
-            if last is not None and last >= batch.number:
-                self.discard(items)
-                return
+        if batch is not None and not batch.is_new(table.transaction_version):
+            self.discard(items)
+            return
         now_ms = int(time.time() * 1000)
-        done = [Transaction(batch.query_id, batch.number, now_ms)] if batch is not None else None
-        self._publish(table, items, CommitProperties(app_transactions=done), now_ms)
+        done = None
+        if batch is not None:
+            done = [Transaction(name, version, now_ms) for name, version in batch.marks.items()]
+        try:
+            self._publish(table, items, CommitProperties(app_transactions=done), now_ms)
+        except CommitFailedError as error:
+            if not isinstance(batch, Span):
+                raise
+            # Delta refuses a second commit of the same names from the same version: another writer was first.
+            raise Overtaken(f"{self.what} was changed meanwhile: {_one_line(error)}") from error
 
     def _publish(
         self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
@@ -184,7 +202,7 @@ class DeltaTarget:
         import pyarrow
         import pyarrow.parquet as parquet
 
-        filesystem, schema = self._filesystem(), self._arrow_schema()
+        filesystem, schema = self.filesystem(), self._arrow_schema()
         parts = []
         for item in items:
             part = parquet.read_table(cast(str, item["path"]), filesystem=filesystem)
@@ -195,17 +213,17 @@ class DeltaTarget:
         return pyarrow.concat_tables(parts) if parts else schema.empty_table()
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
-        filesystem = self._filesystem()
+        filesystem = self.filesystem()
         for item in items:
             filesystem.delete_file(cast(str, item["path"]))
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
         """A commit that failed may have reached the log: files that the log names stay."""
-        table = self._existing()
+        table = self.existing()
         live = set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
-        self.discard([item for item in items if item["path"] not in live])
+        self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
 
-    def _existing(self) -> "DeltaTable | None":
+    def existing(self) -> "DeltaTable | None":
         from deltalake import DeltaTable
 
         storage = self.storage or None
@@ -216,7 +234,7 @@ class DeltaTarget:
         from deltalake import DeltaTable
         from deltalake import Schema as DeltaSchema
 
-        table = self._existing()
+        table = self.existing()
         if table is None:
             arrow = to_arrow_schema(self.columns(), timezone="UTC")
             DeltaTable.create(
@@ -236,7 +254,7 @@ class DeltaTarget:
     def _arrow_schema(self) -> "pyarrow.Schema":
         return to_arrow_schema(self.written, timezone="UTC")
 
-    def _filesystem(self) -> "pyarrow.fs.FileSystem":
+    def filesystem(self) -> "pyarrow.fs.FileSystem":
         import pyarrow.fs
         from deltalake.fs import DeltaStorageHandler
 
@@ -245,6 +263,12 @@ class DeltaTarget:
         local = pyarrow.fs.LocalFileSystem()
         local.create_dir(self.path)
         return pyarrow.fs.SubTreeFileSystem(self.path, local)
+
+
+def _folder(values: Mapping[str, str | None]) -> str:
+    """A folder for each value of a partition column. Delta has the values in its log, but Polars reads them here."""
+    names = ("__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="") for value in values.values())
+    return "".join(f"{quote(name, safe='')}={value}/" for name, value in zip(values, names, strict=True))
 
 
 def _has_rules(table: "DeltaTable") -> bool:

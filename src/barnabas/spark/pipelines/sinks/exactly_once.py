@@ -2,15 +2,18 @@
 
 A batch of a stream is known by the query's id, which lives in its checkpoint, and by its number. What is published remembers
 the last number of its query in the same atomic step, so that one that comes again after a crash is recognised and left alone.
+Rows of a log may be known by their positions instead (`Span`): the table itself then says where its reader goes on.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from barnabas.core.errors import BarnabasError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,6 +25,50 @@ class Batch:
 
     query_id: str
     number: int
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """What the table remembers of it, in the commit that has its rows."""
+        return {self.query_id: self.number}
+
+    def is_new(self, known: "Callable[[str], int | None]") -> bool:
+        """`known`: what the table remembers under a name."""
+        last = known(self.query_id)
+        return last is None or last < self.number
+
+
+class Overtaken(BarnabasError):
+    """Somebody else has moved the table meanwhile: whoever staged these rows has to look again where it is."""
+
+
+#: Of a position that a table does not know, or no longer.
+NOWHERE: Final = -1
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows between two positions of each part of a log. A table takes them only where it stands at `starts`.
+
+    So the rows of two writers that do not know of each other are in it once, in whatever pieces they read them.
+    """
+
+    starts: Mapping[str, int]
+    ends: Mapping[str, int]
+
+    @property
+    def marks(self) -> dict[str, int]:
+        return dict(self.ends)
+
+    def is_new(self, known: "Callable[[str], int | None]") -> bool:
+        for part, start in self.starts.items():
+            found = known(part)
+            if (NOWHERE if found is None else found) != start:
+                raise Overtaken(f"{part} is at {found} in the table; these rows begin at {start}")
+        return True
+
+
+#: By what a table tells rows that it has from those that are new.
+Claim: TypeAlias = Batch | Span
 
 
 @dataclass
@@ -43,7 +90,7 @@ class Task:
 
 
 class Target(Protocol):
-    """What a sink does; goes to executors by pickle."""
+    """What a sink does; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
 
     #: Whether a batch takes the place of all that is there (mode overwrite, output mode complete).
     replaces: bool

@@ -1,10 +1,12 @@
 """Arrow batches into Parquet files, one set per partition value: what the Delta and Iceberg sinks put aside."""
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -80,25 +82,58 @@ def write_parquet(filesystem: "pyarrow.fs.FileSystem", path: str, table: "pyarro
         return int(stream.tell())
 
 
+#: Delta keeps so many characters of the smallest and largest text.
+_TEXT_MAX: Final = 32
+#: Behind all texts that begin with the same characters.
+_LAST_CHARACTER: Final = "\U0010ffff"
+
+
 def statistics(table: "pyarrow.Table") -> str:
-    """Delta's statistics of a file: rows, and per simple column smallest, largest, nulls."""
-    import pyarrow.compute as compute
+    """Delta's statistics of a file: rows, and per simple column smallest, largest, nulls.
+
+    A column of a type that Delta has statistics of must have all three: a reader that finds no smallest value may take it for
+    null, and leave the file out (so does deltalake's dataset of Arrow).
+    """
     import pyarrow.types as types
 
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if types.is_nested(column.type):
+        if types.is_nested(column.type) or types.is_binary(column.type) or types.is_large_binary(column.type):
             continue
         nulls[name] = column.null_count
-        simple = types.is_integer(column.type) or types.is_date(column.type)
-        if simple and column.null_count < len(column):
-            ends = compute.min_max(column).as_py()
-            lowest[name], highest[name] = _json_value(ends["min"]), _json_value(ends["max"])
+        if column.null_count < len(column):
+            lowest[name], highest[name] = _ends(column)
     document = {"numRecords": table.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    return json.dumps(document)
+    return json.dumps(document, allow_nan=False)
 
 
-def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, date) else str(value) if isinstance(value, Decimal) else value
+def _ends(column: "pyarrow.ChunkedArray") -> tuple[object, object]:
+    """Nothing in the column is smaller or larger, as Delta writes values down."""
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    if types.is_floating(column.type) and not compute.all(compute.is_finite(column)).as_py():
+        return -sys.float_info.max, sys.float_info.max  # JSON has no other numbers
+    ends = compute.min_max(column).as_py()
+    low, high = ends["min"], ends["max"]
+    if isinstance(low, str):
+        return low[:_TEXT_MAX], high if len(high) <= _TEXT_MAX else high[:_TEXT_MAX] + _LAST_CHARACTER
+    if isinstance(low, datetime):
+        # Cut to milliseconds, to which readers add one.
+        form = "%Y-%m-%dT%H:%M:%S" if low.tzinfo is not None else "%Y-%m-%d %H:%M:%S"
+        zone = "Z" if low.tzinfo is not None else ""
+        low, high = (f"{each.strftime(form)}.{each.microsecond // 1000:03}{zone}" for each in (low, high))
+        return low, high
+    if isinstance(low, date):
+        return low.isoformat(), high.isoformat()
+    if isinstance(low, Decimal):
+        return _number(low, math.floor), _number(high, math.ceil)
+    return low, high
+
+
+def _number(value: Decimal, rounded: Callable[[Decimal], int]) -> float | int:
+    """A decimal as JSON has numbers: itself, or a whole number beyond it where a float is not exact."""
+    near = float(value)
+    return near if Decimal(repr(near)) == value else rounded(value)

@@ -5,10 +5,14 @@ property `barnabas.batch.<query id>`. A batch that the property already covers i
 are divided by the driver, because only the catalog's side knows the partition transforms.
 """
 
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -16,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, BatchWriter, StreamWriter, Task, once_of
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, BatchWriter, Claim, StreamWriter, Task, once_of
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, same_types
 
 if TYPE_CHECKING:
@@ -29,6 +33,9 @@ _CATALOG = "catalog."
 #: Between attempts to commit, when others commit to the table at the same time.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OPTIONS = ("table", "mergeSchema", *ONCE_OPTIONS)
+_SQLITE: Final = "sqlite:///"
+#: Properties of a table that say which batches it has.
+MARK: Final = "barnabas.batch."
 
 
 class IcebergSource(DataSource):
@@ -58,6 +65,11 @@ def settings_of(options: Mapping[str, str]) -> dict[str, str]:
     return {name[len(_CATALOG) :]: value for name, value in options.items() if name.lower().startswith(_CATALOG)}
 
 
+def mark_of(table: "Table", name: str) -> int | None:
+    found = table.properties.get(MARK + name)
+    return None if found is None else int(found)
+
+
 def load_catalog_of(options: Mapping[str, str]) -> "Catalog":
     return _load(settings_of(options))
 
@@ -65,8 +77,25 @@ def load_catalog_of(options: Mapping[str, str]) -> "Catalog":
 def _load(settings: Mapping[str, str]) -> "Catalog":
     from pyiceberg.catalog import load_catalog
 
+    if (file := settings.get("uri", "")).startswith(_SQLITE):
+        Path(file.removeprefix(_SQLITE)).parent.mkdir(
+            parents=True, exist_ok=True
+        )  # SQLite makes the file, not its folder
     # Some kinds of catalog write their name down with a table.
     return load_catalog(settings.get("name", "barnabas"), **{key: settings[key] for key in settings if key != "name"})
+
+
+def partition_of(text: str) -> "tuple[str, str]":
+    """The column and Iceberg's transform of it: `city`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`."""
+    found = re.fullmatch(r"(\w+)\((?:(\d+)\s*,\s*)?([^()]+)\)", text.strip())
+    if found is None:
+        return text.strip(), "identity"
+    name, width, column = found[1].lower(), found[2], found[3].strip()
+    if name in ("bucket", "truncate") and width:
+        return column, f"{name}[{width}]"
+    if name in ("year", "month", "day", "hour") and width is None:
+        return column, name
+    raise ValueError(f"{text!r} is not a partition: say a column, year, month, day or hour of one, bucket(N, column)")
 
 
 class IcebergTarget:
@@ -78,13 +107,17 @@ class IcebergTarget:
         *,
         merge: bool = False,
         replaces: bool = False,
+        location: str = "",
+        partition_by: Sequence[str] = (),
     ) -> None:
+        """`location`, `partition_by`: of a table that is still to be made. A partition is a column, or `day(column)`."""
         self.table = table
         self.schema = schema
         self.settings = dict(settings)
         self.merge = merge
         self.replaces = replaces
-        self.location = ""
+        self.location = location
+        self.partition_by = list(partition_by)
         #: The columns of the rows as the table has them, or is given them when the batch is published.
         self.written = schema
 
@@ -100,7 +133,7 @@ class IcebergTarget:
 
     def _fit(self, table: "Table") -> Fit:
         there = from_arrow_schema(table.schema().as_arrow())
-        return fit(self.schema, there, what=self.what, merge=self.merge, can_widen=True)
+        return fit(self.columns(), there, what=self.what, merge=self.merge, can_widen=True)
 
     def _evolve(self, table: "Table") -> "Table":
         """With the columns that the rows were written with."""
@@ -114,19 +147,39 @@ class IcebergTarget:
         return table.refresh()
 
     def load(self) -> "Table":
-        """The table, which the first writer makes, unpartitioned."""
+        """The table, which the first writer makes."""
+        catalog = self._catalog()
+        if (found := self.existing(catalog)) is not None:
+            return found
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
+        made, location = to_arrow_schema(self.columns(), timezone="UTC"), self.location or None
+        if not self.partition_by:
+            return catalog.create_table_if_not_exists(self.table, made, location)
+        with (
+            suppress(TableAlreadyExistsError, CommitFailedException),  # another writer made it first
+            catalog.create_table_transaction(self.table, made, location) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            for text in self.partition_by:
+                spec.add_field(*partition_of(text))
+        return catalog.load_table(self.table)
+
+    def existing(self, catalog: "Catalog | None" = None) -> "Table | None":
         from pyiceberg.exceptions import NoSuchTableError
 
-        catalog = self._catalog()
         try:
-            return catalog.load_table(self.table)
+            return (catalog or self._catalog()).load_table(self.table)
         except NoSuchTableError:
-            catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
-            made = to_arrow_schema(self.schema, timezone="UTC")
-            return catalog.create_table_if_not_exists(self.table, schema=made)
+            return None
+
+    def columns(self) -> StructType:
+        """Those that go into the table."""
+        return self.schema
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        filesystem, folder = self._folder()
+        filesystem, folder = self.folder()
         filesystem.create_dir(f"{folder}/data")
         staged: list[dict[str, object]] = []
         for table in files.in_chunks(rows, self.written, what=self.what):
@@ -135,17 +188,17 @@ class IcebergTarget:
             staged.append({"path": name})
         return staged
 
-    def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
+    def publish(self, items: Sequence[dict[str, object]], batch: Claim | None) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
         for pause_s in (*_PAUSES_S, None):
             table = self.load()
-            mark = f"barnabas.batch.{batch.query_id}" if batch is not None else ""
-            if batch is not None and int(table.properties.get(mark, "-1")) >= batch.number:
+            if batch is not None and not batch.is_new(partial(mark_of, table)):
                 self.discard(items)
                 return
+            marks = {} if batch is None else {MARK + name: str(number) for name, number in batch.marks.items()}
             try:
-                self._commit(self._evolve(table), items, {mark: str(batch.number)} if batch is not None else {})
+                self._commit(self._evolve(table), items, marks)
             except CommitFailedException:
                 # Somebody else has committed: perhaps this batch, by another driver of the query. pyiceberg would not look.
                 if pause_s is None:
@@ -165,18 +218,23 @@ class IcebergTarget:
             if self.replaces and table.current_snapshot() is not None:
                 transaction.delete(ALWAYS_TRUE)
             if divided:
-                filesystem, folder = self._folder()
+                filesystem, folder = self.folder()
                 for name in names:
                     transaction.append(parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
             elif names:
-                transaction.add_files([f"{self._uri()}/{name}" for name in names])
+                # Nobody else knows these names, so the files of the table need not be read to find them there.
+                transaction.add_files([f"{self._uri()}/{name}" for name in names], check_duplicate_files=False)
+            if marks and not names:
+                # A snapshot, though an empty one: a catalog compares snapshots to find who else commits, not properties.
+                with transaction.update_snapshot().fast_append():
+                    pass
             if marks:
                 transaction.set_properties(marks)
         if divided:
             self.discard(items)
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
-        filesystem, folder = self._folder()
+        filesystem, folder = self.folder()
         for item in items:
             filesystem.delete_file(f"{folder}/{item['path']}")
 
@@ -185,7 +243,7 @@ class IcebergTarget:
         live = {task.file.file_path.rpartition("/")[2] for task in self.load().scan().plan_files()}
         self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
 
-    def _folder(self) -> "tuple[pyarrow.fs.FileSystem, str]":
+    def folder(self) -> "tuple[pyarrow.fs.FileSystem, str]":
         import pyarrow.fs
 
         return cast("tuple[pyarrow.fs.FileSystem, str]", pyarrow.fs.FileSystem.from_uri(self._uri()))

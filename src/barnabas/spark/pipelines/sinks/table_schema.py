@@ -49,7 +49,7 @@ class Fit:
 
 
 def fit(rows: StructType, table: StructType, *, what: str, merge: bool, can_widen: bool = False) -> Fit:
-    """`merge` (the option mergeSchema): columns may be added, and widened where that kind of table can."""
+    """`merge` (the option mergeSchema): columns and fields may be added, and columns widened where that kind can."""
     written, added, widened, problems = [], [], [], []
     known = {field.name: field for field in table.fields}
     for field in rows.fields:
@@ -59,6 +59,9 @@ def fit(rows: StructType, table: StructType, *, what: str, merge: bool, can_wide
             written.append(added[-1])
         elif becomes(field.dataType, there.dataType):
             written.append(there)
+        elif merge and grows(there.dataType, field.dataType):
+            added.append(StructField(field.name, field.dataType, there.nullable))
+            written.append(added[-1])
         elif merge and can_widen and becomes(there.dataType, field.dataType):
             widened.append(StructField(field.name, field.dataType, there.nullable))
             written.append(widened[-1])
@@ -97,6 +100,19 @@ def becomes(given: DataType, wanted: DataType) -> bool:
     if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
         return wanted.scale >= given.scale and wanted.precision - wanted.scale >= given.precision - given.scale
     return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
+
+
+def grows(there: DataType, given: DataType) -> bool:
+    """Whether `given` is `there` with more fields in its structs, behind those that are there."""
+    if there == given:
+        return True
+    if isinstance(there, StructType) and isinstance(given, StructType):
+        return given.names[: len(there.names)] == there.names and all(
+            grows(one.dataType, other.dataType) for one, other in zip(there.fields, given.fields, strict=False)
+        )
+    if isinstance(there, ArrayType) and isinstance(given, ArrayType):
+        return grows(there.elementType, given.elementType)
+    return isinstance(there, MapType) and isinstance(given, MapType) and grows(there.valueType, given.valueType)
 
 
 def require_values(
