@@ -1,13 +1,17 @@
 """`from_registry` and `to_registry`: columns by what a subject says, with a real registry and a real Spark."""
 
+import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.registry.conftest import Registry, config_for, running
+from tests.topic_tables import Tables, polars_rows
 
 from barnabas.registry import wire
 from barnabas.spark.pipelines.codecs import (
@@ -22,7 +26,7 @@ from barnabas.spark.pipelines.codecs import (
 )
 from barnabas.spark.pipelines.codecs.json_types import spark_type
 from barnabas.spark.pipelines.dead_letter import split
-from barnabas.testing import Cluster
+from barnabas.testing import Cluster, Kafka
 
 AVRO_1 = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 AVRO_2 = {**AVRO_1, "fields": [*AVRO_1["fields"], {"name": "note", "type": "string", "default": "none"}]}
@@ -154,3 +158,41 @@ def test_codec_writes_too_and_what_does_not_fit_is_said_on_the_driver(spark: Spa
 )
 def test_spark_type_of_a_json_schema(schema: dict[str, Any], kind: str) -> None:
     assert spark_type(json.dumps(schema), {}).simpleString() == kind
+
+
+NAME = {"name": "name", "type": "string"}
+AGE = {"name": "age", "type": "int", "default": 0}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_table_of_a_topic_has_the_columns_of_its_schema_and_grows_with_it(
+    spark: SparkSession, kafka: Kafka, registry: Registry, tmp_path: Path, kind: str
+) -> None:
+    tables = Tables(spark, kafka, tmp_path)
+    subject = f"orders-{kind}"
+    table = tables.define(
+        "orders", format=kind, schema="registry", subject=subject, registry={"schema.registry.url": registry.url}
+    )
+
+    def write(number: str, inner_fields: list[dict[str, object]], *more: dict[str, object], **row: object) -> bytes:
+        inner = {"name": "who", "type": {"type": "record", "name": "Who", "fields": inner_fields}}
+        fields = [{"name": "id", "type": number}, inner, *more]
+        text = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        schema_id = registry.register(subject, text)["id"]
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(text)), row)
+        return wire.frame(schema_id, out.getvalue())
+
+    tables.produce(table, ("a", write("int", [NAME], id=1, who={"name": "x"}), 0), ("b", b"bare bytes", 0))
+    assert tables.fill(table).errors == 1
+    note = {"name": "note", "type": "string", "default": "-"}
+    wider = write("long", [NAME, AGE], note, id=2**40, who={"name": "y", "age": 3}, note="n")
+    tables.produce(table, ("c", wider, 0))
+    assert tables.fill(table).rows == 1
+    found = sorted(polars_rows(table), key=lambda row: row["_offset"])
+    assert [(row["id"], row["who"], row["note"]) for row in found] == [
+        (1, {"name": "x", "age": None}, None),
+        (2**40, {"name": "y", "age": 3}, "n"),
+    ]
+    [reason] = [row["reason"] for row in polars_rows(table.errors())]
+    assert "partition 0, offset 1: value: starts with byte 0x62" in reason

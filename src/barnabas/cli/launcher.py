@@ -187,7 +187,7 @@ def _serve(kind: str, arguments: list[str]) -> int:
         from barnabas.cli import zookeeper
 
         zookeeper.main(arguments)
-    if kind in ("schema-registry", "console"):
+    if kind in ("schema-registry", "console", "tables"):
         from barnabas.cli.main import app
 
         app([kind, *arguments])

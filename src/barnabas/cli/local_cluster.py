@@ -30,6 +30,7 @@ STOP_TIMEOUT_S: Final = 30.0
 COORDINATOR: Final = "zookeeper"
 REGISTRY: Final = "schema-registry"
 CONSOLE: Final = "console"
+TABLES: Final = "tables"
 _REGISTRY_SETTING: Final = "barnabas.schema.registry.url"
 
 
@@ -84,6 +85,8 @@ class LocalCluster:
     #: A console beside the brokers, and its port. 0: whatever is free.
     console: bool = False
     console_port: int = 0
+    #: A Spark beside the brokers that keeps topics as tables.
+    tables: bool = False
     #: Brokers show their inside, each at its `inside_url`; with a console they always do.
     inside: bool = False
 
@@ -151,6 +154,8 @@ class LocalCluster:
             self._start_schema_registry()
         if self.console:
             self._start_console()
+        if self.tables:
+            self._start_tables()
 
     def _let_clients_in(self, security: "LocalSecurity") -> None:
         asyncio.run(security.provision(self.listener_address(1, "INTERNAL")))
@@ -166,7 +171,7 @@ class LocalCluster:
         """
         if self._launcher is None:
             return
-        for kind in (CONSOLE, REGISTRY, "broker", "zookeeper"):
+        for kind in (TABLES, CONSOLE, REGISTRY, "broker", "zookeeper"):
             self._end([member for member in self._members.values() if member.kind == kind])
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -415,6 +420,16 @@ class LocalCluster:
         self._members[CONSOLE] = member
         self._launcher.start(member)
         self._wait_member_ready(member)
+
+    def _start_tables(self) -> None:
+        """Nobody waits for it: Spark takes its time, and tables catch up."""
+        assert self._launcher is not None
+        arguments = ["run", "--bootstrap-server", self.bootstrap]
+        if (file := self.command_config("admin")) is not None:
+            arguments += ["--command-config", str(file)]
+        member = Member(TABLES, TABLES, arguments, self.folder / f"{TABLES}.log")
+        self._members[TABLES] = member
+        self._launcher.start(member)
 
     def _launch_broker(self, broker_id: int, config: Mapping[str, SettingValue] | None = None) -> None:
         assert self._launcher is not None

@@ -66,6 +66,7 @@ COMMANDS: dict[str, _Entry] = {
     "pipeline": _Entry(
         "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
     ),
+    "tables": _Entry("barnabas.cli.tables", "Keep topics as Delta and Iceberg tables, by Spark."),
     "schema-registry": _Entry("barnabas.cli.schema_registry", "Run a schema registry: Confluent's REST API."),
     "console": _Entry("barnabas.cli.console", "Show a cluster in a browser."),
     "schemas": _Entry("barnabas.cli.schemas", "Register, get, list, check, delete, export and import schemas."),

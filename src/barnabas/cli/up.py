@@ -47,6 +47,10 @@ def command(
         bool,
         typer.Option("--console", help="Also a console for the browser, on port 8080 (with --port 0, a free one)."),
     ] = False,
+    tables: Annotated[
+        bool,
+        typer.Option("--tables", help="Also a Spark that fills the tables of `barnabas tables add`; needs Java."),
+    ] = False,
     secure: Annotated[
         bool,
         typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
@@ -68,6 +72,10 @@ def command(
         raise UsageError(f"--port {port}: there is no room for {brokers} ports above it")
     if host in ("0.0.0.0", "::", "") and advertised_host is None:
         raise UsageError(f"--host {host} listens everywhere: name with --advertised-host where clients connect to")
+    if tables:
+        from barnabas.cli.tables import check_installed
+
+        check_installed(java=True)
     folder = _usable(data.absolute()) if data else None
     if folder is not None and (others := running.on_folder(running.running_clusters(), folder)):
         raise ClusterFailed(
@@ -86,6 +94,7 @@ def command(
         schema_registry_port=_REGISTRY_PORT if port else 0,
         console=console,
         console_port=_CONSOLE_PORT if port else 0,
+        tables=tables,
     )
     if detach and (code := running.detach(folder)) is not None:
         if code == 0:

@@ -12,6 +12,8 @@ TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 PIPELINES_TOPIC: Final = "__barnabas_pipelines"
 #: What tiered storage knows of its segments.
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
+#: Which topics are tables, too. An ordinary topic.
+TABLES_TOPIC: Final = "__barnabas_tables"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 #: Room for the partition number and the suffixes of a directory name.

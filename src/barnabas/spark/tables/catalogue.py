@@ -1,0 +1,191 @@
+"""Definitions of tables, and what runs last said of them, in the compacted topic `__barnabas_tables` of the cluster itself.
+
+So any run finds them, and they are as safe as the topics. A record's key is `["table", NAME]` or `["report", NAME]`. Reports
+are for people: how it went last time. Where a table stands is in the table. Owner: one thread.
+"""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import BrokerRefused, check
+from barnabas.core.errors import BarnabasError, ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.core.topics import TABLES_TOPIC
+from barnabas.core.words import EARLIEST, LATEST
+from barnabas.protocol.record_build import BatchBuilder
+from barnabas.spark.tables.definition import BadDefinition, Definition
+
+_REPLICAS: Final = 3
+_WHERE: Final = TopicPartition(TABLES_TOPIC, 0)
+_TABLE, _REPORT = "table", "report"
+
+
+class NoSuchTable(BarnabasError):
+    """The message names those that there are."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the last batch of a table went, and what all batches of the run that wrote it had."""
+
+    #: filling, paused, failed
+    state: str
+    at_ms: int
+    error: str | None = None
+    batch_rows: int = 0
+    batch_errors: int = 0
+    batch_ms: int = 0
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        document: dict[str, Any] = json.loads(data)
+        return cls(**document)
+
+
+@dataclass
+class Known:
+    """What the topic says."""
+
+    tables: dict[str, Definition] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    #: Definitions that this program cannot read, with the reason.
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    def table(self, name: str) -> Definition:
+        if name in self.unreadable:
+            raise BadDefinition(f"table {name}: {self.unreadable[name]}")
+        if name not in self.tables:
+            there = ", ".join(sorted(self.tables)) or "none"
+            raise NoSuchTable(f"there is no table {name!r}; there are: {there}")
+        return self.tables[name]
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        kind, name = json.loads(key)
+        if kind == _REPORT:
+            if value is None:
+                self.reports.pop(name, None)
+            else:
+                self.reports[name] = Report.from_json(value)
+            return
+        self.tables.pop(name, None)
+        self.unreadable.pop(name, None)
+        if value is not None:
+            try:
+                self.tables[name] = Definition.from_json(value)
+            except BadDefinition as error:
+                self.unreadable[name] = str(error)
+
+
+class Catalogue:
+    def __init__(self, config: ClientConfig) -> None:
+        self._client = BlockingClient(config)
+        self._producer: BlockingProducer | None = None
+        self._position = -1
+        self.known = Known()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.discard()
+            self._producer = None
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- reading ----------------------------------------------------------------------------------------------------------
+
+    def read(self) -> Known:
+        """All that has been written until now."""
+        if not self._is_there():
+            return self.known
+        if self._position < 0:
+            self._position = self._client.list_offsets({_WHERE: EARLIEST})[_WHERE]
+        end = self._client.list_offsets({_WHERE: LATEST})[_WHERE]
+        while self._position < end:
+            self._take(max_wait_ms=500)
+        return self.known
+
+    def wait(self, seconds: float) -> None:
+        """Until something is written, for at most so long; then it is known."""
+        if self._position < 0:
+            time.sleep(seconds)
+            self.read()
+        else:
+            self._client.retrying("definitions", lambda: self._take(max_wait_ms=int(seconds * 1000)))
+
+    def _take(self, *, max_wait_ms: int) -> None:
+        fetched = self._client.fetch(_WHERE, self._position, max_wait_ms=max_wait_ms)
+        before = self._position
+        for record in fetched.records():
+            if record.key is not None:
+                self.known.replay(record.key, record.value)
+        self._position = fetched.next_position
+        if self._position == before and fetched.high_watermark > before:
+            self._position = fetched.high_watermark  # compaction has taken the last records
+
+    def _is_there(self) -> bool:
+        info = self._client.retrying("metadata", lambda: self._client.refresh([TABLES_TOPIC])).topics.get(TABLES_TOPIC)
+        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        check(info.error, f"topic {TABLES_TOPIC}")
+        return True
+
+    # -- writing ----------------------------------------------------------------------------------------------------------
+
+    def define(self, table: Definition) -> None:
+        self._write([_TABLE, table.name], table.to_json())
+
+    def remove(self, name: str) -> None:
+        self._write([_TABLE, name], None)
+        self._write([_REPORT, name], None)
+
+    def report(self, name: str, report: Report) -> None:
+        self._write([_REPORT, name], json.dumps(asdict(report)).encode())
+
+    def _write(self, key: list[str], value: bytes | None) -> None:
+        if self._producer is None:
+            self._make_topic()
+            self._producer = BlockingProducer(self._client, BlockingProducerConfig(acks=-1))
+        builder = BatchBuilder()
+        builder.append(json.dumps(key).encode(), value, timestamp=int(time.time() * 1000))
+        self._producer.send(ReadyBatch(_WHERE, 1, memoryview(bytearray(builder.build()))))
+        self._producer.flush()
+
+    def _make_topic(self) -> None:
+        if self._is_there():
+            return
+        replicas = min(_REPLICAS, len(self._client.image.brokers))
+        configs = {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replicas - 1))}
+        wanted = NewTopic(name=TABLES_TOPIC, partitions=1, replication_factor=replicas, configs=configs)
+        try:
+            self._client.run(create_topics(self._client.core, [wanted]))
+        except BrokerRefused as refused:
+            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+        def led() -> None:
+            image = self._client.refresh([TABLES_TOPIC])
+            info = image.topics.get(TABLES_TOPIC)
+            if info is None or not info.partitions or info.partitions[0].leader < 0:
+                raise BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {TABLES_TOPIC}")
+
+        self._client.retrying(f"leader of {TABLES_TOPIC}", led)
+
+    # -- topics of tables ---------------------------------------------------------------------------------------------------
+
+    def topic_id(self, topic: str) -> str:
+        """In hexadecimal digits. Raises `BrokerRefused` for a topic that is not there."""
+        info = self._client.retrying("metadata", lambda: self._client.refresh([topic])).topics.get(topic)
+        if info is None:
+            raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
+        check(info.error, f"topic {topic}")
+        return info.topic_id.hex() if any(info.topic_id) else ""

@@ -1,0 +1,172 @@
+"""What a topic's table is: where it is, in which format, how records become rows. Pure; no Spark here."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
+
+from barnabas.client.names import nearest
+from barnabas.core.errors import BarnabasError
+from barnabas.core.topics import check_topic_name
+
+FORMATS: Final = ("delta", "iceberg")
+MODES: Final = ("append", "upsert")
+SCHEMAS: Final = ("json", "registry", "raw")
+ENVELOPES: Final = ("none", "debezium")
+ON_ERROR: Final = ("keep", "stop")
+ON_LOSS: Final = ("stop", "skip")
+
+#: What stands beside the value in every row.
+KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP = "_key", "_headers", "_partition", "_offset", "_timestamp"
+BESIDE: Final = (KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP)
+ERRORS_SUFFIX: Final = "_errors"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_VERSION: Final = 1
+
+
+class BadDefinition(BarnabasError):
+    """A table that cannot be: the message says which option, and what would do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """One table. Everything that a run has to know, so that any run finds it."""
+
+    name: str
+    topic: str
+    #: In hexadecimal digits: a topic that was deleted and made anew is another one. Empty where a cluster has no ids.
+    topic_id: str = ""
+    format: str = "delta"
+    url: str = ""
+    mode: str = "append"
+    #: Columns by which rows are replaced and deleted (mode upsert); without any, by the records' keys.
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    schema: str = "json"
+    envelope: str = "none"
+    #: By the names that Confluent's clients use: schema.registry.url, basic.auth.user.info, …
+    registry: Mapping[str, str] = field(default_factory=dict)
+    subject: str = ""
+    #: Iceberg: `namespace.name`, and what pyiceberg's `load_catalog` takes.
+    table: str = ""
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    on_error: str = "keep"
+    on_loss: str = "stop"
+    #: Small files are put together when there are so many; 0 for never.
+    compact_files: int = 64
+    #: Versions and snapshots older than this are forgotten, and their files deleted.
+    keep_hours: int = 168
+    paused: bool = False
+    #: How often it was rebuilt.
+    generation: int = 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.key or (KEY,)
+
+    @property
+    def where(self) -> str:
+        return self.url if self.format == "delta" else f"{self.table} at {self.url}"
+
+    def mark(self, partition: int) -> str:
+        """Under this name the table remembers how far it has a partition."""
+        return f"barnabas/{self.topic}/{self.topic_id}/{partition}"
+
+    @property
+    def rebuilt_mark(self) -> str:
+        return f"barnabas/{self.topic}/generation"
+
+    def errors(self) -> Self:
+        """The table of records that do not fit."""
+        return replace(
+            self,
+            url=self.url + ERRORS_SUFFIX,
+            table=self.table + ERRORS_SUFFIX if self.table else "",
+            mode="append",
+            schema="raw",
+            partition_by=(),
+        )
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        try:
+            document: dict[str, Any] = json.loads(data)
+            version = document.pop("version")
+            if version != _VERSION:
+                raise BadDefinition(f"the definition is of version {version}; this program knows {_VERSION}")
+            document |= {name: tuple(document[name]) for name in ("key", "partition_by")}
+            return cls(**document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadDefinition(f"not the definition of a table: {error}") from error
+
+
+def checked(given: Definition) -> Definition:
+    """The same with what can be derived filled in. Raises `BadDefinition`."""
+    check_topic_name(given.topic)
+    if not _NAME.fullmatch(given.name):
+        raise BadDefinition(f"--name {given.name!r}: letters, digits, '.', '_' and '-'")
+    for option, value, known in (
+        ("--format", given.format, FORMATS),
+        ("--mode", given.mode, MODES),
+        ("--schema", given.schema, SCHEMAS),
+        ("--envelope", given.envelope, ENVELOPES),
+        ("--on-error", given.on_error, ON_ERROR),
+        ("--on-data-loss", given.on_loss, ON_LOSS),
+    ):
+        if value not in known:
+            raise BadDefinition(f"{option} is one of {', '.join(known)}, not {value!r}{nearest(value, known)}")
+    if not given.url:
+        raise BadDefinition("--to names the table's folder or URL, such as file:///lake/orders or s3://lake/orders")
+    _check_rows(given)
+    if given.compact_files < 0 or given.keep_hours < 1:
+        raise BadDefinition("--compact-files is at least 0, --keep-hours at least 1: batches under way have files, too")
+    return _with_catalog(replace(given, url=_url(given.url)))
+
+
+def _check_rows(given: Definition) -> None:
+    if given.mode == "append" and (given.key or given.envelope != "none"):
+        raise BadDefinition("--key and --envelope are for --mode upsert")
+    if given.schema == "raw" and (given.key or given.envelope != "none"):
+        raise BadDefinition("--schema raw has no columns of the value: --key and --envelope need json or registry")
+    if given.schema == "registry" and "schema.registry.url" not in given.registry:
+        raise BadDefinition("--schema registry needs --schema-registry URL")
+    if given.schema != "registry" and (given.registry or given.subject):
+        raise BadDefinition("--schema-registry, --registry-config and --subject are for --schema registry")
+    if given.format == "delta" and any("(" in each for each in given.partition_by):
+        raise BadDefinition(
+            "--partition-by of a Delta table names columns; Iceberg also takes day(column) and the like"
+        )
+
+
+def _with_catalog(given: Definition) -> Definition:
+    if given.format == "delta":
+        if given.catalog or given.table:
+            raise BadDefinition("--catalog and --table are for --format iceberg")
+        return given
+    table = given.table or f"default.{given.name.replace('.', '_').replace('-', '_')}"
+    if table.count(".") < 1:
+        raise BadDefinition(f"--table {table!r} is not namespace.name")
+    if given.catalog:
+        return replace(given, table=table)
+    if not given.url.startswith("file://"):
+        raise BadDefinition(
+            "an Iceberg table in an object store needs a catalog: --catalog type=rest --catalog uri=https://…"
+        )
+    # On one machine a file does as a catalog, beside the tables.
+    folder = given.url.removeprefix("file://").rpartition("/")[0]
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/iceberg.db", "warehouse": f"file://{folder}"}
+    return replace(given, table=table, catalog=catalog)
+
+
+def _url(text: str) -> str:
+    """A path of this machine is a URL, too."""
+    if "://" in text:
+        return text.rstrip("/")
+    from pathlib import Path
+
+    return f"file://{Path(text).expanduser().absolute()}"

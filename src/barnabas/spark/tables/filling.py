@@ -1,0 +1,360 @@
+"""One batch of a table: what is new in the topic, staged by tasks, published once.
+
+The table itself remembers how far it has each partition, in the commit that has the rows. So a batch begins where the table is,
+and it does not matter who died before: there is no checkpoint that could be behind or ahead of the table, and of two writers
+one finds that the table has moved (`Overtaken`). Records that do not fit go to a table of their own, which remembers its own
+offsets and is published first: a record is in it before the table moves past it, and once.
+"""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow
+import pyarrow.compute as compute
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from barnabas.core.errors import BarnabasError
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.lookup import OffsetLookup
+from barnabas.spark.offsets import rate_limited, to_json
+from barnabas.spark.options import source_options
+from barnabas.spark.pipelines.connector import register_topics
+from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Span, Task
+from barnabas.spark.tables import inference, rows
+from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
+from barnabas.spark.tables.places import Place, place_of
+from barnabas.spark.tables.targets import Target, target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log: Final = logging.getLogger("barnabas.spark")
+
+Positions = dict[TopicPartition, int]
+
+#: So few records are one task's work.
+_ONE_TASK_RECORDS: Final = 20_000
+#: A task with fewer is not worth what it costs.
+_TASK_RECORDS_MIN: Final = 50_000
+#: Records that do not fit, in memory at a time.
+_ERRORS_HELD: Final = 10_000
+#: JSON shows new fields, then perhaps more within them.
+_LOOKS_MAX: Final = 5
+
+
+class TableStopped(BarnabasError):
+    """A table that cannot go on before somebody decides. The message says what happened, and what to do."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where topics are read: settings of clients by Kafka's names, `bootstrap.servers` among them."""
+
+    settings: Mapping[str, str]
+
+    def options(self, table: Definition, **more: str) -> dict[str, str]:
+        loss = {"failOnDataLoss": "true" if table.on_loss == "stop" else "false"}
+        kafka = {f"kafka.{name}": value for name, value in self.settings.items()}
+        return kafka | {"kafka.isolation.level": "read_committed", "includeHeaders": "true"} | loss | more
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What a batch had."""
+
+    rows: int = 0
+    errors: int = 0
+    took_ms: int = 0
+    #: Records that wait for the next one.
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a table is, and what the next batch reads."""
+
+    #: -1 where the table knows nothing of a partition.
+    marks: Positions
+    starts: Positions
+    ends: Positions
+    #: The ends of the topic.
+    latest: Positions
+
+    @property
+    def records(self) -> int:
+        return sum(self.ends[each] - self.starts[each] for each in self.ends)
+
+    @property
+    def waiting(self) -> int:
+        return sum(max(0, self.latest[each] - self.ends.get(each, self.starts[each])) for each in self.latest)
+
+
+def plan(
+    table: Definition, place: Place, lookup: OffsetLookup, *, records_max: int, until: Positions | None = None
+) -> Plan:
+    """`until`: go no further than this."""
+    partitions = _partitions(table, lookup)
+    marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in partitions}
+    earliest = lookup.earliest([each for each in partitions if marks[each] == NOWHERE])
+    starts = {each: earliest.get(each, marks[each]) for each in partitions}
+    latest = lookup.latest(partitions, known=starts)
+    ahead = [f"{each} at {starts[each]} of {latest[each]}" for each in partitions if starts[each] > latest[each]]
+    if ahead:
+        raise TableStopped(
+            f"the table has more than the topic: {', '.join(ahead)}. Records that it has are lost in the topic; "
+            f"`barnabas tables rebuild {table.name}` makes it as the topic is"
+        )
+    wanted = latest if until is None else {each: min(latest[each], until.get(each, starts[each])) for each in latest}
+    ends = rate_limited(starts, wanted, new_from={}, limit=records_max)
+    return Plan(marks, starts, {each: end for each, end in ends.items() if end > starts[each]}, latest)
+
+
+def lookup_of(table: Definition, cluster: Cluster) -> OffsetLookup:
+    return OffsetLookup(source_options(cluster.options(table, subscribe=table.topic), streaming=False))
+
+
+def _partitions(table: Definition, lookup: OffsetLookup) -> list[TopicPartition]:
+    found = lookup.partitions(required=True)
+    if lookup.topic_ids().get(table.topic, b"").hex() != table.topic_id:
+        raise TableStopped(
+            f"topic {table.topic} was deleted and made again: its offsets mean other records now. "
+            f"`barnabas tables rebuild {table.name}` fills the table from the new topic"
+        )
+    return found
+
+
+def _or_nowhere(mark: int | None) -> int:
+    return NOWHERE if mark is None else mark
+
+
+def fill(
+    spark: SparkSession, table: Definition, cluster: Cluster, *, records_max: int, until: Positions | None = None
+) -> Filled:
+    """Write one batch; nothing where there is nothing new. Raises `Overtaken` if another run was faster."""
+    began_s = time.monotonic()
+    lookup = lookup_of(table, cluster)
+    try:
+        _rebuild(table, lookup)
+        place = place_of(table)
+        planned = plan(table, place, lookup, records_max=records_max, until=until)
+    finally:
+        lookup.close()
+    if not planned.ends:
+        return Filled()
+    records = _records(spark, table, cluster, planned)
+    known = rows.value_columns(place.columns())
+    if table.schema == "json" and not known.fields:
+        known = inference.joined(known, rows.look(records, table))
+    for _ in range(_LOOKS_MAX):
+        made = rows.to_rows(records, table, known)
+        batch = _Batch(table, planned, made.columns)
+        staged = batch.stage(made.frame)
+        wanted = inference.joined(known, rows.seen_row(made.seen(), table))
+        if wanted == known:
+            break
+        # There were fields that the table does not have: all is read again, with them.
+        batch.abandon(staged)
+        known = wanted
+    else:
+        raise TableStopped(f"the JSON of topic {table.topic} has no end of new fields; use --schema raw")
+    batch.publish(staged)
+    took_ms = int((time.monotonic() - began_s) * 1000)
+    return Filled(staged.rows, staged.errors, took_ms, planned.waiting)
+
+
+def _records(spark: SparkSession, table: Definition, cluster: Cluster, planned: Plan) -> DataFrame:
+    register_topics(spark)
+    assigned = {table.topic: sorted(each.partition for each in planned.ends)}
+    starts = {each: planned.starts[each] for each in planned.ends}
+    total = planned.records
+    share = max(_TASK_RECORDS_MIN, -(-total // max(1, 2 * spark.sparkContext.defaultParallelism)))
+    options = cluster.options(
+        table,
+        assign=json.dumps(assigned),
+        startingOffsets=json.dumps(to_json(starts)),
+        endingOffsets=json.dumps(to_json(planned.ends)),
+        maxRecordsPerPartition=str(share),
+    )
+    frame = spark.read.format("barnabas").options(**options).load()
+    return frame.coalesce(1) if total <= _ONE_TASK_RECORDS else frame
+
+
+def _rebuild(table: Definition, lookup: OffsetLookup) -> None:
+    """A table that was asked to be rebuilt is emptied once, and forgets how far it was; its errors first."""
+    for each in (table.errors(), table) if table.generation else ():
+        place = place_of(each)
+        columns = place.columns()
+        if columns is None or _or_nowhere(place.known(table.rebuilt_mark)) >= table.generation:
+            continue
+        kept = rows.columns_kept(each, columns)
+        forgotten = {table.mark(part.partition): NOWHERE for part in _partitions(table, lookup)}
+        place.empty(kept, forgotten | {table.rebuilt_mark: table.generation})
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What all tasks have put aside."""
+
+    main: list[dict[str, Any]]
+    bad: list[dict[str, Any]]
+    rows: int
+    errors: int
+    first_error: str | None
+
+
+class _Batch:
+    """The two targets of a batch."""
+
+    def __init__(self, table: Definition, planned: Plan, columns: StructType) -> None:
+        self._table = table
+        self._planned = planned
+        self._main = target_of(table, columns)
+        self._errors: Target | None = None
+        self._error_marks: Positions = {}
+        if table.on_error == "keep":
+            place = place_of(table.errors())
+            self._error_marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in planned.ends}
+            self._errors = target_of(table.errors(), rows.ERROR_COLUMNS)
+
+    def stage(self, frame: DataFrame) -> Staged:
+        known = {each.partition: mark for each, mark in self._error_marks.items()}
+        work = StageTask(uuid.uuid4().hex, self._main, self._errors, known)
+        found = [json.loads(row[0]) for row in frame.mapInArrow(work, "staged string").collect()]
+        staged = Staged(
+            main=[item for each in found for item in each["main"]],
+            bad=[item for each in found for item in each["bad"]],
+            rows=sum(each["rows"] for each in found),
+            errors=sum(each["errors"] for each in found),
+            first_error=min((each["first_error"] for each in found if each["first_error"]), default=None),
+        )
+        if staged.errors and self._errors is None:
+            self.abandon(staged)
+            raise TableStopped(
+                f"{staged.errors} records do not fit, the first of them: {staged.first_error}. With --on-error keep they go "
+                "to a table of their own"
+            )
+        return staged
+
+    def publish(self, staged: Staged) -> None:
+        ends, marks = self._planned.ends, self._planned.marks
+        try:
+            if self._errors is not None and staged.bad:
+                past = {each: max(ends[each], self._error_marks[each]) for each in ends}
+                self._errors.publish(staged.bad, self._span(self._error_marks, past))
+            self._main.publish(staged.main, self._span({each: marks[each] for each in ends}, ends))
+        except Exception:
+            self.abandon(staged)
+            raise
+
+    def _span(self, starts: Positions, ends: Positions) -> Span:
+        return Span(*({self._table.mark(each.partition): at for each, at in part.items()} for part in (starts, ends)))
+
+    def abandon(self, staged: Staged) -> None:
+        for target, items in ((self._main, staged.main), (self._errors, staged.bad)):
+            if target is not None and items:
+                try:
+                    target.abandon(items)
+                except FileNotFoundError:
+                    continue  # the commit that failed has done it
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """What a task does with its rows: those that fit to the table's target, the others to that of the errors."""
+
+    job: str
+    main: Target
+    errors: Target | None
+    #: How far the table of errors is, by partition: what is below is in it.
+    error_marks: Mapping[int, int]
+
+    def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        context = cast(TaskContext, TaskContext.get())
+        task = Task(self.job, 0, context.partitionId(), context.taskAttemptId())
+        split = _Split(batches, self._stage_errors(task), self.error_marks)
+        main = self.main.stage(split.good(), task)
+        split.flush()
+        found = {
+            "main": main,
+            "bad": split.staged,
+            "rows": split.rows,
+            "errors": split.errors,
+            "first_error": split.first_error,
+        }
+        yield pyarrow.RecordBatch.from_pydict({"staged": [json.dumps(found)]})
+
+    def _stage_errors(self, task: Task) -> "Callable[[pyarrow.RecordBatch], list[dict[str, object]]]":
+        target = self.errors
+        if target is None:
+            return lambda _: []
+        return lambda batch: target.stage(iter([batch]), task)
+
+
+class _Split:
+    """Rows on their way to the table; those that do not fit are taken out, and staged whenever there are many."""
+
+    def __init__(
+        self,
+        batches: "Iterator[pyarrow.RecordBatch]",
+        stage: "Callable[[pyarrow.RecordBatch], list[dict[str, object]]]",
+        marks: Mapping[int, int],
+    ) -> None:
+        self._batches = batches
+        self._stage = stage
+        self._marks = marks
+        self._held: list[pyarrow.RecordBatch] = []
+        self.staged: list[dict[str, object]] = []
+        self.rows = 0
+        self.errors = 0
+        self.first_error: str | None = None
+
+    def good(self) -> "Iterator[pyarrow.RecordBatch]":
+        for batch in self._batches:
+            fits = compute.is_null(batch.column(rows.REASON))
+            if batch.num_rows and not compute.all(fits).as_py():
+                self._take(batch.filter(compute.invert(fits)))
+                batch = batch.filter(fits)
+            self.rows += batch.num_rows
+            yield batch.drop_columns([rows.REASON, rows.RAW])
+
+    def _take(self, bad: "pyarrow.RecordBatch") -> None:
+        places = zip(bad.column(PARTITION).to_pylist(), bad.column(OFFSET).to_pylist(), strict=True)
+        new = [offset >= self._marks.get(partition, NOWHERE) for partition, offset in places]
+        bad = bad.filter(pyarrow.array(new, pyarrow.bool_()))
+        if not bad.num_rows:
+            return
+        self.errors += bad.num_rows
+        self.first_error = self.first_error or bad.column(rows.REASON)[0].as_py()
+        names = {"value": rows.RAW, "reason": rows.REASON}
+        taken = [bad.column(names.get(name, name)) for name in rows.ERROR_COLUMNS.names]
+        self._held.append(pyarrow.RecordBatch.from_arrays(taken, names=rows.ERROR_COLUMNS.names))
+        if sum(each.num_rows for each in self._held) >= _ERRORS_HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        for each in self._held:
+            self.staged += self._stage(each)
+        self._held = []
+
+
+def resolved(table: Definition, environment: Mapping[str, str]) -> Definition:
+    """With `${env:NAME}` filled in: passwords need not be in the cluster's topic."""
+    from barnabas.core.config.properties import resolve_variables
+
+    provider = {
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+    }
+
+    def fill_in(values: Mapping[str, str]) -> dict[str, str]:
+        filled = resolve_variables({**provider, **values}, environment)
+        return {name: filled[name] for name in values}
+
+    return replace(table, catalog=fill_in(table.catalog), registry=fill_in(table.registry))

@@ -1,0 +1,130 @@
+"""A table as it is now, in either format: what it has, how far it is, and how it is emptied."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
+from barnabas.spark.pipelines.sinks.iceberg_table import MARK, IcebergTarget, mark_of
+from barnabas.spark.tables.definition import Definition
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a table that readers see now."""
+
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    #: Delta's version, or the id of Iceberg's snapshot.
+    version: str = "-"
+    #: Of the last commit, whoever made it.
+    committed_ms: int | None = None
+
+
+class Place(Protocol):
+    def columns(self) -> StructType | None:
+        """None where there is no table yet."""
+        ...
+
+    def known(self, mark: str) -> int | None:
+        """What the table remembers under this name."""
+        ...
+
+    def facts(self) -> Facts: ...
+
+    def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
+        """No rows, no columns but these, in one commit that remembers `marks`."""
+        ...
+
+
+def place_of(table: Definition) -> Place:
+    return IcebergPlace(table) if table.format == "iceberg" else DeltaPlace(table)
+
+
+class DeltaPlace:
+    def __init__(self, table: Definition) -> None:
+        self.table: DeltaTable | None = DeltaTarget(table.url, StructType(), [], {}).existing()
+
+    def columns(self) -> StructType | None:
+        if self.table is None:
+            return None
+        return StructType.fromJson(_json(self.table.schema().to_json()))
+
+    def known(self, mark: str) -> int | None:
+        return None if self.table is None else self.table.transaction_version(mark)
+
+    def facts(self) -> Facts:
+        if self.table is None:
+            return Facts()
+        sizes = sizes_of(self.table)
+        [last] = self.table.history(1)
+        return Facts(self.table.count(), len(sizes), sum(sizes), str(self.table.version()), last.get("timestamp"))
+
+    def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        assert self.table is not None
+        now_ms = int(time.time() * 1000)
+        done = [Transaction(name, position, now_ms) for name, position in marks.items()]
+        write_deltalake(
+            self.table,
+            to_arrow_schema(columns, timezone="UTC").empty_table(),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=self.table.metadata().partition_columns or None,
+            commit_properties=CommitProperties(app_transactions=done),
+        )
+
+
+class IcebergPlace:
+    def __init__(self, table: Definition) -> None:
+        self.table: Table | None = IcebergTarget(table.table, StructType(), table.catalog).existing()
+
+    def columns(self) -> StructType | None:
+        return None if self.table is None else from_arrow_schema(self.table.schema().as_arrow())
+
+    def known(self, mark: str) -> int | None:
+        return None if self.table is None else mark_of(self.table, mark)
+
+    def facts(self) -> Facts:
+        snapshot = None if self.table is None else self.table.current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return Facts()
+        totals = ("total-records", "total-data-files", "total-files-size")
+        rows, files, size_bytes = (int(snapshot.summary.get(name) or 0) for name in totals)
+        return Facts(rows, files, size_bytes, str(snapshot.snapshot_id), snapshot.timestamp_ms)
+
+    def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
+        from pyiceberg.table import ALWAYS_TRUE
+
+        assert self.table is not None
+        with self.table.transaction() as transaction:
+            transaction.delete(ALWAYS_TRUE)
+            with transaction.update_schema(allow_incompatible_changes=True) as change:
+                for name in self.table.schema().column_names:
+                    if "." not in name and name not in columns.names:
+                        change.delete_column(name)
+            with transaction.update_snapshot().fast_append():
+                pass
+            transaction.set_properties({MARK + name: str(position) for name, position in marks.items()})
+
+
+def sizes_of(table: "DeltaTable") -> list[int]:
+    """Of the files of a Delta table, in bytes."""
+    return [int(size) for size in table.get_add_actions(flatten=True)["size_bytes"].to_pylist()]
+
+
+def _json(text: str) -> dict[str, object]:
+    import json
+
+    found: dict[str, object] = json.loads(text)
+    return found

@@ -1,0 +1,240 @@
+"""Records as rows of a table: the value's columns, what stands beside them, and for a record that does not fit, why."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
+from barnabas.spark.pipelines._fields import column
+from barnabas.spark.pipelines.cdc import DELETED
+from barnabas.spark.pipelines.codecs import Json, Registered, SchemaRegistry, decode
+from barnabas.spark.pipelines.sinks.iceberg_table import partition_of
+from barnabas.spark.tables import inference
+from barnabas.spark.tables.definition import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition
+
+#: Of a record that does not fit: why, and its value as it came.
+REASON: Final = "_reason"
+RAW: Final = "_raw"
+_SEEN: Final = "seen"
+_VALUE: Final = "value"
+_DELETE: Final = "d"
+_OPERATIONS: Final = ("c", "u", "r", _DELETE)
+
+_BESIDE: Final = StructType(
+    [
+        StructField(KEY, BinaryType()),
+        StructField(
+            HEADERS, ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+        ),
+        StructField(PARTITION, IntegerType()),
+        StructField(OFFSET, LongType()),
+        StructField(TIMESTAMP, TimestampType()),
+    ]
+)
+#: Of the table of records that do not fit.
+ERROR_COLUMNS: Final = StructType(
+    [StructField("value", BinaryType()), StructField("reason", StringType()), *_BESIDE.fields]
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`frame` has the columns of the table, `REASON` and `RAW`."""
+
+    frame: DataFrame
+    #: Those of the table; of an upsert also `DELETED`.
+    columns: StructType
+    #: What the JSON looked like, once the frame has been computed.
+    observed: Observation | None = None
+
+    def seen(self) -> StructType:
+        return inference.row_type(self.observed.get.get(_SEEN)) if self.observed is not None else StructType()
+
+
+def columns_beside(value: StructType) -> StructType:
+    return StructType([*value.fields, *_BESIDE.fields])
+
+
+def value_columns(table: StructType | None) -> StructType:
+    """Of a table as it is: those that come from the value."""
+    there = [] if table is None else table.fields
+    return StructType([StructField(each.name, each.dataType) for each in there if each.name not in _BESIDE.names])
+
+
+def columns_kept(table: Definition, there: StructType) -> StructType:
+    """Of a table that is emptied: those that it has whatever its records are."""
+    partitions = {partition_of(each)[0] for each in table.partition_by}
+    names = {*_BESIDE.names, *partitions, *(ERROR_COLUMNS.names if table.schema == "raw" else ())}
+    return StructType([each for each in there.fields if each.name in names])
+
+
+def registered(table: Definition) -> Registered:
+    settings = dict(table.registry)
+    return Registered(SchemaRegistry.from_config(settings), table.subject or f"{table.topic}-value")
+
+
+def look(records: DataFrame, table: Definition) -> StructType:
+    """The row that the JSON of these records shows; for the first batch, of which nothing is known."""
+    [found] = records.select(inference.seen_in(column("value").cast("string"))).collect()
+    return seen_row(inference.row_type(found[0]), table)
+
+
+def seen_row(seen: StructType, table: Definition) -> StructType:
+    """The row within what was seen: that of Debezium's envelope, where there is one."""
+    if table.envelope != "debezium":
+        return seen
+    inner = seen["payload"].dataType if "payload" in seen.names else seen
+    row = StructType()
+    for name in ("after", "before"):
+        part = inner[name].dataType if isinstance(inner, StructType) and name in inner.names else None
+        row = inference.joined(row, part) if isinstance(part, StructType) else row
+    return row
+
+
+def to_rows(records: DataFrame, table: Definition, known: StructType) -> Rows:
+    """`known`: the value's columns that the table has, or is to have. Those of a registry's schema are added to them."""
+    if table.schema == "raw":
+        value = StructType([StructField(_VALUE, BinaryType())])
+        none = F.lit(None).cast(ERROR_DDL)
+        whole = records.select("*", F.struct(column("value")).alias("data"), none.alias("error"))
+        return _finished(whole, table, value)
+    if table.schema == "json":
+        observed = Observation()
+        seen = inference.seen_in(column("value").cast("string"))
+        whole = decode(records.observe(observed, seen.alias(_SEEN)), Json(_asked(known, table)))
+        if table.envelope == "debezium":
+            whole = whole.withColumn("data", F.coalesce(column("data").getField("payload"), _outer(column("data"))))
+        return _finished(whole, table, known, observed)
+    return _of_registry(records, table, known)
+
+
+def _asked(known: StructType, table: Definition) -> StructType:
+    """What JSON is read as. Connect's converter may put an envelope around Debezium's."""
+    if table.envelope != "debezium":
+        return known
+    envelope = _envelope(known)
+    return StructType([*envelope.fields, StructField("payload", envelope)])
+
+
+def _envelope(row: StructType) -> StructType:
+    return StructType(
+        [StructField("before", row), StructField("after", row), StructField("op", StringType())]
+    )  # fmt: skip
+
+
+def _outer(data: Column) -> Column:
+    inner = [data.getField(name).alias(name) for name in ("before", "after", "op")]
+    return F.when(data.isNotNull(), F.struct(*inner))
+
+
+def _of_registry(records: DataFrame, table: Definition, known: StructType) -> Rows:
+    whole = decode(records, registered(table))
+    kind = whole.schema["data"].dataType
+    if not isinstance(kind, StructType):
+        whole = whole.withColumn("data", F.when(column("data").isNotNull(), F.struct(column("data").alias(_VALUE))))
+        kind = StructType([StructField(_VALUE, kind)])
+    row: DataType = kind
+    if table.envelope == "debezium":
+        row = kind["after"].dataType if "after" in kind.names else StructType()
+    # deltalake cannot widen a column of a Delta table later.
+    wide = inference.loose(row, widest=table.format == "delta")
+    assert isinstance(wide, StructType)
+    value = _grown(known, wide)
+    if table.envelope == "debezium":
+        before = kind["before"].dataType if "before" in kind.names else row
+        inner = [
+            inference.conformed(column("data").getField(name), given, value).alias(name)
+            for name, given in (("before", before), ("after", row))
+        ]
+        both = F.struct(*inner, column("data").getField("op").alias("op"))
+        whole = whole.withColumn("data", F.when(column("data").isNotNull(), both))
+    else:
+        whole = whole.withColumn("data", inference.conformed(column("data"), kind, value))
+    return _finished(whole, table, value)
+
+
+def _grown(known: StructType, wanted: StructType) -> StructType:
+    """The table's columns, in the types that the schema has now, with those that it has beside."""
+    fields = []
+    for each in known.fields:
+        if each.name not in wanted.names:
+            fields.append(each)
+            continue
+        kind = wanted[each.name].dataType
+        both = isinstance(each.dataType, StructType) and isinstance(kind, StructType)
+        fields.append(StructField(each.name, _grown(each.dataType, kind) if both else kind))  # type: ignore[arg-type]
+    there = set(known.names)
+    return StructType([*fields, *(each for each in wanted.fields if each.name not in there)])
+
+
+def _finished(whole: DataFrame, table: Definition, value: StructType, observed: Observation | None = None) -> Rows:
+    inference.check_names(value)
+    beside = {
+        KEY: column("key"),
+        HEADERS: column("headers"),
+        PARTITION: column("partition"),
+        OFFSET: column("offset"),
+        TIMESTAMP: column("timestamp"),
+    }
+    columns = columns_beside(value)
+    place = place_of(whole)
+    reason = column("error").getField("message")
+    row, fields, deleted = column("data"), {}, None
+    if table.mode == "upsert":
+        if table.envelope == "debezium":
+            op = row.getField("op")
+            wrong = F.concat(place, F.lit("operation "), F.coalesce(op, F.lit("null")), F.lit(" is no change of a row"))
+            # The tombstone after a delete says nothing new.
+            whole = whole.filter(column("value").isNotNull())
+            reason = F.coalesce(reason, F.when(op.isNull() | ~op.isin(*_OPERATIONS), wrong))
+            row = F.when(op == _DELETE, row.getField("before")).otherwise(row.getField("after"))
+            deleted = op == _DELETE
+        else:
+            deleted = column("value").isNull()
+    for each in value.fields:
+        fields[each.name] = row.getField(each.name)
+    if deleted is not None:
+        if table.envelope == "none":
+            fields |= _keys_of_tombstones(table, value, fields)
+        for name in table.keys:
+            if name not in columns.names:
+                raise BadDefinition(f"the rows have no column {name}, which --key names: {columns.names}")
+            here = beside[name] if name in beside else fields[name]
+            missing = F.concat(place, F.lit(f"{name} is null, by which rows are replaced and deleted"))
+            reason = F.coalesce(reason, F.when(here.isNull(), missing))
+    out = [each.alias(name) for name, each in (fields | beside).items()]
+    if deleted is not None:
+        out.append(F.coalesce(deleted, F.lit(False)).alias(DELETED))
+        columns = StructType([*columns.fields, StructField(DELETED, BooleanType())])
+    out += [reason.alias(REASON), F.when(reason.isNotNull(), column("value")).alias(RAW)]
+    return Rows(whole.select(*out), columns, observed)
+
+
+def _keys_of_tombstones(table: Definition, value: StructType, fields: dict[str, Column]) -> dict[str, Column]:
+    """A tombstone has nothing but the record's key: JSON with the key's columns, or the text of the one column."""
+    named = [each for each in value.fields if each.name in table.key]
+    if not named:
+        return {}
+    text = column("key").cast("string")
+    parsed = F.from_json(text, StructType(named))
+    found = {}
+    for each in named:
+        of_key = parsed.getField(each.name)
+        if len(named) == 1:
+            of_key = F.coalesce(of_key, F.expr(f"try_cast(cast(`key` AS STRING) AS {each.dataType.simpleString()})"))
+        found[each.name] = F.when(column("value").isNull(), of_key).otherwise(fields[each.name])
+    return found

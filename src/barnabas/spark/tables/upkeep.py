@@ -1,0 +1,149 @@
+"""Small files into large ones, and old versions away: what a table needs that is written a little at a time.
+
+By `deltalake` and `pyiceberg`, on the driver, after a batch of the table: so it never competes with one. Readers of an older
+version keep its files for `keep_hours`. What a run left that died (files that no version names) goes after the same time.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import StructType
+
+from barnabas.spark.pipelines.delta_upsert import STAGE
+from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
+from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
+from barnabas.spark.tables.definition import Definition
+from barnabas.spark.tables.places import DeltaPlace, IcebergPlace, place_of, sizes_of
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+    from deltalake import DeltaTable
+    from pyiceberg.table import FileScanTask, Table
+
+log: Final = logging.getLogger("barnabas.spark")
+
+#: Files below it are small.
+SMALL_BYTES: Final = 32 * 1024 * 1024
+#: What is put together at a time, in the memory of the driver.
+_AT_A_TIME_BYTES: Final = 256 * 1024 * 1024
+_EVERY_S: Final = 3600.0
+
+
+class Upkeep:
+    """Of the tables of one run. Safe to call from a thread a table."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: When what is old was last removed, by URL.
+        self._removed_s: dict[str, float] = {}
+
+    def after_batch(self, table: Definition) -> None:
+        """Of the table, and of its errors."""
+        for each in (table, table.errors()):
+            place = place_of(each)
+            if isinstance(place, DeltaPlace):
+                self._delta(each, place.table)
+            elif isinstance(place, IcebergPlace):
+                self._iceberg(each, place.table)
+
+    def _is_time(self, table: Definition) -> bool:
+        now_s = self._clock()
+        if now_s - self._removed_s.get(table.url, float("-inf")) < _EVERY_S:
+            return False
+        self._removed_s[table.url] = now_s
+        return True
+
+    def _delta(self, table: Definition, there: "DeltaTable | None") -> None:
+        if there is None:
+            return
+        small = sum(size < SMALL_BYTES for size in sizes_of(there))
+        if table.compact_files and small >= table.compact_files:
+            there.optimize.compact(target_size=4 * SMALL_BYTES)
+            log.info("table %s: put %d small files together", table.name, small)
+        if self._is_time(table):
+            # In full: also what no version ever named.
+            there.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            filesystem = DeltaTarget(table.url, StructType(), [], {}).filesystem()
+            _remove_leftovers(filesystem, STAGE, table, keep=set())
+
+    def _iceberg(self, table: Definition, there: "Table | None") -> None:
+        if there is None or there.current_snapshot() is None:
+            return
+        if table.compact_files:
+            compact(there, table.compact_files)
+        if self._is_time(table):
+            oldest = datetime.now(UTC) - timedelta(hours=table.keep_hours)
+            there.refresh()
+            old = [each for each in there.metadata.snapshots if each.timestamp_ms < oldest.timestamp() * 1000]
+            if len(old) > 1:
+                there.maintenance.expire_snapshots().older_than(oldest).commit()
+                there.refresh()
+            target = IcebergTarget(table.table, StructType(), table.catalog, location=there.location())
+            filesystem, folder = target.folder()
+            keep = {_path(each) for each in named_files(there)}
+            for part in ("data", "metadata", STAGE):
+                _remove_leftovers(filesystem, f"{folder}/{part}", table, keep=keep)
+
+
+def compact(table: "Table", files_min: int) -> int:
+    """Put the small files of an Iceberg table together, if there are so many; returns how many there were."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+
+    small = [task for task in table.scan().plan_files() if task.file.file_size_in_bytes < SMALL_BYTES]
+    if len(small) < files_min:
+        return 0
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as change:
+        for tasks in _at_a_time(small):
+            scan = ArrowScan(transaction.table_metadata, table.io, table.schema(), AlwaysTrue())
+            for task in tasks:
+                change.delete_data_file(task.file)
+            for made in _dataframe_to_data_files(transaction.table_metadata, scan.to_table(tasks), table.io):
+                change.append_data_file(made)
+    return len(small)
+
+
+def _at_a_time(tasks: "Iterable[FileScanTask]") -> "Iterable[list[FileScanTask]]":
+    group: list[FileScanTask] = []
+    size_bytes = 0
+    for task in tasks:
+        group.append(task)
+        size_bytes += task.file.file_size_in_bytes
+        if size_bytes >= _AT_A_TIME_BYTES:
+            yield group
+            group, size_bytes = [], 0
+    if group:
+        yield group
+
+
+def named_files(table: "Table") -> set[str]:
+    """Every file that some version of an Iceberg table needs."""
+    found = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+    read: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in read:
+                read.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                found |= {entry.data_file.file_path for entry in entries}
+    return found | read
+
+
+def _path(uri: str) -> str:
+    """As a filesystem of Arrow names files: without the scheme."""
+    return uri.partition("://")[2] if "://" in uri else uri
+
+
+def _remove_leftovers(filesystem: "pyarrow.fs.FileSystem", folder: str, table: Definition, *, keep: set[str]) -> None:
+    """Files that nobody names, once they are too old to be those of a batch that is under way."""
+    import pyarrow.fs
+
+    oldest_s = time.time() - table.keep_hours * 3600
+    selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
+    for found in filesystem.get_file_info(selector):
+        if found.is_file and found.path not in keep and found.mtime is not None and found.mtime.timestamp() < oldest_s:
+            filesystem.delete_file(found.path)
