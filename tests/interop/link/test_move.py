@@ -57,20 +57,26 @@ def test_consumers_move_over_in_mid_stream_and_writers_after_a_promotion(
 def test_planned_promotion_under_load_waits_until_nothing_is_left(
     source: KraftCluster, mirror: LocalCluster, topic: str
 ) -> None:
-    """The writers go on at the source while the promotion is asked for, and stop a little later: it has all they wrote."""
+    """Writers go on at the source while the promotion is asked for and waits, and are stopped then. The mirror has all that was
+    acknowledged before it was asked for, and the source's records up to the offset that is told."""
     make_topic(source, topic, partitions=PARTITIONS)
     with linked(source, mirror, topic) as link:
         writer = Writer(source.bootstrap, topic).start()
         transactor = Transactor(source.bootstrap, topic, topic).start()
         wait_until(lambda: len(writer.acked) > 500 and len(transactor.committed) > 10, what="there is load")
+        before, committed_before = dict(writer.acked), set(transactor.committed)
+        link.do("promote", "--no-wait")
+        wait_until(lambda: len(writer.acked) > len(before) + 500, what="the writers go on")
         transactor.stop()
         writer.stop()
-        link.do("promote")
-        link.wait_for_state(topic, "promoted")
+        told = link.wait_for_state(topic, "promoted")["partitions"]
+        final = {each["partition"]: each["final_offset"] for each in told}
         found = {(m.partition(), m.offset()): m.value() for m in read_all(mirror.bootstrap, topic)}
-        assert writer.acked.items() <= found.items()
+        assert before.items() <= found.items()
+        assert {at: value for at, value in writer.acked.items() if at[1] < final[at[0]]}.items() <= found.items()
+        assert {at for at in found if at[1] >= final[at[0]]} == set()
         check_mirror = {m.value() for m in read_all(mirror.bootstrap, topic, isolation="read_committed")}
-        assert transactor.committed <= check_mirror and not transactor.aborted & check_mirror
+        assert committed_before <= check_mirror and not transactor.aborted & check_mirror
         # The new cluster hands out producer ids that nobody had at the source: both kinds of writers begin.
         after = Transactor(mirror.bootstrap, topic, topic).start()
         wait_until(lambda: len(after.committed) > 5, 90, what="transactions end here")
