@@ -467,6 +467,7 @@ class LocalCluster:
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": min_isr,
+            "rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas),
             "default.replication.factor": str(replicas),
             "min.insync.replicas": min_isr,
             "group.initial.rebalance.delay.ms": "0",

@@ -9,7 +9,7 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import ClientError
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
+from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.spark.offsets import Offsets, report_data_loss
 from barnabas.spark.options import Assign, AtTimestamp, Everywhere, Limit, NoMatch, SourceOptions, Specific, Subscribe
 
@@ -21,9 +21,16 @@ _log: Final = logging.getLogger("barnabas.spark")
 class OffsetLookup:
     """Partitions and offsets as a query's options name them. `fetchOffset.numRetries` holds for each question."""
 
-    def __init__(self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
         self._options = options
         self._sleep = sleep
+        self._now_ms = now_ms
         self._client: BlockingClient | None = None
 
     def close(self) -> None:
@@ -105,6 +112,18 @@ class OffsetLookup:
         """The first offset whose record is not older; -1 where there is none."""
         return self._list(wanted)
 
+    def resolve_as_of(self, limit: Limit, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the log ended then. Whether transactions are still open below it does not matter: the same at any time."""
+        if isinstance(limit, Specific):
+            check_covers(limit.offsets, partitions, option="asOf")
+            return dict(limit.offsets)
+        assert isinstance(limit, AtTimestamp) and isinstance(limit.timestamps, int)
+        if limit.timestamps > self._now_ms():
+            raise ConfigError("asOf is in the future: what will have been there then is not known")
+        found = self._list(dict.fromkeys(partitions, limit.timestamps), READ_UNCOMMITTED)
+        without = [partition for partition, offset in found.items() if offset < 0]
+        return found | self._list(dict.fromkeys(without, LATEST), READ_UNCOMMITTED)
+
     def resolve(self, limit: Limit, partitions: list[TopicPartition], *, option: str) -> dict[TopicPartition, int]:
         """`startingOffsets` or `endingOffsets` and their kin, as offsets."""
         if isinstance(limit, Everywhere):
@@ -147,10 +166,10 @@ class OffsetLookup:
 
     # -- asking ---------------------------------------------------------------------------------------------------------
 
-    def _list(self, wanted: Offsets) -> dict[TopicPartition, int]:
+    def _list(self, wanted: Offsets, isolation_level: int | None = None) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        level = self._options.consumer.isolation_level
+        level = self._options.consumer.isolation_level if isolation_level is None else isolation_level
         return self._asking("offsets", lambda: self.client.list_offsets(wanted, isolation_level=level))
 
     def _asking(self, what: str, ask: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeAlias
@@ -45,8 +46,13 @@ OPTIONS: Final = (
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
     "filterPushdown",
+    "tierReads",
+    "tierUrl",
+    "asOf",
 )
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+#: Settings of the object store, by the names that it has for them: `store.aws_endpoint`.
+STORE_PREFIX: Final = "store."
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOf")
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
 #: Consumer settings that would mean something else here than in a consumer, and what to do instead.
@@ -80,6 +86,17 @@ class NoMatch(Enum):
 
     ERROR = "error"
     LATEST = "latest"
+
+
+class TierReads(Enum):
+    """`tierReads`: whether what is in object storage is read from there."""
+
+    #: Where the store can be read; else through the brokers.
+    AUTO = "auto"
+    #: The query fails where the store cannot be read.
+    DIRECT = "direct"
+    #: The brokers fetch it for us.
+    NEVER = "never"
 
 
 # -- where to read ------------------------------------------------------------------------------------------------------
@@ -158,6 +175,12 @@ class SourceOptions:
     fetch_offset_retry_interval_ms: int = 1000
     poll_timeout_ms: int = 120_000
     filter_pushdown: bool = False
+    tier_reads: TierReads = TierReads.AUTO
+    #: None: as the brokers say.
+    tier_url: str | None = None
+    store: Mapping[str, str] = field(default_factory=dict)
+    #: The end is what it is, also where transactions are still open below it: they are waited for.
+    is_as_of: bool = False
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @property
@@ -182,7 +205,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     """What `options` say, or `ConfigError`."""
     given = {name.lower(): value for name, value in options.items()}
     kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
-    check_names(given, OPTIONS, what="source")
+    check_names(given, OPTIONS, what="source", prefixes=("kafka.", STORE_PREFIX))
     _check_kafka(kafka)
     _check_mode(given, streaming=streaming)
     read = _Reader(given)
@@ -193,7 +216,11 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         kafka=kafka,
         strategy=_strategy(given),
         starting=_limit(given, "starting", default=LATEST if streaming else EARLIEST),
-        ending=_limit(given, "ending", default=LATEST),
+        ending=_as_of(given) or _limit(given, "ending", default=LATEST),
+        is_as_of="asof" in given,
+        tier_reads=_tier_reads(given),
+        tier_url=given.get("tierurl"),
+        store=store_settings(given),
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
         include_headers=read.flag("includeHeaders", default=False),
         min_partitions=read.positive("minPartitions"),
@@ -316,6 +343,48 @@ def _limit(given: Mapping[str, str], side: str, *, default: int) -> Limit:
     if text.lower() in ("earliest", "latest"):
         return Everywhere(EARLIEST if text.lower() == "earliest" else LATEST)
     return Specific(parse_offsets(text, f"{side}Offsets", _OFFSETS_EXAMPLE))
+
+
+def _as_of(given: Mapping[str, str]) -> Limit | None:
+    """The log as it was at a time, or at offsets: what was there then, whatever has come since."""
+    text = given.get("asof", "").strip()
+    if not text:
+        return None
+    if also := [name for name in _BATCH_ONLY if name != "asOf" and name.lower() in given]:
+        raise ConfigError(f"asOf says where to end, and so does {also[0]}: give one of them")
+    if text.startswith("{"):
+        offsets = parse_offsets(text, "asOf", _OFFSETS_EXAMPLE)
+        if moving := [str(partition) for partition, offset in offsets.items() if offset < 0]:
+            raise ConfigError(f"asOf needs an offset for {moving[0]}: the ends of the log move")
+        return Specific(offsets)
+    return AtTimestamp(_time_ms(text), NoMatch.LATEST)
+
+
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"asOf is '{text}': neither a time such as 2026-11-01T00:00Z, nor milliseconds since 1970, nor offsets, e.g. "
+            f"{_OFFSETS_EXAMPLE}"
+        ) from None
+    if at.tzinfo is None:
+        raise ConfigError(f"asOf is '{text}', in no time zone: write {text}Z for UTC")
+    return int(at.timestamp() * 1000)
+
+
+def _tier_reads(given: Mapping[str, str]) -> TierReads:
+    text = given.get("tierreads", TierReads.AUTO.value).lower()
+    try:
+        return TierReads(text)
+    except ValueError:
+        raise ConfigError(f"tierReads is '{text}': neither auto, nor direct, nor never") from None
+
+
+def store_settings(given: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(STORE_PREFIX): value for name, value in given.items() if name.startswith(STORE_PREFIX)}
 
 
 # -- values -------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ A reader travels to the executors by pickle with its options; what it asks of th
 which lives on the driver alone. Numba and the columns are loaded where rows are read, so that planning stays quick.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -40,10 +42,16 @@ from barnabas.spark.offsets import (
     to_json,
     waiting_records,
 )
-from barnabas.spark.options import Limit, SourceOptions, Specific
+from barnabas.spark.options import Limit, SourceOptions, Specific, TierReads
 from barnabas.spark.progress import GroupProgress, progress_group
 from barnabas.spark.pushdown import Bounds, asked_for_filters
+from barnabas.spark.tier_plan import TierPlanner
+from barnabas.spark.tier_slices import TierSlice, slices_in_tasks
 from barnabas.spark.worker_memory import keep_imports
+
+_log: Final = logging.getLogger("barnabas.spark")
+
+_UNDIVIDED: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,14 @@ class RangePartition(InputPartition):
     """One task's work."""
 
     ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True)
+class TierTask(InputPartition):
+    """One task's work, some of it in object storage, in order."""
+
+    url: str
+    parts: tuple[OffsetRange | TierSlice, ...]
 
 
 def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -62,6 +78,37 @@ def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartit
             yield from read_range(options, partition.ranges[0], columns)
         else:
             yield from read_ranges(options, partition.ranges, columns)
+    elif isinstance(partition, TierTask):
+        keep_imports()
+        for part in partition.parts:
+            yield from _read_part(options, columns, partition.url, part)
+
+
+def _read_part(
+    options: SourceOptions, columns: Sequence[str], url: str, part: OffsetRange | TierSlice
+) -> Iterator[pa.RecordBatch]:
+    from barnabas.spark.fetching import read_range
+
+    if isinstance(part, OffsetRange):
+        yield from read_range(options, part, columns)
+        return
+    from barnabas.spark.tier_reads import read_slice
+
+    def from_brokers(first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+        left = OffsetRange(part.partition, first, until, part.topic_id)
+        _log.warning("%s is read through the brokers: %s", left, error)
+        return read_range(options, left, columns)
+
+    yield from read_slice(
+        url,
+        options.store,
+        part,
+        columns,
+        read_committed=options.read_committed,
+        elsewhere=from_brokers,
+        insists=options.tier_reads is TierReads.DIRECT,
+        check_crcs=options.consumer.check_crcs,
+    )
 
 
 class BarnabasReader(DataSourceReader):
@@ -77,23 +124,27 @@ class BarnabasReader(DataSourceReader):
         try:
             ranges = self._ranges(lookup)
             ids = lookup.topic_ids()
+            ranges = [replace(each, topic_id=ids.get(each.partition.topic, b"")) for each in ranges]
+            plan = TierPlanner(self._options).plan(lookup, ranges)
         finally:
             lookup.close()
-        ranges = [replace(each, topic_id=ids.get(each.partition.topic, b"")) for each in ranges]
         split = split_ranges(
-            ranges,
+            plan.ranges,
             min_partitions=self._options.min_partitions,
             max_records=self._options.records_per_task,
         )
         tasks = [(each,) for each in split] if self._options.is_divided else in_tasks(split)
-        return [RangePartition(each) for each in tasks]
+        return [*(TierTask(plan.url, each) for each in slices_in_tasks(plan.slices)), *map(RangePartition, tasks)]
 
     def _ranges(self, lookup: OffsetLookup) -> list[OffsetRange]:
         bounds, options = self._bounds, self._options
         everything = lookup.partitions(required=True)
         wanted = [partition for partition in everything if bounds.admits(partition)]
         start = lookup.resolve(options.starting, everything, option="startingOffsets")
-        end = lookup.resolve(options.ending, everything, option="endingOffsets")
+        if options.is_as_of:
+            end = lookup.resolve_as_of(options.ending, everything)
+        else:
+            end = lookup.resolve(options.ending, everything, option="endingOffsets")
         if bounds.timestamp_from_ms is not None:
             at = max(0, bounds.timestamp_from_ms)
             young = lookup.at_time(dict.fromkeys(wanted, at))
@@ -142,6 +193,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Where partitions begin whose topic was made anew, and the offset of the stream at which that was noticed.
         self._anew: tuple[OffsetJson, dict[TopicPartition, int]] = ({}, {})
         self._driver_reads = DriverReads(options, columns)
+        self._tier = TierPlanner(options)
         self._delay: TriggerDelay | None = None
         if options.min_offsets_per_trigger is not None:
             self._delay = TriggerDelay(
@@ -248,11 +300,26 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_from = {p: offset for p, offset in self._new_from.items() if p not in until}
         rows = self._driver_reads.read(split)
         if rows is None:
-            tasks = [(each,) for each in split] if self._options.is_divided else in_tasks(split)
-            return [RangePartition(each) for each in tasks]
+            return self._tasks(split)
         HasRows.hold(self, rows)
         # One task for all. Spark gives it the rows; a task that does not find them reads the ranges, all of them.
         return [RangePartition(tuple(split))]
+
+    def _tasks(self, split: list[OffsetRange]) -> list[InputPartition]:
+        """A partition's records stay in order, wherever they are: what its task reads is not divided but by an option."""
+        plan = self._tier.plan(self.lookup, split, max_bytes=_UNDIVIDED)
+        tiered: dict[TopicPartition, list[OffsetRange | TierSlice]] = {each.partition: [] for each in plan.slices}
+        everything: list[OffsetRange | TierSlice] = [*plan.slices, *plan.ranges]
+        for part in everything:
+            if part.partition in tiered:
+                tiered[part.partition].append(part)
+        mixed = [tuple(sorted(parts, key=lambda part: part.from_offset)) for parts in tiered.values()]
+        others = [each for each in split if each.partition not in tiered]
+        if self._options.is_divided:
+            mixed = [(part,) for parts in mixed for part in parts]
+            return [*(TierTask(plan.url, parts) for parts in mixed), *(RangePartition((each,)) for each in others)]
+        tasks = in_tasks(others) if others else []
+        return [*(TierTask(plan.url, parts) for parts in mixed), *map(RangePartition, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)

@@ -2,7 +2,8 @@
 
     spark.read.format("barnabas-log").load("/var/lib/kafka/data")
 
-For backfills and analysis: it costs the brokers nothing. The folder must be where the executors run: local, or mounted.
+For backfills and analysis: it costs the brokers nothing. The folder must be where the executors run: local, or mounted. The URL
+of an object store that brokers tier to (`s3://bucket/history`) is read from everywhere (`spark.tier_log`).
 """
 
 import json
@@ -11,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,12 +25,13 @@ from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST
 from barnabas.spark.offsets import report_data_loss
-from barnabas.spark.options import check_names, parse_offsets, wants_headers
+from barnabas.spark.options import STORE_PREFIX, check_names, parse_offsets, store_settings, wants_headers
 from barnabas.spark.pushdown import Bounds, asked_for_filters
 from barnabas.spark.segment_plan import PartitionLog, Replaced, SegmentSlice, find_logs, last_stable_offset, slices
 from barnabas.spark.source import columns_of, schema_for
+from barnabas.spark.tier_log import StoreLog, find_store_logs, is_store, read_store_slice
+from barnabas.spark.tier_slices import TierSlice, relevant
 from barnabas.spark.worker_memory import keep_imports
-from barnabas.storage.txn_index import AbortedTxn
 
 if TYPE_CHECKING:
     from barnabas.spark.columns import BatchDecoder
@@ -62,6 +64,9 @@ class LogOptions:
     """Checked. Travels to the executors as it is."""
 
     paths: tuple[str, ...]
+    #: The path is the URL of an object store, and these are its settings.
+    is_store: bool = False
+    store: Mapping[str, str] = field(default_factory=dict)
     #: None: all but Kafka's own topics.
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -86,7 +91,12 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
     given = {name.lower(): value for name, value in options.items()}
     # A pipeline that reads a cluster moves over by changing the format: its connection is not needed, and not refused.
     given = {name: value for name, value in given.items() if not name.startswith("kafka.") or name == _ISOLATION}
-    check_names({name: value for name, value in given.items() if name != _ISOLATION}, OPTIONS, what="segment reader")
+    check_names(
+        {name: value for name, value in given.items() if name != _ISOLATION},
+        OPTIONS,
+        what="segment reader",
+        prefixes=(STORE_PREFIX,),
+    )
     named = given.get("topic", given.get("subscribe"))
     topics = None if named is None else tuple(name.strip() for name in named.split(",") if name.strip())
     if topics is not None and "subscribepattern" in given:
@@ -97,8 +107,16 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
     isolation = given.get("isolationlevel", given.get(_ISOLATION, "read_uncommitted"))
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ConfigError(f"isolationLevel is '{isolation}': neither read_committed nor read_uncommitted")
+    paths = _paths(given)
+    stores = [path for path in paths if is_store(path)]
+    if stores and len(paths) > 1:
+        raise ConfigError(f"{stores[0]} is an object store: read it alone, and log directories with another query")
+    if stores and _flag(given, "beyondHighWatermark", default=False):
+        raise ConfigError("beyondHighWatermark is for log directories: an object store has only what is committed")
     return LogOptions(
-        paths=_paths(given),
+        paths=tuple(path if path in stores else path.removeprefix("file://") for path in paths),
+        is_store=bool(stores),
+        store=store_settings(given),
         topics=topics,
         pattern=given.get("subscribepattern"),
         starting=_limit(given, "startingOffsets", EARLIEST),
@@ -120,7 +138,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
         found += [path.strip() for path in given["path"].split(",") if path.strip()]
     if not found:
         raise ConfigError("option 'path' must name a log directory or a partition's folder in it")
-    return tuple(path.removeprefix("file://") for path in found)
+    return tuple(found)
 
 
 def _limit(given: Mapping[str, str], name: str, default: int) -> Mapping[TopicPartition, int] | int:
@@ -143,7 +161,7 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 class SlicePartition(InputPartition):
     """One task's work."""
 
-    slice: SegmentSlice
+    slice: SegmentSlice | TierSlice
 
 
 class SegmentReader(DataSourceReader):
@@ -158,24 +176,33 @@ class SegmentReader(DataSourceReader):
                 return [SlicePartition(each) for each in self._slices()]
         raise ConfigError(f"files in {', '.join(self._options.paths)} are replaced faster than they can be listed")
 
-    def _slices(self) -> list[SegmentSlice]:
+    def _slices(self) -> list[SegmentSlice | TierSlice]:
         options = self._options
-        logs = find_logs(options.paths, beyond_high_watermark=options.beyond_high_watermark)
+        logs: Mapping[TopicPartition, PartitionLog | StoreLog]
+        if options.is_store:
+            logs = find_store_logs(options.paths[0], options.store)
+        else:
+            logs = find_logs(options.paths, beyond_high_watermark=options.beyond_high_watermark)
         if options.topics is not None and (
             missing := sorted(set(options.topics) - {partition.topic for partition in logs})
         ):
             raise ConfigError(f"no folder of topic {', '.join(missing)} in {', '.join(options.paths)}")
-        found = []
+        found: list[SegmentSlice | TierSlice] = []
         for partition, log in logs.items():
             if options.takes(partition.topic) and self._bounds.admits(partition):
                 start, until = self._bounds.cut(*self._range(log))
-                found += slices(
-                    log, start=start, until=until, max_bytes=options.max_bytes, read_committed=options.read_committed
-                )
+                max_bytes, read_committed = options.max_bytes, options.read_committed
+                if isinstance(log, StoreLog):
+                    found += log.slices(start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
+                else:
+                    found += slices(log, start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
         return found
 
-    def _range(self, log: PartitionLog) -> tuple[int, int]:
-        end = last_stable_offset(log) if self._options.read_committed else log.high_watermark
+    def _range(self, log: PartitionLog | StoreLog) -> tuple[int, int]:
+        if isinstance(log, StoreLog):
+            end = log.last_stable if self._options.read_committed else log.end
+        else:
+            end = last_stable_offset(log) if self._options.read_committed else log.high_watermark
         start = _resolve(self._options.starting, log.partition, log.log_start, end, default=EARLIEST)
         until = _resolve(self._options.ending, log.partition, log.log_start, end, default=LATEST)
         if start < log.log_start:
@@ -186,10 +213,19 @@ class SegmentReader(DataSourceReader):
         return max(start, log.log_start), max(start, min(until, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # A query without partitions gets an empty one of Spark's own.
-        return (
-            _rows(self._options, self._columns, partition.slice) if isinstance(partition, SlicePartition) else iter(())
-        )
+        if not isinstance(partition, SlicePartition):
+            return iter(())  # a query without partitions gets an empty one of Spark's own
+        if isinstance(partition.slice, TierSlice):
+            keep_imports()
+            return read_store_slice(
+                self._options.paths[0],
+                self._options.store,
+                partition.slice,
+                self._columns,
+                read_committed=self._options.read_committed,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+        return _rows(self._options, self._columns, partition.slice)
 
 
 class FilteringSegmentReader(SegmentReader):
@@ -272,7 +308,7 @@ def _decoded(options: LogOptions, columns: Sequence[str], part: SegmentSlice, fd
         data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
         data.madvise(mmap.MADV_SEQUENTIAL)
         view = memoryview(data)[part.start : part.end]
-        yield from decoder.decode(view, _relevant(part, view), cut=False)
+        yield from decoder.decode(view, relevant(part.aborted, view), cut=False)
     else:
         yield from _read_growing(fd, decoder, part, cut=options.beyond_high_watermark)
 
@@ -284,7 +320,7 @@ def _read_growing(fd: int, decoder: "BatchDecoder", part: SegmentSlice, *, cut: 
         data = memoryview(os.pread(fd, min(want, part.end - position), position))
         size = whole_batches_end(data)
         if size:
-            yield from decoder.decode(data[:size], _relevant(part, data))
+            yield from decoder.decode(data[:size], relevant(part.aborted, data))
             position += size
         elif position + want < part.end and len(data) == want:
             want *= 2  # a batch larger than a piece
@@ -292,12 +328,6 @@ def _read_growing(fd: int, decoder: "BatchDecoder", part: SegmentSlice, *, cut: 
             # Below the high watermark every batch is whole.
             yield from decoder.decode(data, cut=cut)
             return
-
-
-def _relevant(part: SegmentSlice, data: memoryview) -> list[AbortedTxn]:
-    """Aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next."""
-    first = int.from_bytes(data[:8], "big", signed=True)
-    return [txn for txn in part.aborted if txn.last_offset >= first]
 
 
 class BarnabasLogDataSource(DataSource):

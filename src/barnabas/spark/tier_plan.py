@@ -1,0 +1,281 @@
+"""Which records of a query are read straight from the object store: planned on the driver.
+
+The cluster says how far each partition is tiered and in which leader epoch, `__remote_log_metadata` which segments there are,
+and the newest of them which epochs the log has had: what agrees with that is the log's. Offsets were resolved before, so the
+records are those that the brokers would give: nothing above the last stable offset is ever tiered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from barnabas.client.admin import configs as config_admin
+from barnabas.client.admin import partitions as partition_admin
+from barnabas.client.admin.partitions import ListedOffset
+from barnabas.client.blocking import BlockingClient
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode, Malformed
+from barnabas.core.ids import Offset, ProducerId, TopicId, TopicPartition
+from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.core.words import EARLIEST, LATEST, LATEST_TIERED, ConfigResourceType
+from barnabas.spark.lookup import OffsetLookup
+from barnabas.spark.offsets import OffsetRange
+from barnabas.spark.options import SourceOptions, TierReads
+from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, index_places
+from barnabas.storage.checkpoints import parse_epochs
+from barnabas.storage.epoch_cache import LeaderEpochCache
+from barnabas.storage.txn_index import AbortedTxn
+from barnabas.tiered import layout
+from barnabas.tiered.layout import Part
+from barnabas.tiered.lineage import Piece, pieces
+from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_records import decode_records, metadata_partition
+from barnabas.tiered.segment_metadata import RemoteSegment, TierPartition, partition_of_event
+from barnabas.tiered.store import Store, StoreFault, open_store
+
+_log: Final = logging.getLogger("barnabas.spark")
+
+#: Half a second's work, as for files on disk.
+SLICE_BYTES: Final = 256 << 20
+_URL: Final = "barnabas.remote.storage.url"
+_GETS_AT_ONCE: Final = 16
+_FETCH_BYTES: Final = 4 << 20
+_FOREVER: Final = 1 << 62
+
+
+class Plan(NamedTuple):
+    """What is read from where. Together they are the ranges that were asked for."""
+
+    url: str
+    slices: list[TierSlice]
+    ranges: list[OffsetRange]
+
+
+class _Metadata(NamedTuple):
+    """A partition of the metadata topic, read up to `position`."""
+
+    position: int
+    caches: dict[TierPartition, MetadataCache]
+
+
+class TierPlanner:
+    """Owner: a query's reader on the driver. Remembers what it has read of the metadata topic."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._read: dict[int, _Metadata] = {}
+        #: Why the store is not read, once that is known for good.
+        self._why_not = "tierReads=never" if options.tier_reads is TierReads.NEVER else ""
+
+    def plan(self, lookup: OffsetLookup, ranges: Sequence[OffsetRange], *, max_bytes: int = SLICE_BYTES) -> Plan:
+        """:raises ConfigError: with tierReads=direct, where the store cannot be read"""
+        nothing = Plan("", [], list(ranges))
+        if self._why_not or not ranges:
+            return nothing
+        try:
+            return self._plan(lookup, [each for each in ranges if each.size], max_bytes) or nothing
+        except (ClientError, BarnabasError) as error:
+            if self._options.tier_reads is TierReads.DIRECT:
+                raise ConfigError(f"tierReads=direct, and the object store cannot be read: {error}") from error
+            _log.warning("history is read through the brokers, not straight from the object store: %s", error)
+            return nothing
+
+    def _plan(self, lookup: OffsetLookup, ranges: list[OffsetRange], max_bytes: int) -> Plan | None:
+        client = lookup.client
+        ends = self._tiered_ends(client, [each.partition for each in ranges])
+        wanted = [each for each in ranges if ends.get(each.partition, _NOWHERE).offset >= each.from_offset]
+        if not wanted or not all(each.topic_id for each in wanted):
+            return None
+        url = self._options.tier_url or _url_of(client)
+        if url is None:
+            self._why_not = f"the brokers do not tell {_URL}: set the option tierUrl"
+            raise ConfigError(self._why_not)
+        store = open_store(url, self._options.store)
+        caches = self._caches(client, {_tier_partition(each) for each in wanted})
+        starts = lookup.earliest([each.partition for each in wanted])
+        whole: list[TierSlice] = []
+        bundles: dict[str, dict[Part, bytes]] = {}
+        rest: list[OffsetRange] = [each for each in ranges if each not in wanted]
+        for each in wanted:
+            found, indexes = self._of_range(
+                client, store, each, caches[_tier_partition(each)], ends[each.partition], starts[each.partition]
+            )
+            whole += found
+            bundles |= indexes
+            rest += _holes(each, found)
+        if (tasks := self._options.min_partitions) is not None:
+            max_bytes = min(max_bytes, max(1, sum(each.size_bytes for each in whole) // tasks))
+        slices = self._sliced(whole, bundles, max_bytes)
+        return Plan(url, slices, sorted(rest, key=lambda hole: (hole.partition, hole.from_offset)))
+
+    # -- what the cluster says ------------------------------------------------------------------------------------------
+
+    def _tiered_ends(
+        self, client: BlockingClient, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """The last record of each partition that is in the tier; its offset is -1 where none is."""
+        wanted = dict.fromkeys(partitions, LATEST_TIERED)
+        try:
+            found = client.run(partition_admin.list_offsets(client.core, wanted))
+        except BrokerRefused as refused:
+            if refused.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            self._why_not = "the brokers are older than tiered storage"
+            return {}
+        return {partition: listed for partition, listed in found.items() if listed.error is ErrorCode.NONE}
+
+    def _caches(self, client: BlockingClient, wanted: set[TierPartition]) -> dict[TierPartition, MetadataCache]:
+        """The segments of each partition, from the metadata topic as it is now."""
+        topic = client.refresh([REMOTE_LOG_METADATA_TOPIC]).topics.get(REMOTE_LOG_METADATA_TOPIC)
+        count = 0 if topic is None else len(topic.partitions)
+        if not count:
+            raise ConfigError(f"there is no topic {REMOTE_LOG_METADATA_TOPIC} that may be read")
+        of_number = {of: metadata_partition(of, count) for of in wanted}
+        places = [TopicPartition(REMOTE_LOG_METADATA_TOPIC, number) for number in set(of_number.values())]
+        ends = client.list_offsets(dict.fromkeys(places, LATEST))
+        for place in places:
+            self._read[place.partition] = self._read_on(client, place, ends[place])
+        return {of: self._read[number].caches.get(of, MetadataCache()) for of, number in of_number.items()}
+
+    def _read_on(self, client: BlockingClient, place: TopicPartition, end: int) -> _Metadata:
+        known = self._read.get(place.partition)
+        if known is None or known.position > end:
+            known = _Metadata(client.list_offsets({place: EARLIEST})[place], {})
+        position, caches = known
+        while position < end:
+            fetched = client.fetch(place, position, max_bytes=_FETCH_BYTES)
+            found = decode_records(bytes(fetched.data)) if len(fetched.data) else None
+            if found is None:
+                raise ConfigError(f"{place} ends at {end} and has no record at {position}")
+            for offset, event in found.events:
+                if offset >= position and not isinstance(event, Malformed):
+                    caches.setdefault(partition_of_event(event), MetadataCache()).apply(event)
+            position = found.next_offset
+        return _Metadata(position, caches)
+
+    # -- one range --------------------------------------------------------------------------------------------------------
+
+    def _of_range(
+        self,
+        client: BlockingClient,
+        store: Store,
+        wanted: OffsetRange,
+        cache: MetadataCache,
+        tiered: ListedOffset,
+        log_start: int,
+    ) -> tuple[list[TierSlice], dict[str, dict[Part, bytes]]]:
+        """What the tier has of a range, a piece for each segment, and the indexes of those that are to be cut."""
+        newest = cache.segment_for(tiered.leader_epoch, tiered.offset)
+        if newest is None:
+            return [], {}  # deleted, or so new that its event is to come
+        bundles = asyncio.run(_get_indexes(store, [newest]))
+        epochs = _epochs(bundles[layout.log_key(newest)])
+        # What is below the log start is gone, also where the store still has it: the brokers say so.
+        first, last = max(wanted.from_offset, log_start), min(wanted.until_offset, tiered.offset + 1)
+        found = list(pieces(cache, epochs, first, last))
+        needed = [each.segment for each in found if self._needs_index(each)]
+        aborting: list[RemoteSegment] = []
+        if self._options.read_committed and found:
+            through = pieces(cache, epochs, found[0].offset, tiered.offset + 1)
+            aborting = [each.segment for each in through if not each.segment.txn_index_empty]
+        bundles |= asyncio.run(_get_indexes(store, [*needed, *aborting]))
+        aborted = self._aborted(client, wanted.partition, tiered, [bundles[layout.log_key(each)] for each in aborting])
+        slices = [
+            TierSlice(
+                wanted.partition,
+                wanted.topic_id,
+                layout.log_key(each.segment),
+                each.offset,
+                min(each.end, last),
+                0,
+                each.segment.size_bytes,
+                tuple(txn for txn in aborted if txn.last_offset >= each.offset and txn.first_offset < each.end),
+            )
+            for each in found
+        ]
+        return slices, bundles
+
+    def _needs_index(self, piece: Piece) -> bool:
+        segment = piece.segment
+        is_part = piece.offset > segment.start_offset or piece.end <= segment.end_offset
+        return is_part or segment.size_bytes > SLICE_BYTES or self._options.is_divided
+
+    def _sliced(self, found: list[TierSlice], bundles: dict[str, dict[Part, bytes]], max_bytes: int) -> list[TierSlice]:
+        slices = []
+        for each in found:
+            name = layout.parse_key(each.key)
+            parts = bundles.get(each.key)
+            if name is None or parts is None:
+                slices.append(each)
+                continue
+            places = index_places(parts.get(Part.OFFSET_INDEX, b""), name.start_offset, each.end)
+            slices += cut(each, places, max_bytes=max_bytes, max_records=self._options.max_records_per_partition)
+        return slices
+
+    def _aborted(
+        self, client: BlockingClient, partition: TopicPartition, tiered: ListedOffset, bundles: list[dict[Part, bytes]]
+    ) -> list[AbortedTxn]:
+        if not self._options.read_committed:
+            return []
+        found = [txn for parts in bundles for txn in aborted_in(parts.get(Part.TXN_INDEX, b""))]
+        # A transaction with records in the tier may have been aborted above it: the broker tells those with what follows.
+        isolation = self._options.consumer.isolation_level
+        after = client.fetch(partition, tiered.offset + 1, max_bytes=1, max_wait_ms=0, isolation_level=isolation)
+        found += [
+            AbortedTxn(ProducerId(each.producer_id), Offset(each.first_offset), Offset(_FOREVER), Offset(_FOREVER))
+            for each in after.aborted
+            if each.first_offset <= tiered.offset
+        ]
+        return sorted(set(found), key=lambda txn: txn.first_offset)
+
+
+_NOWHERE: Final = ListedOffset(-1, -1, -1, ErrorCode.NONE)
+
+
+def _tier_partition(wanted: OffsetRange) -> TierPartition:
+    return TierPartition(TopicId(wanted.topic_id), wanted.partition.topic, wanted.partition.partition)
+
+
+def _url_of(client: BlockingClient) -> str | None:
+    """Where the cluster's brokers put their history; None where they do not say."""
+    for broker_id in client.refresh([]).brokers:
+        resource = (ConfigResourceType.BROKER, str(broker_id))
+        try:
+            entries = client.run(config_admin.describe_configs(client.core, [resource]))[resource]
+        except BrokerRefused as refused:
+            raise ConfigError(f"{_URL} cannot be asked for ({refused.code.name}): set the option tierUrl") from refused
+        return next((entry.value for entry in entries if entry.name == _URL and entry.value), None)
+    return None
+
+
+async def _get_indexes(store: Store, segments: Sequence[RemoteSegment]) -> dict[str, dict[Part, bytes]]:
+    """By the key of the segment. :raises StoreFault:"""
+    slots = asyncio.Semaphore(_GETS_AT_ONCE)
+
+    async def get(segment: RemoteSegment) -> dict[Part, bytes]:
+        async with slots:
+            try:
+                return layout.unpack_indexes(await store.get(layout.indexes_key(segment)))
+            except Malformed as error:
+                raise StoreFault(f"{layout.indexes_key(segment)}: {error}") from error
+
+    distinct = {layout.log_key(each): each for each in segments}
+    return dict(zip(distinct, await asyncio.gather(*map(get, distinct.values())), strict=True))
+
+
+def _epochs(parts: Mapping[Part, bytes]) -> LeaderEpochCache:
+    return LeaderEpochCache(parse_epochs("leader epochs of the tier", parts.get(Part.LEADER_EPOCHS, b"")))
+
+
+def _holes(wanted: OffsetRange, found: Sequence[TierSlice]) -> list[OffsetRange]:
+    """What of a range the tier does not have."""
+    holes, at = [], wanted.from_offset
+    for each in found:
+        if each.from_offset > at:
+            holes.append(replace(wanted, from_offset=at, until_offset=each.from_offset))
+        at = max(at, each.until_offset)
+    if at < wanted.until_offset:
+        holes.append(replace(wanted, from_offset=at))
+    return holes

@@ -1,0 +1,124 @@
+"""Slices of segments in an object store: what a task reads, and how a segment is cut.
+
+A slice says by offsets what it is to read, and by positions where that is. No other slice has one of its offsets. Positions
+come from the sparse index of the segment, so a slice may begin and end with a batch of its neighbours, whose records it
+leaves out.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.core.ids import TopicPartition
+from barnabas.spark.offsets import TASKS_BEFORE_SHARING
+from barnabas.storage import txn_index
+from barnabas.storage.txn_index import AbortedTxn
+
+_INDEX_ENTRY: Final = struct.Struct(">ii")
+_TXN_ENTRY: Final = struct.Struct(">hqqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class TierSlice:
+    """Records of a partition with from_offset <= offset < until_offset, in `start` to `end` of an object."""
+
+    partition: TopicPartition
+    topic_id: bytes
+    key: str
+    from_offset: int
+    until_offset: int
+    start: int
+    end: int
+    aborted: tuple[AbortedTxn, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+class Place(NamedTuple):
+    """A batch that the index names: its last offset, and where it begins."""
+
+    last_offset: int
+    position: int
+
+
+def index_places(data: bytes, base_offset: int, size_bytes: int) -> list[Place]:
+    """What an offset index says of a segment. Entries that go back are the empty rest of a preallocated file."""
+    places: list[Place] = []
+    before = 0
+    for relative, position in _INDEX_ENTRY.iter_unpack(data[: len(data) // _INDEX_ENTRY.size * _INDEX_ENTRY.size]):
+        if position <= before or position >= size_bytes or relative < 0:
+            continue
+        before = position
+        places.append(Place(base_offset + relative, position))
+    return places
+
+
+def aborted_in(data: bytes) -> list[AbortedTxn]:
+    """The entries of a transaction index."""
+    whole = data[: len(data) // _TXN_ENTRY.size * _TXN_ENTRY.size]
+    return [AbortedTxn(*entry[1:]) for entry in _TXN_ENTRY.iter_unpack(whole) if entry[0] == txn_index.VERSION]
+
+
+def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_records: int | None) -> list[TierSlice]:
+    """The piece in slices of so many bytes, or of so many offsets where that is asked for, as far as the index has places."""
+    begin, end = _span(places, piece.from_offset, piece.until_offset, piece.start, piece.end)
+    offsets = [piece.from_offset]
+    if max_records is not None:
+        offsets += range(piece.from_offset + max_records, piece.until_offset, max_records)
+    else:
+        last = begin
+        for place in places:
+            if begin < place.position < end and place.position - last >= max_bytes:
+                if offsets[-1] < place.last_offset + 1 < piece.until_offset:
+                    offsets.append(place.last_offset + 1)
+                last = place.position
+    slices = []
+    for first, until in zip(offsets, [*offsets[1:], piece.until_offset], strict=True):
+        start, stop = _span(places, first, until, begin, end)
+        aborted = tuple(txn for txn in piece.aborted if txn.last_offset >= first and txn.first_offset < until)
+        slices.append(TierSlice(piece.partition, piece.topic_id, piece.key, first, until, start, stop, aborted=aborted))
+    return slices
+
+
+#: A task that reads so much is worth what a task costs.
+_SHARED_BYTES: Final = 64 << 20
+
+
+def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:
+    """A task for each slice; small ones that follow on each other in a partition share one where there are very many."""
+    if len(slices) <= TASKS_BEFORE_SHARING:
+        return [(each,) for each in slices]
+    tasks: list[tuple[TierSlice, ...]] = []
+    shared: list[TierSlice] = []
+    for each in slices:
+        if shared and (
+            shared[-1].partition != each.partition
+            or sum(part.size_bytes for part in shared) + each.size_bytes > _SHARED_BYTES
+        ):
+            tasks.append(tuple(shared))
+            shared = []
+        shared.append(each)
+    return [*tasks, tuple(shared)]
+
+
+def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int) -> tuple[int, int]:
+    """Where the records in [first, until) are at most."""
+    start, stop = begin, end
+    for number, place in enumerate(places):
+        if place.last_offset < first:
+            start = max(start, place.position)
+        elif place.last_offset >= until:
+            # Its batch may begin inside the range; whatever the next place names does not.
+            if number + 1 < len(places):
+                stop = min(stop, places[number + 1].position)
+            break
+    return start, max(start, stop)
+
+
+def relevant(aborted: Sequence[AbortedTxn], data: memoryview) -> list[AbortedTxn]:
+    """Aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next."""
+    first = int.from_bytes(data[:8], "big", signed=True)
+    return [txn for txn in aborted if txn.last_offset >= first]
