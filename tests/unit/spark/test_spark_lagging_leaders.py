@@ -65,7 +65,7 @@ def strategy(request: pytest.FixtureRequest) -> dict[str, str]:
 def reader_of(monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str], client: Forgetful) -> BarnabasStreamReader:
     monkeypatch.setattr(lookup, "BlockingClient", lambda config: client)
     given = {"kafka.bootstrap.servers": "h:1", "fetchOffset.retryIntervalMs": "0", "failOnDataLoss": "false"}
-    return BarnabasStreamReader(source_options(given | strategy, streaming=True), ("value",))
+    return BarnabasStreamReader(source_options(given | strategy | {"tierReads": "never"}, streaming=True), ("value",))
 
 
 def test_a_topic_that_one_broker_does_not_know_yet_stays_in_the_stream(
@@ -209,7 +209,7 @@ def test_a_start_above_the_end_is_refused_whatever_may_be_lost(
 ):
     """As in Spark's own source: nothing is lost, the options are wrong, and a partition must not be left out in silence."""
     monkeypatch.setattr(lookup, "BlockingClient", lambda config: Forgetful([], image(topic("a")), {"a": 5}))
-    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "failOnDataLoss": fail}
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "failOnDataLoss": fail, "tierReads": "never"}
     given |= {name: f'{{"a":{{"0":{offset}}}}}' for name, offset in limits.items()}
     reader = BarnabasReader(source_options(given, streaming=False), ("value",))
     with pytest.raises(ConfigError, match=r"a-0 is to be read from offset . to ."):

@@ -14,6 +14,7 @@ from barnabas.spark.durations import parse_duration_ms
 from barnabas.spark.options import (
     FORBIDDEN_KAFKA,
     OPTIONS,
+    STORE_PREFIX,
     Assign,
     AtTimestamp,
     Everywhere,
@@ -180,10 +181,10 @@ def test_durations():
 
 def test_the_documentation_has_every_option_and_no_other():
     source = {line.split("`")[1] for line in _section("## Source") if line.startswith("| `")}
-    assert {name for name in source if not name.startswith("kafka.")} == set(OPTIONS)
+    assert {name for name in source if not name.startswith("kafka.")} == {*OPTIONS, f"{STORE_PREFIX}*"}
     assert source >= {f"kafka.{name}" for name in ("bootstrap.servers", *FORBIDDEN_KAFKA)}
     reader = {line.split("`")[1] for line in _section("## Segment reader") if line.startswith("| `")}
-    assert reader == set(segments.OPTIONS)
+    assert reader == {*segments.OPTIONS, f"{STORE_PREFIX}*"}
     lines = (TABLE.parent / "spark.md").read_text().splitlines()
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("| Option |")) + 2 :]
     sink = {line.split("`")[1] for line in itertools.takewhile(lambda line: line.startswith("|"), rows)}
