@@ -194,5 +194,31 @@ def test_table_of_a_topic_has_the_columns_of_its_schema_and_grows_with_it(
         (1, {"name": "x", "age": None}, None),
         (2**40, {"name": "y", "age": 3}, "n"),
     ]
+    renamed = note | {"name": "remark", "aliases": ["note"]}
+    tables.produce(table, ("d", write("long", [NAME, AGE], renamed, id=3, who={"name": "z", "age": 4}, remark="r"), 0))
+    assert tables.fill(table).rows == 1
+    found = sorted(polars_rows(table), key=lambda row: row["_offset"])
+    assert [row["remark"] for row in found] == ([None, "n", "r"] if kind == "iceberg" else [None, None, "r"])
+    assert ("note" in found[0]) == (kind == "delta"), "deltalake cannot rename a column"
     [reason] = [row["reason"] for row in polars_rows(table.errors())]
     assert "partition 0, offset 1: value: starts with byte 0x62" in reason
+
+
+def test_column_follows_its_field_of_protobuf_by_number(
+    spark: SparkSession, kafka: Kafka, registry: Registry, tmp_path: Path
+) -> None:
+    tables = Tables(spark, kafka, tmp_path)
+    known_by = {"subject": "by-number", "registry": {"schema.registry.url": registry.url}}
+    table = tables.define("numbers", format="iceberg", schema="registry", **known_by)
+
+    def write(field: str) -> bytes:
+        text = f'syntax = "proto3"; message Order {{ int64 id = 1; string {field} = 2; }}'
+        schema_id = registry.register("by-number", text, schemaType="PROTOBUF")["id"]
+        return wire.frame(schema_id, wire.write_indexes([0]) + b"\x08\x07\x12\x01" + field[:1].encode())
+
+    for field in ("note", "remark"):
+        tables.produce(table, ("a", write(field), 0))
+        assert tables.fill(table).rows == 1
+    found = sorted(polars_rows(table), key=lambda row: row["_offset"])
+    assert [(row["id"], row["remark"]) for row in found] == [(7, "n"), (7, "r")]
+    assert "note" not in found[0]

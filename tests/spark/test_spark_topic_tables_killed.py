@@ -24,7 +24,7 @@ from barnabas.spark.tables.definition import Definition
 from barnabas.testing import Cluster, wait_until
 
 PARTITIONS = 3
-KILLS = 6
+KILLS = 4
 KEYS = 200
 
 
@@ -102,12 +102,16 @@ def test_every_record_is_in_its_table_once_while_drivers_and_brokers_are_killed(
     writer.start()
     try:
         for _ in range(KILLS):
+            log = tmp_path / "run.log"
+            written = log.stat().st_size if log.exists() else 0
             with running(cluster.bootstrap, tmp_path) as run:
-                time.sleep(rng.uniform(15, 45))
+                # Once it is at work, at any moment of a batch.
+                wait_until(lambda: log.read_bytes()[written:].count(b" filling: ") >= 4, timeout_s=300)  # noqa: B023
+                time.sleep(rng.uniform(0, 8))
                 broker = rng.choice(cluster.broker_ids)
                 cluster.kill(broker)
                 time.sleep(rng.uniform(0, 5))
-                assert run.poll() is None, (tmp_path / "run.log").read_text()[-2000:]
+                assert run.poll() is None, log.read_text()[-2000:]
             cluster.start_broker(broker)
     finally:
         stopped.set()

@@ -4,6 +4,7 @@
 `catalogue`   where definitions and reports are kept: a compacted topic of the cluster
 `inference`   columns out of JSON that nobody described
 `rows`        records as rows, each good or with the reason why it is not
+`renames`     fields that are called otherwise now, in tables that can follow
 `targets`     where rows go: the sinks of `pipelines`, which remember the offsets that they hold
 `filling`     one batch: read, staged by tasks, published once
 `upkeep`      small files into large ones, old versions away

@@ -27,7 +27,7 @@ from barnabas.spark.offsets import rate_limited, to_json
 from barnabas.spark.options import source_options
 from barnabas.spark.pipelines.connector import register_topics
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Span, Task
-from barnabas.spark.tables import inference, rows
+from barnabas.spark.tables import inference, renames, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
 from barnabas.spark.tables.places import Place, place_of
 from barnabas.spark.tables.targets import Target, target_of
@@ -149,6 +149,10 @@ def fill(
     if not planned.ends:
         return Filled()
     records = _records(spark, table, cluster, planned)
+    if table.schema == "registry" and place.columns() is not None:
+        renames.follow(table)
+        place = place_of(table)
+    is_new = place.columns() is None
     known = rows.value_columns(place.columns())
     if table.schema == "json" and not known.fields:
         known = inference.joined(known, rows.look(records, table))
@@ -165,6 +169,8 @@ def fill(
     else:
         raise TableStopped(f"the JSON of topic {table.topic} has no end of new fields; use --schema raw")
     batch.publish(staged)
+    if is_new:
+        renames.follow(table)  # notes what it goes by later
     took_ms = int((time.monotonic() - began_s) * 1000)
     return Filled(staged.rows, staged.errors, took_ms, planned.waiting)
 

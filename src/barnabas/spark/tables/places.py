@@ -103,6 +103,17 @@ class IcebergPlace:
         rows, files, size_bytes = (int(snapshot.summary.get(name) or 0) for name in totals)
         return Facts(rows, files, size_bytes, str(snapshot.snapshot_id), snapshot.timestamp_ms)
 
+    def rename(self, names: Mapping[str, str], properties: dict[str, str]) -> None:
+        """Columns, by id: files keep what they have. With these properties, in one commit."""
+        assert self.table is not None
+        with self.table.transaction() as transaction:
+            if names:
+                with transaction.update_schema() as change:
+                    for old, new in names.items():
+                        change.rename_column(old, new)
+            if properties:
+                transaction.set_properties(properties)
+
     def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
         from pyiceberg.table import ALWAYS_TRUE
 

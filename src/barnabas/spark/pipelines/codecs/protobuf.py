@@ -171,6 +171,10 @@ def spark_type(files: bytes, name: str) -> DataType:
     return protobuf_types.spark_type(_descriptor(files, name))
 
 
+def field_numbers(files: bytes, name: str) -> dict[int, str]:
+    return {field.number: field.name for field in _descriptor(files, name).fields}
+
+
 def first_message(files: bytes) -> str:
     """The full name of the first message of the last file."""
     last = descriptor_pb2.FileDescriptorSet.FromString(files).file[-1]

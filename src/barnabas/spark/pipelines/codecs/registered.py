@@ -97,6 +97,11 @@ class Registered:
             protobuf.writer(files, name, kind, head)  # says now what does not fit
         return by_typed_record(lambda given: protobuf.writer(files, name, given, head), BinaryType())
 
+    def field_numbers(self) -> dict[int, str]:
+        """Of the message that the newest schema has, if it is one of Protobuf."""
+        _, newest = self._newest()
+        return protobuf.field_numbers(*self._protobuf(newest)) if newest.kind == "PROTOBUF" else {}
+
     def _newest(self) -> tuple[int, RegisteredSchema]:
         schema_id, newest = self.registry.newest(self.subject)
         if newest.kind not in ("AVRO", "JSON", "PROTOBUF"):
