@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.core.errors import BarnabasError, Malformed
 from barnabas.core.ids import Offset, TopicPartition
@@ -36,10 +36,14 @@ from barnabas.tiered.store import ObjectMissing, Store, StoreFault
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Of how many readers it is remembered where they will go on.
 _READERS_MAX: Final = 10_000
 #: A header that begins at the end of what is asked for.
 _HEADER_ROOM: Final = 128
+#: What may be looked at on the loop, for headers lie far apart in large batches, and are indexed where they do not.
+_LOOK_BYTES: Final = 4 << 20
 #: How often a read looks for its segment again after it was deleted under its hands.
 _LOOKS: Final = 3
 
@@ -141,8 +145,9 @@ class TierReader:
                 elif first.size_bytes >= max_bytes:
                     size, upper = first.size_bytes, first.last_offset + 1
                 else:
-                    segment = copy.segment
-                    cut, upper = await self._on_thread(lambda: segment.last_boundary(first, end))
+                    around = copy.segment.offset_index.floor_position(end - 1)
+                    last_boundary = partial(copy.segment.last_boundary, first, end)
+                    cut, upper = await self._look(copy, max(around, first.position), end, last_boundary)
                     size = cut - first.position
             start = OffsetMetadata(Offset(piece.offset), Offset(piece.segment.start_offset), first.position)
             ranges = [FileRange(copy.segment.file, first.position, size)] if size else []
@@ -150,16 +155,24 @@ class TierReader:
 
     async def _find(self, copy: LocalCopy, offset: int) -> BatchAt | None:
         """The first batch that reaches `offset`. The index tells between which positions it is."""
-        segment = copy.segment
-        await self._ensure_around(copy, offset, offset)
-        return await self._on_thread(lambda: segment.find(offset))
+        start, end = await self._ensure_around(copy, offset, offset)
+        return await self._look(copy, start, end, partial(copy.segment.find, offset))
 
-    async def _ensure_around(self, copy: LocalCopy, first: int, last: int) -> None:
-        """Have here what a look-up of these offsets may look at."""
+    async def _ensure_around(self, copy: LocalCopy, first: int, last: int) -> tuple[int, int]:
+        """Have here what a look-up of these offsets may look at. Returns the positions."""
         index, size = copy.segment.offset_index, copy.source.size_bytes
         after = index.next_position(last)
-        end = size if after is None else min(after + _HEADER_ROOM, size)
-        await self._copies.ensure(copy, index.lookup_position(first), end)
+        start, end = index.lookup_position(first), size if after is None else min(after + _HEADER_ROOM, size)
+        await self._copies.ensure(copy, start, end)
+        return start, end
+
+    async def _look(self, copy: LocalCopy, start: int, end: int, work: Callable[[], T]) -> T:
+        """At once, if it is little and in memory, as what was just fetched is; else on a thread."""
+        if end - start <= _LOOK_BYTES:
+            handle = copy.segment.file
+            if handle.disk.is_resident(handle.fd, start, end - start):
+                return work()
+        return await self._on_thread(work)
 
     # -- reading ahead ------------------------------------------------------------------------------------------------
 
