@@ -13,6 +13,7 @@ import pytest
 from client_fake_cluster import FakeCluster
 from tests.pki import Authority
 
+from barnabas.cli._tool import run
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig
@@ -123,6 +124,17 @@ def test_cluster_that_goes_away_is_told_at_once_and_again_when_it_is_back() -> N
         raise ConnectionLost("nobody there")
 
     fake.run(scenario)
+
+
+def test_tool_says_on_stderr_that_its_cluster_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    """H12: what the client notices reaches the person at the terminal."""
+    with port(lambda peer: None) as where:
+
+        async def body(cluster: AsyncClient) -> None:
+            cluster.tell("nobody there; trying again")
+
+        run(settings(where), body)
+    assert capsys.readouterr().err == "warning: nobody there; trying again\n"
 
 
 def test_too_few_replicas_are_explained() -> None:

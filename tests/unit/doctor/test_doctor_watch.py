@@ -67,3 +67,10 @@ def test_watching_in_json_is_an_object_a_line() -> None:
         ("over", "partitions-offline"),
         ("over", "zookeeper-slow"),
     ]
+
+
+def test_one_broker_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H21: "these 1 brokers"."""
+    monkeypatch.setattr(doctor, "_look", lambda files, config: ([], 1))
+    result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", "localhost:1"])
+    assert (result.exit_code, result.stdout) == (0, "nothing is wrong with this broker\n")

@@ -182,6 +182,19 @@ def partition(tmp_path) -> Path:
     return Path(shutil.copytree(BROKER / "segments-0", tmp_path / "segments-0"))
 
 
+def test_folder_is_dumped_file_by_file(partition: Path):
+    """H20."""
+    files = sorted(
+        path
+        for path in partition.iterdir()
+        if path.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+    )
+    outcome = dump("--files", partition)
+    shown = [line.removeprefix("Dumping ") for line in outcome.lines if line.startswith("Dumping ")]
+    assert shown == [str(path) for path in files]
+    assert outcome.lines == [line for path in files for line in dump("--files", path).lines]
+
+
 def test_torn_tail_is_counted(partition: Path):
     path = partition / "00000000000000000186.log"
     path.write_bytes(path.read_bytes()[:-5])
