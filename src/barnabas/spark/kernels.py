@@ -145,7 +145,8 @@ def _varint(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _varlong(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
+def read_varlong(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
+    """The same of 64 bits."""
     value = int64(0)
     shift = 0
     while shift < 70:
@@ -247,7 +248,7 @@ def read_records(
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_RECORD_LENGTH, body, begin
                 return
             stop = pos + size
-            timestamp, pos = _varlong(source, pos + 1, stop)
+            timestamp, pos = read_varlong(source, pos + 1, stop)
             if pos < 0:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_VARINT, body, begin
                 return

@@ -359,6 +359,13 @@ def test_a_flow_that_failed_and_completed_in_the_end_has_no_part_in_a_failure() 
     assert telling.failure("[X] other") == "[X] other"
 
 
+def test_what_a_transaction_left_open_or_aborted_is_not_read_unless_it_is_asked_for() -> None:
+    level = "kafka.isolation.level"
+    assert sources.topic("orders", bootstrap="here:1").options[level] == "read_committed"
+    asked = sources.topic("orders", bootstrap="here:1", options={level: "read_uncommitted"})
+    assert asked.options[level] == "read_uncommitted"
+
+
 def test_a_topic_is_read_from_a_time_with_its_zone() -> None:
     def options(**given: str) -> dict[str, str]:
         found = sources.topic("orders", bootstrap="here:1", **given).options  # type: ignore[arg-type]

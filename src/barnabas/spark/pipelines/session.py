@@ -207,6 +207,8 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # With a flow starts a Python process for each source, which has ten seconds. More at once than cores, and none has.
+        ours["spark.sql.pipelines.execution.maxConcurrentFlows"] = str(max(2, os.cpu_count() or 2))
     return ours | dict(project.configuration)
 
 

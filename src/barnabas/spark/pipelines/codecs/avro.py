@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
 from barnabas.registry import wire
 from barnabas.spark.pipelines.codecs import avro_types
 from barnabas.spark.pipelines.codecs.avro_defaults import put_in_defaults
-from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
+from barnabas.spark.pipelines.codecs.base import CodecError, Convert, ConvertsBatches, by_record
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaRegistry, UnknownSchema
 
 
@@ -80,7 +81,7 @@ def _with_defaults(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
     return put_in_defaults(avro_types.parse(text, imports))
 
 
-class _Reader:
+class _Reader(ConvertsBatches):
     """Reads records of one batch. Ids that the registry does not know are asked for once a batch, not once a record."""
 
     def __init__(self, text: str, imports: tuple[str, ...], registry: SchemaRegistry | None) -> None:
@@ -89,6 +90,25 @@ class _Reader:
         self._fix = avro_types.reading(self._reader)
         self._registry = registry
         self._unknown: dict[int, str] = {}
+
+    def whole(self, values: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
+        """By compiled code, where all records were written with the schema that they are read with, and that is a flat one."""
+        from barnabas.spark.pipelines.codecs import avro_columns
+
+        plan = avro_columns.plan_of(self._reader, arrow_type)
+        first = next((value for value in values if value.is_valid), None)
+        if plan is None or first is None:
+            return None
+        head = b""
+        if self._registry is not None:
+            try:
+                schema_id, _ = wire.unframe(first.as_py())
+                if self._written_with(self._registry, schema_id) is not self._reader:
+                    return None
+            except (UnknownSchema, ValueError):
+                return None  # told record by record
+            head = wire.frame(schema_id, b"")
+        return avro_columns.read(values, plan, head=head)
 
     def __call__(self, data: object) -> object:
         assert isinstance(data, bytes)

@@ -12,6 +12,7 @@ evaluate them once for the data and again for the error.
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias, cast
 
@@ -35,6 +36,17 @@ Convert: TypeAlias = Callable[[object], object]
 MakeConvert: TypeAlias = Callable[[], Convert]
 
 _names = itertools.count(1)
+
+
+class ConvertsBatches(ABC):
+    """A `Convert` that can do more than a record at a time."""
+
+    @abstractmethod
+    def whole(self, values: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
+        """The values of a batch in which nothing is wrong; None where each record has to be looked at by itself."""
+
+    @abstractmethod
+    def __call__(self, data: object) -> object: ...
 
 
 class CodecError(ValueError):
@@ -144,6 +156,10 @@ def _by_batch(make: Callable[[pa.DataType], Convert], data_type: DataType) -> Ca
 
 def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> pa.Array:
     """Every record's value or error. What a registry that is away would do to good records fails the batch instead."""
+    error_type = to_arrow_type(ERROR_TYPE)
+    fields = [pa.field("data", arrow_type), pa.field("error", error_type)]
+    if isinstance(convert, ConvertsBatches) and (whole := convert.whole(values, arrow_type)) is not None:
+        return pa.StructArray.from_arrays([whole, pa.nulls(len(values), error_type)], fields=fields)
     data: list[object] = []
     errors: list[dict[str, str] | None] = []
     for value in values.to_pylist():
@@ -159,11 +175,9 @@ def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> 
                 problem = error_of(error)
         data.append(converted)
         errors.append(problem)
-    error_type = to_arrow_type(ERROR_TYPE)
-    return pa.StructArray.from_arrays(
-        [_to_arrow(data, errors, arrow_type), pa.array(errors, error_type)],
-        fields=[pa.field("data", arrow_type), pa.field("error", error_type)],
-    )
+    # Values first: they may turn out not to fit, which is an error, too.
+    fitted = _to_arrow(data, errors, arrow_type)
+    return pa.StructArray.from_arrays([fitted, pa.array(errors, error_type)], fields=fields)
 
 
 def _to_arrow(data: list[object], errors: list[dict[str, str] | None], arrow_type: pa.DataType) -> pa.Array:
