@@ -101,7 +101,7 @@ def command(
     """Keep topics as tables that DuckDB, Polars, Trino and Spark read.
 
     \b
-    barnabas tables add orders --to ./lake/orders --bootstrap-server localhost:9092
+    barnabas tables add orders --to ./orders --bootstrap-server localhost:9092
     barnabas tables run --bootstrap-server localhost:9092
     barnabas tables describe orders --bootstrap-server localhost:9092
     """
