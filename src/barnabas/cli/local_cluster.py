@@ -465,7 +465,6 @@ class LocalCluster:
             "zookeeper.session.timeout.ms": "6000",
             "log.dirs": str(self.log_dir(broker_id)),
             "offsets.topic.replication.factor": str(replicas),
-            "rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": min_isr,
             "rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas),

@@ -199,11 +199,12 @@ class Log:
     # -- settings and names
 
     def update_config(self, config: LogConfig) -> None:
-        """Takes effect with the next append, roll, read or retention pass. A log that is tiered no more begins where its
-        first segment does."""
+        """Takes effect with the next append, roll, read or retention pass. A log that has left the tier begins where its first
+        segment does. It leaves by that word alone: settings that got lost must not cost its history."""
         state = self._state
         state.config = config
-        if state.log_start_offset < state.local_start_offset and not state.is_tiered:
+        leaves_tier = config.remote_log_delete_on_disable and not state.is_tiered
+        if state.log_start_offset < state.local_start_offset and leaves_tier:
             self.maybe_increment_log_start_offset(state.local_start_offset, "remote.storage.enable=false")
         for segment in self._state.segments:
             segment.index_interval_bytes = config.index_interval_bytes

@@ -24,7 +24,12 @@ def piece_at(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> Piec
     """None: the tier has no finished segment with the log's record at `offset`."""
     epoch = epochs.epoch_at(offset)
     segment = None if epoch is None else view.segment_for(epoch, offset)
-    return None if segment is None else Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
+    if epoch is None or segment is None:
+        return None
+    end = segment.end_offset + 1
+    if len(segment.epochs) == 1 and epochs.end_offset_for(epoch, end).end_offset >= end:
+        return Piece(segment, offset, end)  # nearly all are like this
+    return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
 
 
 def pieces(view: MetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:

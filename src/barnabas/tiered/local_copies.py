@@ -44,7 +44,17 @@ class SegmentCopy(Segment):
 class LocalCopy:
     """What is here of one segment of the tier."""
 
-    __slots__ = ("_remove", "_users", "fetching", "index_bytes", "is_dropped", "present", "segment", "source")
+    __slots__ = (
+        "_remove",
+        "_users",
+        "fetching",
+        "index_bytes",
+        "is_dropped",
+        "is_removed",
+        "present",
+        "segment",
+        "source",
+    )
 
     def __init__(
         self, source: RemoteSegment, segment: SegmentCopy, index_bytes: int, remove: Callable[["LocalCopy"], None]
@@ -57,6 +67,7 @@ class LocalCopy:
         self.fetching: dict[int, asyncio.Future[None]] = {}
         #: Nobody finds it any more. Its files go with its last user.
         self.is_dropped = False
+        self.is_removed = False
         self._users = 0
         self._remove = remove
 
@@ -66,8 +77,7 @@ class LocalCopy:
 
     def drop(self) -> None:
         self.is_dropped = True
-        if not self._users:
-            self._remove(self)
+        self._remove_if_unused()
 
     def __enter__(self) -> "LocalCopy":
         """As long as somebody looks at it, its files stay."""
@@ -76,7 +86,11 @@ class LocalCopy:
 
     def __exit__(self, *_: object) -> None:
         self._users -= 1
-        if self.is_dropped and not self._users:
+        self._remove_if_unused()
+
+    def _remove_if_unused(self) -> None:
+        if self.is_dropped and not self._users and not self.is_removed:
+            self.is_removed = True
             self._remove(self)
 
 
@@ -243,6 +257,8 @@ class LocalCopies:
         start = number * self.chunk_bytes
         size = self._chunk_size(copy, number)
         try:
+            if copy.is_removed:
+                return  # it was read ahead, and nobody came before the copy had to go
             with copy:
                 await self._wait_for_quota(size)
                 async with self._gets:

@@ -140,6 +140,22 @@ async def test_readers_get_everything_even_if_nothing_may_be_kept(tmp_path: Path
     assert not list((tmp_path / "copies").iterdir())
 
 
+async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    segment = next(iter(pieces(tier.segments, tier.log.epochs, 0, 9))).segment
+    copy = await tier.copies.open(segment)
+    asked = len(tier.store.gets)
+    tier.copies.read_ahead(segment, 0, 600)
+    tier.copies.forget(copy)  # before the first of its chunks was asked for
+    await tier.settled()
+    assert len(tier.store.gets) == asked
+    assert not list((tmp_path / "copies").iterdir())
+    assert "cannot remove" not in caplog.text
+
+
 async def test_a_segment_that_retention_deletes_is_looked_for_again(tmp_path: Path) -> None:
     tier = await filled(tmp_path)
     await tier.copy()

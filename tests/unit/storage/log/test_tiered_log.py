@@ -156,6 +156,9 @@ def test_tiering_that_is_switched_off_moves_the_log_start_to_the_first_segment(p
     end = partition.copied(2)
     partition.log.delete_old_segments(NOW_MS)
     partition.log.update_config(replace(CONFIG, remote_storage_enable=False))
+    assert partition.log.log_start_offset == 0, "settings that got lost must not cost the history"
+    off = replace(CONFIG, remote_storage_enable=False, remote_log_delete_on_disable=True)
+    partition.log.update_config(off)
     assert partition.log.log_start_offset == partition.log.local_log_start_offset == end
     assert refused(partition.log, end - 1) is ErrorCode.OFFSET_OUT_OF_RANGE
 
