@@ -29,9 +29,9 @@ from barnabas.protocol.messages.list_offsets import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import iter_records
 from tests.memory_store import MemoryStore
-from tests.unit.broker.live_broker import ask
+from tests.unit.broker.live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import zookeeper
-from tests.unit.tiered.tier_broker import TP, TieredBroker, tiered_broker, until
+from tests.unit.tiered.tier_broker import SETTINGS, TP, TieredBroker, tiered_broker, until
 
 LOCAL_NOTHING = {"local.retention.bytes": "1"}
 
@@ -105,6 +105,22 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
             assert await read_all(tier) == all_of(30)
             await tier.produce(3)
             assert await read_all(tier) == all_of(33)
+
+
+async def test_history_is_read_from_a_directory(tmp_path: Path) -> None:
+    """With the store that ships, through obstore."""
+    settings = {
+        **SETTINGS,
+        "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
+        "barnabas.remote.chunk.bytes": "65536",
+    }
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", settings) as broker:
+        tier = TieredBroker(broker, MemoryStore())
+        await tier.create(LOCAL_NOTHING)
+        await tier.produce(20)
+        await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+        assert await read_all(tier) == all_of(20)
+        assert await read_all(tier, 4) == all_of(20)[4:]
 
 
 TWO = {"rlmm.config.remote.log.metadata.topic.replication.factor": "2", "default.replication.factor": "2"}

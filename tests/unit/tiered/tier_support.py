@@ -1,8 +1,8 @@
 """A log, a store in memory, and a tier of the one in the other: what the tests of reads share."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from barnabas.tiered.local_copies import LocalCopies
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.reader import TierReader, TierView
 from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
-from barnabas.tiered.store import FilePart, ObjectMissing, StoreFault
+from tests.memory_store import MemoryStore
 from tests.unit.storage.log.log_support import NOW_MS, Partition
 
 T = TypeVar("T")
@@ -35,44 +35,22 @@ def _read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-class MemoryStore:
-    """Counts what it is asked for, and fails on demand."""
+@dataclass
+class GatedStore(MemoryStore):
+    """Tells what was asked for, and answers when the gate is open."""
 
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-        self.gets: list[tuple[str, int, int]] = []
-        self.is_away = False
-        #: Waited for before each answer.
-        self.gate: asyncio.Event | None = None
+    gate: asyncio.Event | None = None
 
-    async def put(self, key: str, data: bytes | FilePart) -> None:
-        self.objects[key] = data if isinstance(data, bytes) else _read(data.path)[: data.size_bytes]
+    def __post_init__(self) -> None:
+        self.delay = self._wait
 
-    async def get(self, key: str) -> bytes:
-        return await self._answer(key, 0, len(self.objects.get(key, b"")))
-
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        return await self._answer(key, start, end)
-
-    async def _answer(self, key: str, start: int, end: int) -> bytes:
-        self.gets.append((key, start, end))
+    async def _wait(self) -> None:
         if self.gate is not None:
             await self.gate.wait()
-        if self.is_away:
-            raise StoreFault("the store is away")
-        if key not in self.objects:
-            raise ObjectMissing(key)
-        data = self.objects[key][start:end]
-        if len(data) != end - start:
-            raise StoreFault(f"{key} is short")
-        return data
 
-    async def delete(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.objects.pop(key, None)
-
-    async def list(self, prefix: str) -> list[tuple[str, int]]:
-        return [(key, len(data)) for key, data in self.objects.items() if key.startswith(prefix)]
+    @property
+    def gets(self) -> list[str]:
+        return [key for kind, key in self.requests if kind == "get"]
 
 
 async def on_thread(work: Callable[[], T]) -> T:
@@ -88,7 +66,7 @@ class Tier:
         root.mkdir(exist_ok=True)
         self.partition = Partition(root, CONFIG)
         self.partition.env.is_tiering = True
-        self.store = MemoryStore()
+        self.store = GatedStore()
         self.segments = MetadataCache()
         self.tasks: set[asyncio.Task[None]] = set()
         self.quota_bytes = 0
