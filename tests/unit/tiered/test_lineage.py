@@ -1,0 +1,67 @@
+"""Which records of the tier are a log's: a leader epoch and an offset name a record, whoever copied it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.core.ids import LeaderEpoch, Offset
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.tiered.lineage import piece_at, pieces
+from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.segment_metadata import SegmentState
+from tests.unit.tiered.segments import segment, update
+
+END = 40
+
+
+def lineages() -> st.SearchStrategy[list[tuple[int, int]]]:
+    """(epoch, start) of a log from 0 to END, epochs and starts ascending."""
+    cuts = st.lists(st.integers(1, END - 1), max_size=4, unique=True)
+    epochs = st.lists(st.integers(0, 9), min_size=5, max_size=5, unique=True)
+    return st.tuples(cuts, epochs).map(lambda both: list(zip(sorted(both[1]), [0, *sorted(both[0])], strict=False)))
+
+
+def epoch_at(lineage: list[tuple[int, int]], offset: int) -> int:
+    return max(epoch for epoch, start in lineage if start <= offset)
+
+
+@given(
+    ours=lineages(),
+    others=st.lists(st.tuples(lineages(), st.integers(0, END - 1), st.integers(0, END - 1)), max_size=8),
+    start=st.integers(0, END - 1),
+)
+def test_only_records_that_both_name_alike_are_the_logs(
+    ours: list[tuple[int, int]], others: list[tuple[list[tuple[int, int]], int, int]], start: int
+) -> None:
+    view = MetadataCache()
+    kept = []
+    for number, (theirs, one, other) in enumerate([(ours, 5, 20), *others], start=1):
+        first, last = min(one, other), max(one, other)
+        epochs = {epoch_at(theirs, first): first}
+        epochs |= {epoch: at for epoch, at in theirs if first < at <= last}
+        made = segment(number, first, last, epochs)
+        view.apply(made)
+        view.apply(update(made, SegmentState.COPY_FINISHED))
+        kept.append((theirs, first, last))
+    log = LeaderEpochCache([EpochEntry(LeaderEpoch(epoch), Offset(at)) for epoch, at in ours])
+    covered = {
+        offset: epoch_at(ours, offset)
+        for theirs, first, last in kept
+        for offset in range(first, last + 1)
+        if epoch_at(theirs, offset) == epoch_at(ours, offset)
+    }
+    reached = start
+    for piece in pieces(view, log, start, END):
+        assert piece.offset >= reached
+        assert piece.end > piece.offset
+        for offset in range(piece.offset, piece.end):
+            of_segment = max(epoch for epoch, at in piece.segment.epochs.items() if at <= offset)
+            assert of_segment == epoch_at(ours, offset), f"offset {offset} of {piece} is another leader's record"
+        assert not [
+            offset for offset in range(reached, piece.offset) if offset in covered and _found(view, log, offset)
+        ]
+        reached = piece.end
+    assert not [offset for offset in range(reached, END) if _found(view, log, offset)]
+
+
+def _found(view: MetadataCache, log: LeaderEpochCache, offset: int) -> bool:
+    return piece_at(view, log, offset) is not None
