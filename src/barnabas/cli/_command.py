@@ -22,11 +22,15 @@ class UsageError(BarnabasError):
 
 
 def complain(line: str) -> None:
-    """One line on stderr. On a terminal that is too narrow for it, it is folded between words."""
+    """One line on stderr, and lines of a log below it. On a terminal that is too narrow, each is folded between words."""
+    lines = line.split("\n")
     if sys.stderr.isatty():
         width = max(40, shutil.get_terminal_size().columns)
-        line = textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    sys.stderr.write(line + "\n")
+        lines = [
+            textwrap.fill(each, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            for each in lines
+        ]
+    sys.stderr.write("\n".join(lines) + "\n")
 
 
 def failing_well(function: Callable[P, T]) -> Callable[P, T]:

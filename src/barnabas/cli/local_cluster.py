@@ -542,9 +542,12 @@ def _fields(member: Member) -> dict[str, str]:
 
 
 def _tail(log: Path, lines: int = 15) -> str:
+    """Its last lines; from the one that says why it ended, where there is one."""
     if not log.exists():
         return "(no log)"
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    last = log.read_text(errors="replace").splitlines()[-lines:]
+    reasons = [index for index, line in enumerate(last) if "] CRITICAL " in line]
+    return "\n".join(last[reasons[-1] :] if reasons else last)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0, *, what: str = "the condition") -> None:

@@ -49,6 +49,11 @@ class FormerSession:
         """For the next process of this broker."""
         await self._on_thread(lambda: self._write(key))
 
+    async def was(self, session_id: int) -> bool:
+        """Whether a process with our log directories had this session. It is dead, or somebody copied them."""
+        keys: list[SessionKey] = await self._on_thread(self._read)
+        return any(each.session_id == session_id for each in keys)
+
     async def end(self, session_id: int) -> bool:
         """Close the session, if it was this broker's. False: it was not, or ZooKeeper could not be asked."""
         keys: list[SessionKey] = await self._on_thread(self._read)

@@ -146,19 +146,23 @@ class BrokerRegistrar:
             if self._former is not None and await self._former.end(stat.ephemeral_owner):
                 _log.info("closed the ZooKeeper session of the previous process of broker %d", self._registration.id)
                 return None
-            remaining_s = deadline_s - self._clock.monotonic_s()
-            if remaining_s > 0:
-                _log.info(
-                    "waiting until the ZooKeeper session of the previous process of broker %d expires",
-                    self._registration.id,
-                )
-                try:
-                    async with asyncio.timeout(remaining_s):
-                        await gone.wait()
-                except TimeoutError:
-                    pass
-                else:
-                    return None
+            is_former_self = True
+        else:
+            # It had other ports. If it lives, its session lives on; nobody ends it here.
+            is_former_self = self._former is not None and await self._former.was(stat.ephemeral_owner)
+        remaining_s = deadline_s - self._clock.monotonic_s()
+        if is_former_self and remaining_s > 0:
+            _log.info(
+                "waiting until the ZooKeeper session of the previous process of broker %d expires",
+                self._registration.id,
+            )
+            try:
+                async with asyncio.timeout(remaining_s):
+                    await gone.wait()
+            except TimeoutError:
+                pass
+            else:
+                return None
         where = ", ".join(map(str, owner.endpoints)) if owner else "an unknown address"
         raise DuplicateBrokerId(
             f"broker.id={self._registration.id} is taken: a broker at {where} registered it in {path} "

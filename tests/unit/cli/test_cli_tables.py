@@ -86,9 +86,9 @@ def test_long_error_is_folded_between_words_on_a_terminal_and_one_line_elsewhere
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    line = "error: 127.0.0.1:39465 closed the connection at the first request"
+    line = "error: 127.0.0.1:39465 closed the connection at the first request\nits log"
     for stream, shown in (
-        (Terminal(), "error: 127.0.0.1:39465 closed the connection at\n  the first request\n"),
+        (Terminal(), "error: 127.0.0.1:39465 closed the connection at\n  the first request\nits log\n"),
         (io.StringIO(), line + "\n"),
     ):
         monkeypatch.setattr(sys, "stderr", stream)

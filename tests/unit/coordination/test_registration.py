@@ -114,6 +114,39 @@ def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(
     run(story())
 
 
+def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(tmp_path: Path) -> None:
+    """`up --port 0 --data` after a power cut: each attempt was refused at once, and the session never expired."""
+
+    async def story() -> None:
+        async with (
+            zookeeper() as ensemble,
+            session(ensemble) as old,
+            session(ensemble) as new,
+            session(ensemble) as other,
+        ):
+            await create_top_level_paths(old)
+            kept = former(ensemble, tmp_path)
+            first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+            epoch = await first.register()
+            with pytest.raises(DuplicateBrokerId):
+                # Another log directory: it is another broker's session.
+                await registrar(other, broker(7, 9094), wait_ms=60_000).register()
+            second = BrokerRegistrar(
+                new,
+                broker(7, 9093),
+                clock=SystemClock(),
+                wait_for_former_self_ms=60_000,
+                former=former(ensemble, tmp_path),
+            )
+            waiting = asyncio.create_task(second.register())
+            done, _ = await asyncio.wait([waiting], timeout=0.2)
+            assert not done, "whoever lives is not thrown out"
+            await old.stop()
+            assert await waiting > epoch
+
+    run(story())
+
+
 def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
