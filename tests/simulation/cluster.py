@@ -456,7 +456,7 @@ class SimCluster:
                             "a search finds every aborted transaction", f"{tp} of broker {number} has {txn} in vain"
                         )
             end = min(log.high_watermark for log in logs.values())
-            start = max(log.log_start_offset for log in logs.values())
+            start = max(log.local_log_start_offset for log in logs.values())
             contents = {}
             for number, log in logs.items():
                 with self.brokers[number].looked_at():

@@ -14,7 +14,9 @@ from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.coordination.features import ANNOUNCED
 from barnabas.coordination.kazoo_client import KazooConnection
+from barnabas.runtime.disk import Disk
 from barnabas.server.platform import Platform
+from barnabas.tiered.store import Store
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE
@@ -241,6 +243,10 @@ class ZooKeeperProcess(Process):
         await self.server.failed
 
 
+def _no_store(disk: Disk) -> Store:
+    raise AssertionError("this world has no object store")
+
+
 class BrokerProcess(Process):
     def __init__(
         self, world: World, network: Network, broker_id: int, settings: Mapping[str, str], prefix: str = ""
@@ -253,6 +259,8 @@ class BrokerProcess(Process):
         self.broker: Broker | None = None
         self.is_ready = False
         self.is_stopping = False
+        #: The object store, for a broker with tiered storage.
+        self.open_store: Callable[[Disk], Store] = _no_store
         #: Told before the next life begins, while what the last one held can still be looked at.
         self.on_start: Callable[[BrokerProcess], None] = lambda process: None
         #: Told instead of `on_end` when the broker was told to stop.
@@ -267,15 +275,17 @@ class BrokerProcess(Process):
         assert loop is not None
         self.on_start(self)
         self.is_ready = self.is_stopping = False
+        disk = self._take_disk()
         platform = Platform(
             clock=self.clock,
-            disk=self._take_disk(),
+            disk=disk,
             make_cleaner_worker=lambda loop, env: InProcessWorker(env),
             random=Random(self.world.random.getrandbits(64)),
             make_pool=lambda threads, name: InlinePool(),
             listen=partial(self.host.listen, loop),
             zookeeper=partial(KazooConnection, make_client=SimKazooClient),
             features=self.features,
+            open_store=lambda url, settings: self.open_store(disk),
         )
         self.broker = Broker(self.settings, platform=platform)
         await self.broker.run(self._ready)

@@ -46,6 +46,6 @@ def missed_aborts(log: Any) -> list[Any]:
     return [
         txn
         for txn in entries
-        if txn.first_offset >= log.log_start_offset
+        if txn.first_offset >= log.local_log_start_offset
         and txn not in log.aborted_transactions(txn.first_offset, txn.first_offset + 1)
     ]

@@ -34,6 +34,15 @@ def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...
     }
 
 
+def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
+    """A cluster with its history in an object store."""
+    from tests.simulation.tiered import TieredCluster
+
+    began_s = _begin(seed)
+    cluster = TieredCluster(seed)
+    return _came_to(seed, cluster, lambda: cluster.run(seconds=seconds), began_s)
+
+
 def run_linked(seed: int) -> dict[str, Any]:
     """A cluster, and one beside it that mirrors it."""
     from tests.simulation.linked import LinkedWorld
@@ -164,6 +173,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "cluster": lambda: run_seed(seed, **options),
         "storage": lambda: run_storage(seed),
         "link": lambda: run_linked(seed),
+        "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NOTHING, "seed": seed} | in_child(worlds[world])
     _compile(report.pop("codecs"))
@@ -194,7 +204,8 @@ def seeds_of(text: str) -> Iterator[int]:
 def warm_up() -> None:
     """What every seed needs is loaded before the first fork."""
     import tests.simulation.linked
-    import tests.simulation.scenario  # noqa: F401
+    import tests.simulation.scenario
+    import tests.simulation.tiered  # noqa: F401
 
     gc.collect()
     gc.freeze()
@@ -206,9 +217,9 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this small wrong into what ships")
     parser.add_argument(
         "--world",
-        choices=("cluster", "storage", "link"),
+        choices=("cluster", "storage", "link", "tier"),
         default="cluster",
-        help="whole brokers, logs alone, or two clusters with a link",
+        help="whole brokers, logs alone, two clusters with a link, or one with its history in an object store",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="of faults, in virtual time")

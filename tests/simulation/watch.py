@@ -97,6 +97,11 @@ class Watch:
         self._look_at_elected()
         self._control.look(self._states)
 
+    def _may_begin_in_tier(self, process: BrokerProcess, partition: Any) -> bool:
+        """A follower that is out of sync, and behind what its leader has on disk, begins anew where the tier ends."""
+        state = self._states.get(partition.tp)
+        return partition.log.is_tiered and not partition.is_leader and state is not None and process.id not in state.isr
+
     def _look_at(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, log, machine = partition.tp, partition.log, partition.machine
         end, committed = log.log_end_offset, log.high_watermark
@@ -112,7 +117,7 @@ class Watch:
                 self._broken(
                     "a leader epoch never goes back", f"{tp} on {process.name}: {epoch}, then {machine.leader_epoch}"
                 )
-            if end < floor:
+            if end < floor and not self._may_begin_in_tier(process, partition):
                 self._broken(
                     "no replica cuts what is committed", f"{tp} on {process.name} ends at {end}; {floor} was committed"
                 )

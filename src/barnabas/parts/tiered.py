@@ -88,6 +88,7 @@ class TieredParts:
             on_thread=on_thread,
             clock=context.clock,
             chance=platform.random,
+            spawn=spawn,
         )
         remover = Remover(context.broker_id, store, self.metadata, health=health, metrics=metrics, clock=context.clock)
         self.manager = TierManager(

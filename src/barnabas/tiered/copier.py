@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Final
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Refused
@@ -23,13 +24,16 @@ from barnabas.storage.log_tier import CopyCandidate
 from barnabas.tiered import coverage, layout
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
-from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
+from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata, Spawn
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
 from barnabas.tiered.settings import TierSettings
 from barnabas.tiered.store import FilePart, Store, StoreFault
 
 log = logging.getLogger(__name__)
+
+#: How often a former leader looks for what it left, before it leaves it to others.
+TIDY_UP_TRIES: Final = 6
 
 
 class SegmentGone(BarnabasError):
@@ -51,6 +55,7 @@ class Copier:
         on_thread: OnThread,
         clock: Clock,
         chance: Random,
+        spawn: Spawn,
     ) -> None:
         self._broker_id = broker_id
         self._store = store
@@ -63,6 +68,7 @@ class Copier:
         self._on_thread = on_thread
         self._clock = clock
         self._chance = chance
+        self._spawn = spawn
         limits = settings()
         self._slots = asyncio.Semaphore(limits.copiers)
         self._rate = SimpleRate(windows=limits.copy_windows, window_ms=limits.copy_window_ms)
@@ -128,6 +134,10 @@ class Copier:
                 segment.id, SegmentState.COPY_FINISHED, self._clock.now_ms(), self._broker_id, segment.custom
             )
             await self._metadata.publish(finished)
+        except BaseException:
+            # Whoever leads now may have removed it before our last object was there.
+            self._spawn(self._tidy_up(segment), f"tier leavings of {lead.of.tp}")
+            raise
         finally:
             lead.being_copied.discard(segment.id)
         view = self._metadata.view(lead.of)
@@ -144,6 +154,20 @@ class Copier:
             "%s: copied offsets %d to %d, %d bytes, to the tier",
             *(lead.of.tp, segment.start_offset, segment.end_offset, segment.size_bytes),
         )
+
+    async def _tidy_up(self, segment: RemoteSegment) -> None:
+        """Delete the objects of a copy that was given up, if it has been removed. If not, the leader will see to it."""
+        for failures in range(TIDY_UP_TRIES):
+            await asyncio.sleep(self._settings().pause_s(failures, self._chance))
+            try:
+                await self._metadata.catch_up(segment.id.of)
+                view = self._metadata.view(segment.id.of)
+                known = None if view is None else view.get(segment.id)
+                if view is not None and (known is None or known.state is SegmentState.DELETE_STARTED):
+                    await self._store.delete(layout.keys(segment))
+                return
+            except (MetadataUnavailable, StoreFault) as error:
+                log.debug("%s: what a copy left cannot be looked at, trying again: %s", segment.id, error)
 
     def _announced(self, lead: Leadership, candidate: CopyCandidate) -> RemoteSegment:
         if not candidate.epochs:

@@ -1,0 +1,131 @@
+"""A cluster whose history is in an object store that fails.
+
+Beside all that is checked of a cluster, nothing is lost over the border between disk and store, and nothing is left in the
+store that nobody knows.
+
+Local retention takes everything that is copied, at once: what clients and the audit read is mostly in the store.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import barnabas.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
+from barnabas.runtime.disk import Disk
+from barnabas.tiered import layout
+from barnabas.tiered.store import StoreFault
+from tests.memory_store import MemoryStore
+from tests.simulation.cluster import SETTLE_S, SimCluster
+from tests.simulation.process import BrokerProcess
+from tests.simulation.scenario import Scenario
+
+TOPIC = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1", "segment.bytes": "1500"}
+BROKERS = {
+    "remote.log.storage.system.enable": "true",
+    "barnabas.remote.storage.url": "memory://tier",
+    "remote.log.manager.task.interval.ms": "400",
+    "remote.log.manager.task.retry.backoff.ms": "50",
+    "remote.log.manager.task.retry.backoff.max.ms": "500",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
+    "log.retention.check.interval.ms": "500",
+}
+#: How the store does, and how often.
+WEATHER = ("well", "well", "well", "away", "slow", "fails", "loses")
+
+
+class Weather:
+    """How the store does just now, for all brokers alike. `end`: well, from then on."""
+
+    def __init__(self, cluster: "TieredCluster") -> None:
+        self._cluster = cluster
+        self._chance = cluster.world.random
+        self.objects: dict[str, bytes] = {}
+        self.now = "well"
+        self._is_over = False
+
+    def begin(self) -> None:
+        self._change()
+
+    def end(self) -> None:
+        self._is_over, self.now = True, "well"
+
+    def _change(self) -> None:
+        if self._is_over:
+            return
+        self.now = self._chance.choice(WEATHER)
+        self._cluster.world.note("store", self.now)
+        self._cluster.world.after(self._chance.uniform(0.3, 4.0), self._change)
+
+    def open(self, disk: Disk) -> MemoryStore:
+        """As one broker sees it."""
+        store = MemoryStore(self.objects)
+        store.read = lambda path, size: disk.read_file(path)[:size]
+        store.delay = self._delay
+        store.fails = lambda kind, key: self._fault("away", 1.0) or self._fault("fails", 0.5)
+        store.loses = lambda kind, key: self._fault("loses", 0.5)
+        return store
+
+    async def _delay(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0.5, 3.0) if self.now == "slow" else self._chance.uniform(0.0, 0.05))
+
+    def _fault(self, kind: str, share: float) -> Exception | None:
+        return StoreFault(f"the store {kind}") if self.now == kind and self._chance.random() < share else None
+
+
+class TieredCluster(SimCluster):
+    def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+        scenario = replace(
+            Scenario.of(seed), has_admin=False, has_table=False, has_reckless=False, has_old_brokers=False, features={}
+        )
+        scenario = replace(scenario, all_brokers={**scenario.all_brokers, **BROKERS})
+        super().__init__(seed, scenario, without=without)
+        for name, (count, factor, configs) in self.topics.items():
+            self.topics[name] = (count, factor, {**configs, **TOPIC})
+        self.weather = Weather(self)
+        for process in self.brokers.values():
+            process.open_store = self.weather.open
+
+    def begin(self) -> None:
+        super().begin()
+        self.weather.begin()
+
+    def calm(self) -> None:
+        self.weather.end()
+        super().calm()
+
+    def audit(self) -> None:
+        super().audit()
+        world = self.world
+        deadline_s = world.now_s + SETTLE_S
+        while (wrong := self._wrong()) and world.now_s < deadline_s:
+            world.run_until(world.now_s + 0.5)
+        if wrong:
+            world.violate("the tier comes to be whole", wrong)
+
+    def _wrong(self) -> str:
+        """What is not as it should be of the tier; empty if all is."""
+        known: set[str] = set()
+        for tp in self.partitions:
+            leaders = [each for each in self.brokers.values() if _leads(each, tp)]
+            if len(leaders) != 1:
+                return f"{tp} has {len(leaders)} leaders"
+            broker: Any = leaders[0].broker
+            view, log = broker._tier.manager.view(tp), broker.replicas.get(tp).log
+            if view is None:
+                return f"{tp}: nothing is known of the tier"
+            unfinished = [each for each in view.all() if not each.is_finished]
+            if unfinished:
+                return f"{tp}: {unfinished[0]} is left"
+            if log.highest_copied_offset != log.active_segment.base_offset - 1:
+                return f"{tp}: copied up to {log.highest_copied_offset}, rolled at {log.active_segment.base_offset}"
+            known.update(key for each in view.all() for key in layout.keys(each))
+        if known != set(self.weather.objects):
+            return f"objects: {sorted(set(self.weather.objects) ^ known)[:4]}"
+        return ""
+
+
+def _leads(process: BrokerProcess, tp: Any) -> bool:
+    replicas = getattr(process.broker, "replicas", None)
+    partition = None if replicas is None or not process.is_up else replicas.get(tp)
+    return partition is not None and bool(partition.is_leader)
