@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "mutants.md"
 TABLE = Path(__file__).with_name("mutants.json")
 
 
-_WORLDS: Final = {"storage": "logs alone", "link": "linked clusters"}
+_WORLDS: Final = {"storage": "logs alone", "link": "linked clusters", "tier": "tiered storage"}
 
 
 class NotSimulated(NamedTuple):

@@ -26,7 +26,7 @@ class Mutant:
     finding: str = ""
     #: The profile of the worlds that are likely to notice it; empty: any.
     profile: str = ""
-    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters.
+    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store.
     world: str = "cluster"
 
     def find(self) -> dict[Path, str]:
@@ -1083,6 +1083,22 @@ _ALL = [
         "        or config.barnabas_link_name\n",
         "",
         world="link",
+    ),
+    # -- tiered storage
+    Mutant(
+        "local retention takes what the tier has not",
+        "storage/retention.py",
+        "copied_end=state.highest_copied_offset + 1 if is_copied else None,",
+        "copied_end=state.high_watermark if is_copied else None,",
+        world="tier",
+    ),
+    Mutant(
+        "a deposed leader leaves what it put too late",
+        "tiered/copier.py",
+        '            self._spawn(self._tidy_up(segment), f"tier leavings of {lead.of.tp}")\n',
+        "",
+        finding="tier seed 2",
+        world="tier",
     ),
 ]
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 SEEDS = int(os.environ.get("SEEDS", "18"))
+#: Of a cluster whose history is in an object store: two that found something, and one.
+TIERED = "0,2,36"
 #: Of two clusters with a link.
 LINKED = (0, 3) if SEEDS <= 100 else (0, SEEDS // 10)
 CHUNK = 6 if SEEDS <= 100 else 25
@@ -51,6 +53,12 @@ def test_cluster_keeps_its_promises(first: int) -> None:
 def test_linked_clusters_keep_their_promises() -> None:
     """One seed for each way in which mirrors end."""
     report = simulate(f"{LINKED[0]}:{LINKED[1]}", "--world", "link")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_cluster_with_an_object_store_keeps_its_promises() -> None:
+    report = simulate(TIERED, "--world", "tier")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
 
