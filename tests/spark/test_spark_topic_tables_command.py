@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from tests.scenarios.docs.runner import blocks_of, first_missing
 from tests.topic_tables import Tables, polars_rows
 from typer.testing import CliRunner
@@ -21,10 +22,13 @@ from typer.testing import CliRunner
 from barnabas.cli.main import app
 from barnabas.client.config import client_config
 from barnabas.core.topics import TABLES_TOPIC
-from barnabas.spark.tables import command
+from barnabas.spark.pipelines.sinks.exactly_once import Span
+from barnabas.spark.tables import command, upkeep
 from barnabas.spark.tables.catalogue import Catalogue, Known
 from barnabas.spark.tables.definition import BadDefinition, Definition, checked
-from barnabas.spark.tables.places import place_of
+from barnabas.spark.tables.places import IcebergPlace, place_of
+from barnabas.spark.tables.rows import columns_beside
+from barnabas.spark.tables.targets import target_of
 from barnabas.spark.tables.upkeep import Upkeep
 from barnabas.testing import Cluster, Kafka
 
@@ -152,6 +156,24 @@ def test_small_files_are_put_together_and_what_is_old_goes(
     assert young.exists()
     tables.produce(table, ("4", b"v", 0))
     assert tables.fill(table).rows == 1, "it goes on where it was"
+
+
+def test_an_iceberg_table_keeps_no_more_snapshots_than_a_commit_can_carry(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(spark, kafka, tmp_path)
+    table = tables.define("many", format="iceberg", schema="raw")
+    tables.produce(table, ("a", b"v", 0))
+    tables.fill(table)
+    target = target_of(table, columns_beside(StructType().add("value", "binary")))
+    for n in range(4):
+        target.publish([], Span({}, {"else": n}))
+    monkeypatch.setattr(upkeep, "SNAPSHOTS_MAX", 4)
+    Upkeep().after_batch(table)
+    there = place_of(table)
+    assert isinstance(there, IcebergPlace) and there.table is not None
+    assert len(there.table.metadata.snapshots) == 2
+    assert [row["value"] for row in polars_rows(table)] == [b"v"]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def write(bootstrap: str, topics: list[str], stopped: threading.Event, rng: rand
     """Rows, tombstones and now and then bytes that do not fit, to all topics."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all"})
     number = 0
-    while not stopped.wait(0.02):
+    while not stopped.wait(0.1):
         for _ in range(20):
             number += 1
             key = rng.randrange(KEYS)

@@ -261,7 +261,6 @@ def _list(known: "Known", *, json: bool) -> None:
 def _describe(client: "ClientConfig", known: "Known", found: "list[Definition]", *, json: bool) -> None:
     import os
 
-    from barnabas.core.errors import BarnabasError
     from barnabas.spark.tables.filling import Cluster, resolved
     from barnabas.spark.tables.state import state_of
 
@@ -272,8 +271,10 @@ def _describe(client: "ClientConfig", known: "Known", found: "list[Definition]",
         state, error = None, report.error if report is not None else None
         try:
             state = state_of(resolved(each, os.environ), cluster)
-        except BarnabasError as failure:
-            error = str(failure)
+        except (
+            Exception
+        ) as failure:  # libraries of both formats raise anything; the other tables are described all the same
+            error = str(failure) or type(failure).__name__
         documents.append(as_document(each, report, state, error))
     if json:
         say_json(documents)

@@ -9,7 +9,6 @@ offsets and is published first: a record is in it before the table moves past it
 import json
 import logging
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -231,7 +230,7 @@ class _Batch:
 
     def stage(self, frame: DataFrame) -> Staged:
         known = {each.partition: mark for each, mark in self._error_marks.items()}
-        work = StageTask(uuid.uuid4().hex, self._main, self._errors, known)
+        work = StageTask(self._table.name, self._main, self._errors, known)
         found = [json.loads(row[0]) for row in frame.mapInArrow(work, "staged string").collect()]
         staged = Staged(
             main=[item for each in found for item in each["main"]],
@@ -275,6 +274,7 @@ class _Batch:
 class StageTask:
     """What a task does with its rows: those that fit to the table's target, the others to that of the errors."""
 
+    #: Whose folder what is put aside goes to, where it has one.
     job: str
     main: Target
     errors: Target | None

@@ -4,6 +4,7 @@ Of two changes of a key in one partition the one with the higher offset is newer
 two partitions (the topic got more of them) is as its record with the later time says.
 """
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +95,7 @@ class IcebergUpserts(IcebergTarget):
         for number, table in enumerate(
             files.in_chunks(rows, StructType([*self.written.fields, deleted]), what=self.what)
         ):
-            name = f"{STAGE}/{task.query_id}/{task.partition:05}-{task.attempt}-{number:06}.parquet"
+            name = f"{STAGE}/{task.query_id}/{task.partition:05}-{number:06}-{uuid.uuid4().hex}.parquet"
             files.write_parquet(filesystem, f"{folder}/{name}", table)
             staged.append({"path": name})
         return staged
@@ -106,17 +107,21 @@ class IcebergUpserts(IcebergTarget):
         table.metadata.properties["commit.retry.num-retries"] = "0"  # of this copy
         filesystem, folder = self.folder()
         parts = [parquet.read_table(f"{folder}/{item['path']}", filesystem=filesystem) for item in items]
+        has_changed = False
         with table.transaction() as transaction:
             if parts:
                 changes = last_in_log(pyarrow.concat_tables(parts), self.keys)
                 changes, replaced = self._newer(table, changes)
                 if replaced.num_rows:
                     transaction.delete(matching(replaced, self.keys))
+                    has_changed = True
                 kept = changes.filter(pyarrow.compute.invert(changes.column(DELETED))).drop_columns([DELETED])
                 if kept.num_rows:
                     transaction.append(kept)
-            with transaction.update_snapshot().fast_append():
-                pass  # what a catalog compares, also where no row has changed
+                    has_changed = True
+            if not has_changed:
+                with transaction.update_snapshot().fast_append():
+                    pass  # a catalog compares snapshots, also where no row has changed
             transaction.set_properties(marks)
         self.discard(items)
 

@@ -30,6 +30,8 @@ SMALL_BYTES: Final = 32 * 1024 * 1024
 #: What is put together at a time, in the memory of the driver.
 _AT_A_TIME_BYTES: Final = 256 * 1024 * 1024
 _EVERY_S: Final = 3600.0
+#: Every commit to an Iceberg table writes down all its snapshots.
+SNAPSHOTS_MAX: Final = 500
 
 
 class Upkeep:
@@ -74,6 +76,9 @@ class Upkeep:
             return
         if table.compact_files:
             compact(there, table.compact_files)
+        if len(there.metadata.snapshots) > SNAPSHOTS_MAX:
+            first = sorted(there.metadata.snapshots, key=lambda each: each.timestamp_ms)[: -SNAPSHOTS_MAX // 2]
+            there.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in first]).commit()
         if self._is_time(table):
             oldest = datetime.now(UTC) - timedelta(hours=table.keep_hours)
             there.refresh()
