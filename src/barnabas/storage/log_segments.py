@@ -4,6 +4,7 @@ Owner: the event loop. Files are deleted on threads, which touch nothing but the
 """
 
 import logging
+from collections.abc import Callable
 
 from barnabas.core.errors import BrokenInvariant, LogDirFault
 from barnabas.storage import names, replacement
@@ -76,9 +77,12 @@ class LogSegments:
         segment.become_active()
         return segment
 
-    def restart_at(self, base_offset: int) -> None:
-        """Drop every segment, the last first so that a crash leaves no hole, and start a new one."""
+    def restart_at(self, base_offset: int, between: Callable[[], None] | None = None) -> None:
+        """Drop every segment, the last first so that a crash leaves no hole, and start a new one. `between` is called when
+        there is none."""
         self.remove(list(self._state.segments)[::-1], f"restart at {base_offset}")
+        if between is not None:
+            between()
         self._state.segments.add(self._create(base_offset, self._state.env.clock.now_ms()))
         self._state.settle_local_start()
 

@@ -308,15 +308,12 @@ class LogTruncator:
         state.check_open()
         logger.info("dropping all of %s, starting at %d", state.partition, offset)
         try:
-            self._segments.restart_at(offset)
+            # Before the new segment: after a crash, what is known of the old records must not be taken for its beginning.
+            self._segments.restart_at(offset, lambda: self._keep_epochs(epochs))
             self._moved_end(offset)
             self._flusher.restart_at(offset)
             state.log_start_offset = Offset(log_start_offset)
             state.settle_local_start()
-            state.epochs.clear()
-            for epoch, first in epochs:
-                state.epochs.assign(epoch, first)
-            state.epochs.flush()
             for snapshot in list(state.snapshots.offsets):
                 state.snapshots.remove(snapshot)
             state.producers.truncate_fully(offset)
@@ -324,6 +321,13 @@ class LogTruncator:
             state.env.on_recovery_point(state.log_dir)
         except OSError as error:
             state.fault(error)
+
+    def _keep_epochs(self, kept: Sequence[EpochEntry]) -> None:
+        epochs = self._state.epochs
+        epochs.clear()
+        for epoch, first in kept:
+            epochs.assign(epoch, first)
+        epochs.flush()
 
     def _moved_end(self, offset: int) -> None:
         state = self._state
