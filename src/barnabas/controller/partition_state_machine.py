@@ -25,6 +25,8 @@ from barnabas.core.ids import TopicPartition
 _log = logging.getLogger(__name__)
 
 UNCLEAN_SETTING = "unclean.leader.election.enable"
+#: New partitions that get their leaders in one turn of the loop: some 15 ms.
+TURN_PARTITIONS = 1_000
 
 Elected = dict[TopicPartition, LeaderAndIsr | Failure]
 
@@ -103,6 +105,14 @@ class PartitionStateMachine:
     # --- first leaders ------------------------------------------------------------------------------------------------
 
     def _first_leaders(self, partitions: Sequence[TopicPartition]) -> Program[Elected]:
+        """Some at a time: whoever waits for the loop has a turn while ZooKeeper answers."""
+        results: Elected = {}
+        begun: set[str] = set()
+        for at in range(0, len(partitions), TURN_PARTITIONS):
+            results |= yield from self._first_leaders_of(partitions[at : at + TURN_PARTITIONS], begun)
+        return results
+
+    def _first_leaders_of(self, partitions: Sequence[TopicPartition], begun: set[str]) -> Program[Elected]:
         """The first live replica leads, all live ones are in sync: there is nothing to be behind of."""
         context = self._state.context
         results: Elected = {}
@@ -114,7 +124,7 @@ class PartitionStateMachine:
                 wanted[partition] = LeaderAndIsr(leader=live[0], isr=live, controller_epoch=self._epoch)
             else:
                 results[partition] = _nobody(f"none of the replicas {list(replicas)} of {partition} is alive")
-        refused = yield from self._create_states(wanted)
+        refused = yield from self._create_states(wanted, begun)
         # Refused but just as we meant it: our own write, whose answer a lost connection took along.
         found = yield from read_leadership(refused)
         for partition, leadership in wanted.items():
@@ -128,9 +138,13 @@ class PartitionStateMachine:
             )
         return results
 
-    def _create_states(self, wanted: dict[TopicPartition, LeaderAndIsr]) -> Program[list[TopicPartition]]:
-        """Makes the znodes, parents first; answers with those that could not be made."""
-        operations = [Create(paths.topic_partitions(topic)) for topic in dict.fromkeys(each.topic for each in wanted)]
+    def _create_states(
+        self, wanted: dict[TopicPartition, LeaderAndIsr], begun: set[str]
+    ) -> Program[list[TopicPartition]]:
+        """Makes the znodes, parents first; answers with those that could not be made. `begun`: topics that have the first."""
+        topics = [topic for topic in dict.fromkeys(each.topic for each in wanted) if topic not in begun]
+        begun.update(topics)
+        operations = [Create(paths.topic_partitions(topic)) for topic in topics]
         heads = len(operations)
         for partition, leadership in wanted.items():
             operations.append(Create(paths.topic_partition(partition)))

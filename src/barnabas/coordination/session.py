@@ -370,6 +370,10 @@ class ZooKeeperSession:
             batch.stop_moved()
             return
         if len(work.indexes) == 1:
+            if batch.is_open_before(work.indexes[0]):
+                # What it builds on may be among those that are tried again.
+                self._push(work)
+                return
             part = result.results[1] if result.results else result
             batch.settle(work.indexes[0], part)
             return

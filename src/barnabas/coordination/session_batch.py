@@ -60,6 +60,10 @@ class PendingBatch:
         self.results: list[Result | None] = [None] * len(operations)
         self.missing = len(operations)
 
+    def is_open_before(self, index: int) -> bool:
+        """Whether an earlier operation has no answer yet."""
+        return any(result is None for result in self.results[:index])
+
     def settle(self, index: int, result: Result) -> None:
         self.results[index] = result
         self.missing -= 1

@@ -209,6 +209,23 @@ def test_guarded_writes_go_through_while_the_guard_holds_and_each_has_its_own_an
     run(story())
 
 
+@pytest.mark.parametrize("partitions", [49, 50, 51, 100, 150])
+def test_write_that_is_alone_in_its_transaction_waits_for_those_that_it_builds_on(partitions: int) -> None:
+    """Transactions have a hundred writes: of 50 partitions and their topic's node the last state is one alone. A refused
+    write before it has all the others done one by one, and it must not be refused for want of its parent meanwhile."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await zk.create("/controller_epoch", b"1")
+            await zk.create("/t/partitions", make_path=True)  # by the controller before this one
+            nodes = [f"/t/partitions/{number}" for number in range(partitions)]
+            creations = [Create("/t/partitions"), *(Create(p) for node in nodes for p in (node, f"{node}/state"))]
+            answer = await zk.batch(creations, Guard(0))
+            assert [each.ok for each in answer.results] == [False, *([True] * 2 * partitions)]
+
+    run(story())
+
+
 def test_guard_that_fails_stops_the_whole_batch() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
