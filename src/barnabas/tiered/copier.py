@@ -21,7 +21,7 @@ from barnabas.security.rates import SimpleRate
 from barnabas.storage.checkpoints import encode_epochs
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import CopyCandidate
-from barnabas.tiered import coverage, layout
+from barnabas.tiered import layout, lineage
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
 from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata, Spawn
@@ -81,7 +81,7 @@ class Copier:
         view = self._metadata.view(lead.of)
         if lead.is_over or of is None or view is None or not _is_copied(of):
             return None
-        start = coverage.covered_end(view, of.epochs, of.local_log_start_offset, of.log_end_offset)
+        start = lineage.covered_end(view, of.epochs, of.local_log_start_offset, of.log_end_offset)
         for candidate in of.copy_candidates(start):
             # A segment without a record at its beginning leaves a hole that no copy fills.
             if candidate.base_offset != lead.last_copied:

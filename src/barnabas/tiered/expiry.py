@@ -11,7 +11,7 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import Offset
 from barnabas.storage.epoch_cache import LeaderEpochCache
-from barnabas.tiered import coverage
+from barnabas.tiered import lineage
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState
 
@@ -80,9 +80,9 @@ def plan(
                 made.removals.append(Removal(segment, "its copy was not finished", if_unfinished=True))
         elif not tier.is_read(segment):
             continue  # another copy has all that it has, and goes with it
-        elif coverage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
+        elif lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
             kept.append(segment)
-        elif not coverage.touches(segment, facts.epochs, facts.log_end):
+        elif not lineage.touches(segment, facts.epochs, facts.log_end):
             strangers.append(segment)
     if made.is_deposed:
         return Plan(is_deposed=True)

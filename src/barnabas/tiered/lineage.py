@@ -7,6 +7,7 @@ records was written, a segment does too: as far as both say the same, the segmen
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from barnabas.core.ids import Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment
@@ -47,6 +48,35 @@ def pieces(view: MetadataCache, epochs: LeaderEpochCache, start: int, end: int) 
         offset = following
 
 
+def covered_end(view: MetadataCache, epochs: LeaderEpochCache, offset: int, log_end: int) -> Offset:
+    """The first offset, from `offset` on, that the log has and the tier has not."""
+    for piece in pieces(view, epochs, offset, log_end):
+        if piece.offset > offset:
+            break
+        offset = piece.end
+    return Offset(min(offset, log_end))
+
+
+def first_available(view: MetadataCache, epochs: LeaderEpochCache, offset: int, local_start: int) -> Offset:
+    """The first offset, from `offset` on, that somebody can read: in the tier, or here from `local_start` on."""
+    first = next(pieces(view, epochs, offset, local_start), None)
+    return Offset(local_start if first is None else min(first.offset, local_start))
+
+
+def is_within(segment: RemoteSegment, epochs: LeaderEpochCache, log_start: int, log_end: int) -> bool:
+    """Whether every record of the segment, from the log start on, is one of this log."""
+    return all(
+        end < log_start
+        or _shared(epochs, epoch, max(start, log_start), end, log_end) == end - max(start, log_start) + 1
+        for epoch, start, end in _ranges(segment)
+    )
+
+
+def touches(segment: RemoteSegment, epochs: LeaderEpochCache, log_end: int) -> bool:
+    """Whether any record of the segment is one of this log."""
+    return any(_shared(epochs, epoch, start, end, log_end) > 0 for epoch, start, end in _ranges(segment))
+
+
 def _agreed_end(segment: RemoteSegment, ours: list[EpochEntry], offset: int) -> int:
     """Up to where both tell the same of the records from `offset` on."""
     theirs = sorted(segment.epochs.items())
@@ -81,3 +111,16 @@ def _next_start(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> i
             if begins > offset and (end is None or begins < end):
                 return begins
     return None
+
+
+def _ranges(segment: RemoteSegment) -> list[tuple[int, int, int]]:
+    return [(epoch, start, segment.epoch_end(epoch)) for epoch, start in segment.epochs.items()]
+
+
+def _shared(epochs: LeaderEpochCache, epoch: int, start: int, end: int, log_end: int) -> int:
+    """How many offsets of [start, end] the log has in this epoch."""
+    for entry in epochs.entries:
+        if entry.epoch == epoch:
+            own_end = min(epochs.end_offset_for(epoch, log_end).end_offset, log_end) - 1
+            return max(0, min(end, own_end) - max(start, entry.start_offset) + 1)
+    return 0

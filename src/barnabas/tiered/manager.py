@@ -14,7 +14,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, LogDirFault, Refused
 from barnabas.core.ids import NO_OFFSET, Offset, TopicPartition
 from barnabas.storage.log import Log
-from barnabas.tiered import coverage
+from barnabas.tiered import lineage
 from barnabas.tiered.copier import Copier
 from barnabas.tiered.expiry import LogFacts, Removal, plan
 from barnabas.tiered.health import StoreHealth
@@ -131,7 +131,7 @@ class TierManager:
             local.highest_copied_offset = NO_OFFSET
             return
         start = local.local_log_start_offset
-        end = coverage.covered_end(view, local.epochs, start, local.log_end_offset)
+        end = lineage.covered_end(view, local.epochs, start, local.log_end_offset)
         # What is below the local start is in the tier by nature, if there is anything.
         local.highest_copied_offset = end - 1 if end > start or local.log_start_offset < start else NO_OFFSET
 
@@ -168,7 +168,7 @@ class TierManager:
                 *(lead.of.tp, local.log_start_offset, "__remote_log_metadata", local.local_log_start_offset),
             )
             return
-        first = coverage.first_available(view, local.epochs, local.log_start_offset, local.local_log_start_offset)
+        first = lineage.first_available(view, local.epochs, local.log_start_offset, local.local_log_start_offset)
         self._move_log_start(lead.of.tp, local, first, "the tier has nothing below it")
 
     def _move_log_start(self, tp: TopicPartition, local: Log, offset: Offset, reason: str) -> None:

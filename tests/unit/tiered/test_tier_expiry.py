@@ -5,7 +5,7 @@ from dataclasses import replace
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.tiered import coverage
+from barnabas.tiered import lineage
 from barnabas.tiered.expiry import LogFacts, Plan, plan
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, SegmentState
@@ -146,30 +146,30 @@ def test_a_topic_that_left_the_tier_leaves_nothing_there() -> None:
     assert not any(each.if_unfinished for each in made.removals)
 
 
-# -- coverage -----------------------------------------------------------------------------------------------------------
+# -- lineage -----------------------------------------------------------------------------------------------------------
 
 
 def test_coverage_ends_where_the_tier_does_or_has_a_hole() -> None:
-    assert coverage.covered_end(three(), epochs({0: 0}), 150, 400) == 300
-    assert coverage.covered_end(three(), epochs({0: 0}), 150, 250) == 250
+    assert lineage.covered_end(three(), epochs({0: 0}), 150, 400) == 300
+    assert lineage.covered_end(three(), epochs({0: 0}), 150, 250) == 250
     holed = tier(segment(1, 0, 99), segment(3, 200, 299))
-    assert coverage.covered_end(holed, epochs({0: 0}), 0, 400) == 100
-    assert coverage.covered_end(MetadataCache(), epochs({0: 0}), 0, 400) == 0
-    assert coverage.covered_end(three(), epochs({}), 0, 400) == 0
+    assert lineage.covered_end(holed, epochs({0: 0}), 0, 400) == 100
+    assert lineage.covered_end(MetadataCache(), epochs({0: 0}), 0, 400) == 0
+    assert lineage.covered_end(three(), epochs({}), 0, 400) == 0
 
 
 def test_coverage_counts_only_records_of_the_same_epochs() -> None:
     cache = tier(segment(1, 0, 99), segment(2, 100, 199, {0: 100, 1: 150}))
-    assert coverage.covered_end(cache, epochs({0: 0, 1: 150}), 0, 400) == 200
+    assert lineage.covered_end(cache, epochs({0: 0, 1: 150}), 0, 400) == 200
     # After an unclean election epoch 0 ends at 120 here.
-    assert coverage.covered_end(cache, epochs({0: 0, 5: 120}), 0, 400) == 120
+    assert lineage.covered_end(cache, epochs({0: 0, 5: 120}), 0, 400) == 120
 
 
 def test_the_first_offset_that_can_be_read() -> None:
-    assert coverage.first_available(three(), epochs({0: 0}), 0, 300) == 0
-    assert coverage.first_available(three(), epochs({0: 0}), 42, 300) == 42
+    assert lineage.first_available(three(), epochs({0: 0}), 0, 300) == 0
+    assert lineage.first_available(three(), epochs({0: 0}), 42, 300) == 42
     cache = tier(segment(2, 100, 199), segment(3, 200, 299))
-    assert coverage.first_available(cache, epochs({0: 0}), 42, 300) == 100
-    assert coverage.first_available(MetadataCache(), epochs({0: 0}), 42, 300) == 300
+    assert lineage.first_available(cache, epochs({0: 0}), 42, 300) == 100
+    assert lineage.first_available(MetadataCache(), epochs({0: 0}), 42, 300) == 300
     strange = tier(segment(1, 0, 99, {3: 0}), segment(2, 100, 199))
-    assert coverage.first_available(strange, epochs({0: 0}), 0, 300) == 100
+    assert lineage.first_available(strange, epochs({0: 0}), 0, 300) == 100
