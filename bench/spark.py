@@ -19,7 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
-from tests.interop.maven import SPARK_KAFKA, jars
+from tests.interop.maven import SPARK_AVRO, SPARK_KAFKA, jars
 
 import barnabas.spark
 from barnabas.cli.local_cluster import LocalCluster
@@ -57,7 +57,7 @@ def session(folder: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars", ",".join(str(jar) for jar in jars(*SPARK_KAFKA)))
+        .config("spark.jars", ",".join(str(jar) for jar in jars(*SPARK_KAFKA, *SPARK_AVRO)))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -32,6 +32,8 @@ SPARK_KAFKA = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.13.1",
 )
+#: What `from_avro` needs.
+SPARK_AVRO = ("org.apache.spark:spark-avro_2.13:4.1.1",)
 
 
 def is_available() -> bool:
