@@ -77,11 +77,13 @@ class SourceLeader(RemoteLeader):
 
     async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
         answers = await super().epoch_ends(questions)
+        await self._source.require_same({tp.topic for tp in answers})
         self._source.answered({tp: answer.error_code for tp, answer in answers.items()})
         return answers
 
     async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]:
         answers = await super().list_offsets(epochs)
+        await self._source.require_same({tp.topic for tp in answers})
         self._source.answered({tp: answer.error_code for tp, answer in answers.items()})
         return answers
 
@@ -400,6 +402,18 @@ class MirrorSource:
             await self._note(to_note)
         except ZkError as error:
             raise ConnectionError(f"cannot note the source's epochs: {error}") from error
+
+    async def require_same(self, topics: set[str]) -> None:
+        """Logs are about to be cut by what the source says of topics of these names. Both questions go by name, as do fetches
+        before Kafka 3.1: only the metadata tells that a topic was made anew. `assign` stops its mirror then."""
+        try:
+            image = await self.client.refresh(topics)
+        except ClientError as error:
+            raise ConnectionError(f"cannot look whether topics are the same: {error}") from error
+        others = sorted(name for name in topics if self._is_another(image.topics.get(name)))
+        if others:
+            self.look()
+            raise ConnectionError(f"made anew at the source: {', '.join(others)}")
 
     async def _note(self, partitions: dict[TopicPartition, MirrorPartition]) -> bool:
         """False: another broker leads one of them now. It is left to that one; this broker will hear of it."""
