@@ -1034,14 +1034,6 @@ _ALL = [
     ),
     # -- links
     Mutant(
-        "a planned promotion counts what followers do not have yet",
-        "link",
-        "is_quiet and replica.partition.high_watermark >= found.offset",
-        "replica.log_end >= found.offset",
-        finding="link seed 31",
-        world="link",
-    ),
-    Mutant(
         "a topic that the controller has not heard of is promoted without a record",
         "link",
         "        count = await self._store.partition_count(name)\n",
@@ -1054,13 +1046,6 @@ _ALL = [
             ),
         ),
         finding="link seed 9",
-        world="link",
-    ),
-    Mutant(
-        "a mirror that was cut goes on in the same leader epoch",
-        "link",
-        "        self._cut_in = machine.leader_epoch\n",
-        "        self._cut_in = None\n",
         world="link",
     ),
     Mutant(

@@ -25,6 +25,8 @@ def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, targ
     create(target, source, there, topic)
     wait_for_copy(target, there, topic, {0: 11})
     target.ask(lambda client: admin.alter_link(client, there, "pause"))
+    # The broker that leads it need not be the one that was asked.
+    wait_until(lambda: partitions(target, there, topic)[0].state == "waiting", TIMEOUT_S, what="the leader has heard")
     source.produce(topic, ["only there"] * 5)
     target.ask(lambda client: admin.alter_link(client, there, "promote-now"))
     wait_for_state(target, there, topic, "promoted")
