@@ -231,7 +231,9 @@ def test_stream_that_catches_up_reads_the_store_and_keeps_the_order_of_a_partiti
 
 @ISOLATION
 def test_store_alone_has_what_was_tiered(tiered: Tiered, isolation: str) -> None:
-    reader = SegmentReader(log_options({"path": tiered.url, "isolationLevel": isolation}), COLUMNS)
+    reader = SegmentReader(
+        log_options({"path": tiered.url, "topic": tiered.topic, "isolationLevel": isolation}), COLUMNS
+    )
     found = sorted(rows_of(reader))
     ends = {number: max(row[1] for row in found if row[0] == number) for number in (0, 1)}
     assert all(end > 2_000 for end in ends.values())
