@@ -284,6 +284,10 @@ class Watch:
                     found.append(f"{partition.tp} on {process.name} has what its leader has deleted")
         return found
 
+    def _is_in_tier(self, tp: TopicPartition, offset: int) -> bool:
+        logs = [self._cluster.log_of(broker, tp) for broker in self._cluster.brokers]
+        return any(log is not None and log.is_tiered and log.highest_copied_offset >= offset for log in logs)
+
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says."""
         if tp in self._cluster.oracle.excused or tp.topic in IGNORED or offset <= self._told.get(tp, -1):
@@ -301,7 +305,7 @@ class Watch:
             for broker in self._cluster.brokers
             if self.ends.get((broker, tp), -1) > offset or (broker, tp) in self._unknown or self._is_damaged(broker, tp)
         ]
-        if len(holders) < self._least.get(tp, 1):
+        if len(holders) < self._least.get(tp, 1) and not self._is_in_tier(tp, offset):
             self._broken(
                 "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
             )
