@@ -73,13 +73,10 @@ class _Parser:
             self._next()
             return None if kind is None else ArrayType(kind)
         if word == "DECIMAL":
-            self._next()
-            digits = int(self._next())
-            self._next()
-            scale = int(self._next())
-            self._next()
-            # Whole numbers that a bigint holds; all other decimals are what JSON means by a number.
-            return LongType() if scale == 0 and digits <= 18 else DoubleType()
+            for _ in "(p,s)":
+                self._next()
+            # Also without a fraction: that is `1.0`, which no bigint is read from, or more than a bigint holds.
+            return DoubleType()
         if word == "VOID":
             return None
         return _SIMPLE.get(word, StringType())

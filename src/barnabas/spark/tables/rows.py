@@ -32,8 +32,6 @@ RAW: Final = "_raw"
 _SEEN: Final = "seen"
 _VALUE: Final = "value"
 _DELETE: Final = "d"
-#: So many records tell the columns of a new table; fields that only later ones have are added, as always.
-_LOOKED_AT: Final = 20_000
 _OPERATIONS: Final = ("c", "u", "r", _DELETE)
 
 _BESIDE: Final = StructType(
@@ -90,8 +88,11 @@ def registered(table: Definition) -> Registered:
 
 
 def look(records: DataFrame, table: Definition) -> StructType:
-    """The row that the JSON of the first of these records shows, for a table of which nothing is known."""
-    [found] = records.limit(_LOOKED_AT).select(inference.seen_in(column("value").cast("string"))).collect()
+    """The row that the JSON of these records shows, for a table of which nothing is known.
+
+    All of them: the first ones may be those of one partition, and not like the others.
+    """
+    [found] = records.select(inference.seen_in(column("value").cast("string"))).collect()
     return seen_row(inference.row_type(found[0]), table)
 
 
