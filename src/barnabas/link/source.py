@@ -263,12 +263,18 @@ class MirrorSource:
             replica.error = f"the source has no leader of {tp}: {_why(topic)}"
             self.fetchers.remove([tp])
             return
+        leader_epoch, known = image.leader_epoch_of(tp), replica.latest_epoch
+        if known is not None and 0 <= leader_epoch < known:
+            # A broker that is cut off from its cluster still says so. A leader of the past would have the mirror cut.
+            replica.error = f"the source's metadata of {tp} is of epoch {leader_epoch}, and records of {known} are here"
+            self.fetchers.remove([tp])
+            return
         replica.follow_log_start()
         self.fetchers.add(
             tp,
             replica,
             leader=BrokerId(leader),
-            leader_epoch=LeaderEpoch(image.leader_epoch_of(tp)),
+            leader_epoch=LeaderEpoch(leader_epoch),
             topic_id=TopicId(topic.topic_id),
         )
 

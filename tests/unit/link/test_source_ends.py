@@ -9,6 +9,7 @@ from tests.unit.link.test_mirror_replica import FOLLOWER, ME, TP, Mirror, batch
 from tests.unit.link.test_source_recreated import FOUND, source_of
 
 from barnabas.client.admin.partitions import ListedOffset
+from barnabas.client.image import ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.ids import LeaderEpoch, TopicPartition
 from barnabas.link import source as link_source
 from barnabas.replication.state import PartitionLeadership
@@ -43,5 +44,22 @@ def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
         )
         followed.partition.become_leader(both, now_ms=0)
         assert await complete(followed) == []  # the follower has nothing yet
+
+    asyncio.run(story())
+
+
+def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
+    """A broker that is cut off from its cluster still takes itself for the leader. It would have the mirror cut."""
+
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2), batch(1, 4), high_watermark=2)
+        source = source_of(FOUND)
+        partition = PartitionInfo(index=0, leader=1, leader_epoch=2, replicas=(1,), isr=(1,), offline=())
+        known: Any = {1: None}
+        image = ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
+        source._assign_one(TP, mirror.replica, image)
+        assert "is of epoch 2, and records of 4 are here" in (mirror.replica.error or "")
+        await source.client.close()
 
     asyncio.run(story())
