@@ -118,7 +118,9 @@ class Lagging:
             now_ms=3_000,
         )
         context: Any = SimpleNamespace(
-            replicas=SimpleNamespace(require=lambda tp: partition, get=lambda tp: partition),
+            replicas=SimpleNamespace(
+                require=lambda tp: partition, get=lambda tp: partition, fetches=SimpleNamespace(tier=None)
+            ),
             allows_topic=lambda *args: True,
             clock=ManualClock(),
         )
