@@ -11,6 +11,9 @@ TESTS ?=
 SECONDS ?= 3600
 SEED ?= 1
 
+# Compiled once, and not by each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -27,6 +30,7 @@ check: $(READY) ## Format, lint, types, dependency directions
 	$(BIN)/lint-imports
 
 test: $(READY) ## The whole suite, in random order, on four processes: what waits for clusters leaves the two cores to others
+	@$(BIN)/python -m compileall -q -j 0 src
 	$(BIN)/python -m pytest -n 4 $(TESTS)
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
