@@ -18,6 +18,7 @@ SPARK = "tests/spark/"
 TOGETHER = (
     SPARK,
     "tests/unit/config/test_settings_have_readers.py",
+    "tests/unit/spark/",
     "tests/scenarios/tools/test_host.py",
     "tests/scenarios/link/",
     "tests/scenarios/tiered/",

@@ -1,5 +1,6 @@
 """A cluster's metadata in a file, and back: through znodes, where brokers find their logs again, and through brokers."""
 
+import copy
 import json
 import stat
 import uuid
@@ -169,7 +170,7 @@ def test_another_cluster_gets_the_metadata_through_its_brokers(lost: Lost, tmp_p
 
         # A topic of the same name that is another one stands in the way, and nothing is done.
         other = tmp_path / "other.json"
-        document = lost.document | {
+        document = copy.deepcopy(lost.document) | {
             "scram": {},
             "quotas": [{"entity": {"user": "bob"}, "values": {"producer_byte_rate": 1.0}}],
         }
