@@ -19,9 +19,9 @@ KIP-405: a partition whose offset the leader has in the tier only is TIERING unt
 Owner: the event loop. Cost: a step costs what changed, not the number of partitions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -51,6 +51,8 @@ from barnabas.replication.fetch_steps import (
 )
 from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
 from barnabas.storage.epoch_cache import EpochEnd
+
+A = TypeVar("A", OffsetsAnswer, TierAnswer)
 
 #: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
 #: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
@@ -378,21 +380,34 @@ class FetcherMachine:
                 effects.append(self._truncation(partition, state, answer.end))
         return effects
 
-    def offsets_listed(
-        self, asked: AskOffsets, answers: dict[TopicPartition, OffsetsAnswer], now_ms: int
-    ) -> list[Effect]:
-        """The answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
-        effects: list[Effect] = []
+    def _answered(
+        self,
+        asked: AskOffsets | AskTierStarts,
+        phase: Phase,
+        answers: dict[TopicPartition, A],
+        now_ms: int,
+        effects: list[Effect],
+    ) -> Iterator[tuple[TopicPartition, FetchState, A]]:
+        """Those that still wait for their answer, and have it. The others are asked for again after a pause, or given up."""
         for partition, leader_epoch in asked.current_leader_epochs.items():
             state = self._states.get(partition)
-            if state is None or state.phase is not Phase.RESETTING or state.leader_epoch != leader_epoch:
+            if state is None or state.phase is not phase or state.leader_epoch != leader_epoch:
                 continue
             answer = answers.get(partition)
             if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
                 self._delay(partition, state, now_ms)
             elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
                 effects.append(self._fenced(partition, state))
-            elif answer.latest < state.log.log_end:
+            else:
+                yield partition, state, answer
+
+    def offsets_listed(
+        self, asked: AskOffsets, answers: dict[TopicPartition, OffsetsAnswer], now_ms: int
+    ) -> list[Effect]:
+        """The answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
+        effects: list[Effect] = []
+        for partition, state, answer in self._answered(asked, Phase.RESETTING, answers, now_ms, effects):
+            if answer.latest < state.log.log_end:
                 # An unclean election: the leader has less than this replica. What it has not got never counted.
                 effects.append(TruncateTo(partition, Offset(answer.latest), True))
             elif answer.earliest > state.log.log_end:
@@ -407,16 +422,8 @@ class FetcherMachine:
     def tier_starts(self, asked: AskTierStarts, answers: dict[TopicPartition, TierAnswer], now_ms: int) -> list[Effect]:
         """The answers after OFFSET_MOVED_TO_TIERED_STORAGE."""
         effects: list[Effect] = []
-        for partition, leader_epoch in asked.current_leader_epochs.items():
-            state = self._states.get(partition)
-            if state is None or state.phase is not Phase.TIERING or state.leader_epoch != leader_epoch:
-                continue
-            answer = answers.get(partition)
-            if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
-                self._delay(partition, state, now_ms)
-            elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-                effects.append(self._fenced(partition, state))
-            elif answer.local_start <= answer.log_start:
+        for partition, _, answer in self._answered(asked, Phase.TIERING, answers, now_ms, effects):
+            if answer.local_start <= answer.log_start:
                 # By now the leader has deleted what it had in the tier.
                 effects.append(TruncateFully(partition, Offset(answer.log_start)))
             else:

@@ -5,7 +5,6 @@ asked, and nothing is locked: a broker may be running on the directory. Its newe
 """
 
 import os
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,11 +15,11 @@ from typing import Final, NamedTuple
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iter_batches, read_header
+from barnabas.spark.tier_slices import Place, index_places
 from barnabas.storage import names, producer_snapshot
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 
-_INDEX_ENTRY: Final = struct.Struct(">ii")
 #: How long a cleaner may take to rename what it has cleaned.
 _SWAP_S: Final = 5.0
 _PAUSE_S: Final = 0.02
@@ -284,21 +283,14 @@ def _is_batch(fd: int, segment: Segment, offset: int, position: int) -> bool:
     )
 
 
-def _index_entries(segment: Segment) -> Iterator[tuple[int, int]]:
-    """(last offset, position) of some batches. Without an index, or past its end in a preallocated one, there are none."""
+def _index_entries(segment: Segment) -> Iterator[Place]:
+    """Some batches: their last offsets, and where they begin. Without an index there are none."""
     path = segment.path.removesuffix(names.LOG_SUFFIX) + names.INDEX_SUFFIX
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
         return
-    before = 0
-    for relative, position in _INDEX_ENTRY.iter_unpack(data[: len(data) // 8 * 8]):
-        if position <= before or position >= segment.size_bytes or relative < 0:
-            if relative or position:
-                continue  # the first batch, at 0, or one that was appended since the file was looked at
-            return
-        before = position
-        yield segment.base_offset + relative, position
+    yield from index_places(data, segment.base_offset, segment.size_bytes)
 
 
 # -- transactions -------------------------------------------------------------------------------------------------------

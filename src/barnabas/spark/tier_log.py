@@ -18,7 +18,7 @@ import pyarrow as pa
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import BrokerId, Offset, TopicPartition, format_uuid
 from barnabas.spark.offsets import report_data_loss
-from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, index_places
+from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, get_indexes, index_places
 from barnabas.storage import producer_snapshot
 from barnabas.storage.checkpoints import parse_epochs
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
@@ -30,7 +30,6 @@ from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment, SegmentState, SegmentUpdate, TierPartition
 from barnabas.tiered.store import SCHEMES, ObjectMissing, Store, StoreFault, open_store
 
-_GETS_AT_ONCE: Final = 16
 #: How often a plan is made again because retention took a segment that was just listed.
 _TRIES: Final = 5
 _NOBODY: Final = BrokerId(-1)
@@ -70,13 +69,13 @@ class StoreLog:
                 self.partition, self.topic_id, key, piece.offset, min(piece.end, until), 0, size, tuple(aborted)
             )
             places = index_places(self.indexes[key].get(Part.OFFSET_INDEX, b""), piece.segment.start_offset, size)
-            found += cut(whole, places, max_bytes=max_bytes, max_records=None)
+            found += cut(whole, list(places), max_bytes=max_bytes, max_records=None)
         return found
 
     def _aborted(self) -> list[AbortedTxn]:
         used = pieces(self.segments, self.epochs, self.log_start, self.end)
         keys = dict.fromkeys(layout.log_key(piece.segment) for piece in used)
-        found = {txn for key in keys for txn in aborted_in(self.indexes[key].get(Part.TXN_INDEX, b""))}
+        found = {txn for key in keys for txn in aborted_in(key, self.indexes[key])}
         return sorted(found, key=lambda txn: txn.first_offset)
 
 
@@ -99,17 +98,11 @@ async def _find(store: Store, url: str) -> dict[TopicPartition, StoreLog]:
     names = {
         key: name
         for key in sizes
-        if (name := layout.parse_key(key)) is not None and name.suffix == layout.LOG and _indexes_of(key) in sizes
+        if (name := layout.parse_key(key)) is not None and name.suffix == layout.LOG and layout.indexes_of(key) in sizes
     }
     if not names:
         raise ConfigError(f"{url} holds no segment of a topic")
-    slots = asyncio.Semaphore(_GETS_AT_ONCE)
-
-    async def get(key: str) -> dict[Part, bytes]:
-        async with slots:
-            return layout.unpack_indexes(await store.get(_indexes_of(key)))
-
-    indexes = dict(zip(names, await asyncio.gather(*map(get, names)), strict=True))
+    indexes = await get_indexes(store, names)
     by_partition: dict[TierPartition, dict[str, ObjectName]] = {}
     for key, name in names.items():
         by_partition.setdefault(name.id.of, {})[key] = name
@@ -125,10 +118,6 @@ async def _find(store: Store, url: str) -> dict[TopicPartition, StoreLog]:
     return {
         of.tp: _log(of, keys, sizes, indexes) for of, keys in sorted(by_partition.items(), key=lambda each: each[0].tp)
     }
-
-
-def _indexes_of(log_key: str) -> str:
-    return log_key.removesuffix(layout.LOG) + layout.INDEXES
 
 
 def _log(

@@ -23,7 +23,7 @@ from barnabas.core.words import EARLIEST, LATEST, LATEST_TIERED, ConfigResourceT
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import OffsetRange
 from barnabas.spark.options import SourceOptions, TierReads
-from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, index_places
+from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, get_indexes, index_places
 from barnabas.storage.checkpoints import parse_epochs
 from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.storage.txn_index import AbortedTxn
@@ -33,14 +33,13 @@ from barnabas.tiered.lineage import Piece, pieces
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.metadata_records import decode_records, metadata_partition
 from barnabas.tiered.segment_metadata import RemoteSegment, TierPartition, partition_of_event
-from barnabas.tiered.store import Store, StoreFault, open_store
+from barnabas.tiered.store import Store, open_store
 
 _log: Final = logging.getLogger("barnabas.spark")
 
 #: Half a second's work, as for files on disk.
 SLICE_BYTES: Final = 256 << 20
 _URL: Final = "barnabas.remote.storage.url"
-_GETS_AT_ONCE: Final = 16
 _FETCH_BYTES: Final = 4 << 20
 _FOREVER: Final = 1 << 62
 
@@ -170,7 +169,7 @@ class TierPlanner:
         newest = cache.segment_for(tiered.leader_epoch, tiered.offset)
         if newest is None:
             return [], {}  # deleted, or so new that its event is to come
-        bundles = asyncio.run(_get_indexes(store, [newest]))
+        bundles = asyncio.run(get_indexes(store, [layout.log_key(newest)]))
         epochs = _epochs(bundles[layout.log_key(newest)])
         # What is below the log start is gone, also where the store still has it: the brokers say so.
         first, last = max(wanted.from_offset, log_start), min(wanted.until_offset, tiered.offset + 1)
@@ -180,8 +179,9 @@ class TierPlanner:
         if self._options.read_committed and found:
             through = pieces(cache, epochs, found[0].offset, tiered.offset + 1)
             aborting = [each.segment for each in through if not each.segment.txn_index_empty]
-        bundles |= asyncio.run(_get_indexes(store, [*needed, *aborting]))
-        aborted = self._aborted(client, wanted.partition, tiered, [bundles[layout.log_key(each)] for each in aborting])
+        bundles |= asyncio.run(get_indexes(store, map(layout.log_key, [*needed, *aborting])))
+        keys = map(layout.log_key, aborting)
+        aborted = self._aborted(client, wanted.partition, tiered, {key: bundles[key] for key in keys})
         slices = [
             TierSlice(
                 wanted.partition,
@@ -210,16 +210,20 @@ class TierPlanner:
             if name is None or parts is None:
                 slices.append(each)
                 continue
-            places = index_places(parts.get(Part.OFFSET_INDEX, b""), name.start_offset, each.end)
+            places = list(index_places(parts.get(Part.OFFSET_INDEX, b""), name.start_offset, each.end))
             slices += cut(each, places, max_bytes=max_bytes, max_records=self._options.max_records_per_partition)
         return slices
 
     def _aborted(
-        self, client: BlockingClient, partition: TopicPartition, tiered: ListedOffset, bundles: list[dict[Part, bytes]]
+        self,
+        client: BlockingClient,
+        partition: TopicPartition,
+        tiered: ListedOffset,
+        bundles: Mapping[str, Mapping[Part, bytes]],
     ) -> list[AbortedTxn]:
         if not self._options.read_committed:
             return []
-        found = [txn for parts in bundles for txn in aborted_in(parts.get(Part.TXN_INDEX, b""))]
+        found = [txn for key, parts in bundles.items() for txn in aborted_in(key, parts)]
         # A transaction with records in the tier may have been aborted above it: the broker tells those with what follows.
         isolation = self._options.consumer.isolation_level
         after = client.fetch(partition, tiered.offset + 1, max_bytes=1, max_wait_ms=0, isolation_level=isolation)
@@ -248,21 +252,6 @@ def _url_of(client: BlockingClient) -> str | None:
             raise ConfigError(f"{_URL} cannot be asked for ({refused.code.name}): set the option tierUrl") from refused
         return next((entry.value for entry in entries if entry.name == _URL and entry.value), None)
     return None
-
-
-async def _get_indexes(store: Store, segments: Sequence[RemoteSegment]) -> dict[str, dict[Part, bytes]]:
-    """By the key of the segment. :raises StoreFault:"""
-    slots = asyncio.Semaphore(_GETS_AT_ONCE)
-
-    async def get(segment: RemoteSegment) -> dict[Part, bytes]:
-        async with slots:
-            try:
-                return layout.unpack_indexes(await store.get(layout.indexes_key(segment)))
-            except Malformed as error:
-                raise StoreFault(f"{layout.indexes_key(segment)}: {error}") from error
-
-    distinct = {layout.log_key(each): each for each in segments}
-    return dict(zip(distinct, await asyncio.gather(*map(get, distinct.values())), strict=True))
 
 
 def _epochs(parts: Mapping[Part, bytes]) -> LeaderEpochCache:

@@ -5,18 +5,24 @@ come from the sparse index of the segment, so a slice may begin and end with a b
 leaves out.
 """
 
+import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import TASKS_BEFORE_SHARING
 from barnabas.storage import txn_index
+from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.txn_index import AbortedTxn
+from barnabas.tiered import layout
+from barnabas.tiered.layout import Part
+from barnabas.tiered.store import Store, StoreFault
 
 _INDEX_ENTRY: Final = struct.Struct(">ii")
-_TXN_ENTRY: Final = struct.Struct(">hqqqq")
+_GETS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +50,40 @@ class Place(NamedTuple):
     position: int
 
 
-def index_places(data: bytes, base_offset: int, size_bytes: int) -> list[Place]:
-    """What an offset index says of a segment. Entries that go back are the empty rest of a preallocated file."""
-    places: list[Place] = []
+def index_places(data: bytes, base_offset: int, size_bytes: int) -> Iterator[Place]:
+    """What an offset index says of a segment. Past its end in a preallocated file there is nothing."""
     before = 0
     for relative, position in _INDEX_ENTRY.iter_unpack(data[: len(data) // _INDEX_ENTRY.size * _INDEX_ENTRY.size]):
         if position <= before or position >= size_bytes or relative < 0:
-            continue
+            if relative or position:
+                continue  # the first batch, at 0, or one that was appended since the file was looked at
+            return
         before = position
-        places.append(Place(base_offset + relative, position))
-    return places
+        yield Place(base_offset + relative, position)
 
 
-def aborted_in(data: bytes) -> list[AbortedTxn]:
-    """The entries of a transaction index."""
-    whole = data[: len(data) // _TXN_ENTRY.size * _TXN_ENTRY.size]
-    return [AbortedTxn(*entry[1:]) for entry in _TXN_ENTRY.iter_unpack(whole) if entry[0] == txn_index.VERSION]
+async def get_indexes(store: Store, log_keys: Iterable[str]) -> dict[str, dict[Part, bytes]]:
+    """Of each segment what its second object holds, several at once. :raises StoreFault:"""
+    slots = asyncio.Semaphore(_GETS_AT_ONCE)
+
+    async def get(log_key: str) -> dict[Part, bytes]:
+        key = layout.indexes_of(log_key)
+        async with slots:
+            try:
+                return layout.unpack_indexes(await store.get(key))
+            except Malformed as error:
+                raise StoreFault(f"{key}: {error}") from error
+
+    distinct = list(dict.fromkeys(log_keys))
+    return dict(zip(distinct, await asyncio.gather(*map(get, distinct)), strict=True))
+
+
+def aborted_in(log_key: str, parts: Mapping[Part, bytes]) -> Iterator[AbortedTxn]:
+    """The aborted transactions that ended in a segment. :raises StoreFault:"""
+    try:
+        yield from txn_index.decode(log_key, parts.get(Part.TXN_INDEX, b""))
+    except CorruptIndex as error:
+        raise StoreFault(str(error)) from error
 
 
 def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_records: int | None) -> list[TierSlice]:

@@ -37,6 +37,15 @@ def encode(txn: AbortedTxn) -> bytes:
     return _ENTRY.pack(VERSION, *txn)
 
 
+def decode(path: str, data: bytes) -> Iterator[AbortedTxn]:
+    """The entries of a file, which `path` names in errors. A torn last one is not counted. :raises CorruptIndex:"""
+    for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+        version, *fields = _ENTRY.unpack_from(data, at)
+        if version != VERSION:
+            raise CorruptIndex(f"{path}: entry at {at} has an unknown version {version}")
+        yield AbortedTxn(*fields)
+
+
 class TransactionIndex:
     """Last offsets strictly ascending. Reads the file when asked: aborted transactions are few, and asked for rarely."""
 
@@ -137,8 +146,4 @@ class TransactionIndex:
             data = self._disk.read_file(self.path)
         except FileNotFoundError:
             return
-        for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
-            version, *fields = _ENTRY.unpack_from(data, at)
-            if version != VERSION:
-                raise CorruptIndex(f"{self.path}: entry at {at} has an unknown version {version}")
-            yield AbortedTxn(*fields)
+        yield from decode(self.path, data)

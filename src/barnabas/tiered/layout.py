@@ -93,6 +93,11 @@ def indexes_key(segment: RemoteSegment) -> str:
     return _key(segment, INDEXES)
 
 
+def indexes_of(log_key: str) -> str:
+    """The second object beside a first one."""
+    return log_key.removesuffix(LOG) + INDEXES
+
+
 def keys(segment: RemoteSegment) -> list[str]:
     return [log_key(segment), indexes_key(segment)]
 
