@@ -52,6 +52,8 @@ class Load:
     codec: Codec = Codec.NONE
     #: Fewer records, where they are large or slow.
     share: float = 1.0
+    #: Values of half to all of `value_bytes`, so that hardly two neighbours are of one size.
+    varied: bool = False
 
 
 LOADS = (
@@ -59,6 +61,7 @@ LOADS = (
     Load("1 KB values, 16 a batch, 50% survive", 16, 1000, 0.5, share=0.5),
     Load("100 B values, 1 a batch, 20% survive", 1, 100, 0.2),
     Load("100 B values, 100 a batch, zstd, 20% survive", 100, 100, 0.2, Codec.ZSTD),
+    Load("50 to 100 B values, 100 a batch, 20% survive", 100, 100, 0.2, varied=True),
 )
 
 
@@ -71,7 +74,8 @@ def write_log(directory: Path, load: Load, records: int) -> CleanJob:
     for number in range(0, records, load.records_per_batch):
         builder = BatchBuilder(codec=load.codec)
         for at in range(load.records_per_batch):
-            builder.append(b"key-%010d" % random.randrange(keys), value, timestamp=NOW_MS + number + at)
+            size = random.randint(load.value_bytes // 2, load.value_bytes) if load.varied else load.value_bytes
+            builder.append(b"key-%010d" % random.randrange(keys), value[:size], timestamp=NOW_MS + number + at)
         log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=NOW_MS)
     log.roll(NOW_MS)
     log.update_high_watermark(log.log_end_offset)

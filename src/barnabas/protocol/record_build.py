@@ -78,7 +78,6 @@ def assemble(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """A batch of a body that is already compressed as `attributes` says."""
-    out = bytearray(HEADER_SIZE + len(body))
     fields = (
         last_offset_delta,
         base_timestamp,
@@ -88,12 +87,16 @@ def assemble(
         base_sequence,
         record_count,
     )
-    length = len(out) - LOG_OVERHEAD
-    out[HEADER_SIZE:] = body
-    HEADER.pack_into(out, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, attributes, *fields)
-    crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
-    HEADER.pack_into(out, 0, base_offset, length, leader_epoch, MAGIC_V2, crc, attributes, *fields)
-    return bytes(out)
+    head = (base_offset, HEADER_SIZE + len(body) - LOG_OVERHEAD, leader_epoch, MAGIC_V2, 0, attributes, *fields)
+    return bytes(join_batch(head, (body,)))
+
+
+def join_batch(header: tuple[int, ...], pieces: Iterable[bytes]) -> bytearray:
+    """A batch of a header's fields and the pieces of its body, with the length and the CRC that it has now."""
+    out = bytearray().join((_ROOM_FOR_HEADER, *pieces))
+    HEADER.pack_into(out, 0, header[0], len(out) - LOG_OVERHEAD, *header[2:])
+    _CRC.pack_into(out, CRC_AT, crc32c(memoryview(out)[ATTRIBUTES_AT:]))
+    return out
 
 
 def plain_batch(

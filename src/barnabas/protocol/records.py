@@ -12,7 +12,7 @@ from barnabas.protocol.control_records import (
     parse_end_txn_marker,
     read_end_txn_marker,
 )
-from barnabas.protocol.record_build import BatchBuilder, assemble, empty_batch, encode_record, plain_batch
+from barnabas.protocol.record_build import BatchBuilder, assemble, empty_batch, encode_record, join_batch, plain_batch
 from barnabas.protocol.record_decode import (
     Headers,
     KeySpan,
@@ -42,6 +42,7 @@ __all__ = [
     "end_txn_marker",
     "iter_keys",
     "iter_records",
+    "join_batch",
     "parse_end_txn_marker",
     "plain_batch",
     "read_end_txn_marker",

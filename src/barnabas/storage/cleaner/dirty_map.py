@@ -156,7 +156,7 @@ def scan_piece(
             last_offset = base + last_delta
             if attributes & _NOT_PLAIN == 0:
                 if count != 1 or not scan_one(piece, at + HEADER_SIZE, after, first + len(keys), append, tombstones):
-                    scan_keys(piece, at + HEADER_SIZE, after, count, first + len(keys), append, tombstones)
+                    scan_keys(piece, at + HEADER_SIZE, after, count, first + len(keys), keys, tombstones)
             else:
                 header = new_header(BatchHeader, unpack_header(piece, at))
                 if _is_passed_over(piece, at, header, transactions):
@@ -164,7 +164,7 @@ def scan_piece(
                     passed_over += count
                 elif count:
                     body = records_body(piece, at, header)
-                    scan_keys(body, 0, len(body), count, first + len(keys), append, tombstones)
+                    scan_keys(body, 0, len(body), count, first + len(keys), keys, tombstones)
             at = after
     return Scan(at, last_offset, keys.count(None) - passed_over)
 

@@ -29,7 +29,7 @@ from barnabas.protocol.record_batch import (
     BatchHeader,
     check_crc,
 )
-from barnabas.protocol.records import assemble, empty_batch, records_body
+from barnabas.protocol.records import empty_batch, join_batch, records_body
 from barnabas.storage.cleaner.dirty_map import LIVE, LIVE_TOMBSTONE, new_header
 from barnabas.storage.cleaner.job import CleanJob, CleanStats, LastRecord
 from barnabas.storage.cleaner.output import CleanedWriter
@@ -122,7 +122,7 @@ class BatchFilter:
         stats.records_written += kept_records
         return at, number - first
 
-    def _keep(self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None) -> bytes | None:
+    def _keep(self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None) -> bytes | bytearray | None:
         """What stays of a batch: None, it is to be copied as it is; empty, nothing."""
         if flags is None:
             check_crc(piece, at, header)
@@ -169,7 +169,7 @@ class BatchFilter:
             return header.last_offset == last.last_data_offset
         return header.is_control and header.producer_epoch == last.producer_epoch
 
-    def _rewrite(self, piece: bytes, at: int, header: BatchHeader, live: bytes, *, set_horizon: bool) -> bytes:
+    def _rewrite(self, piece: bytes, at: int, header: BatchHeader, live: bytes, *, set_horizon: bool) -> bytearray:
         """A batch of the records that `live` names, and a delete horizon where it is to have one."""
         job = self._job
         if header.codec:
@@ -185,25 +185,16 @@ class BatchFilter:
         if attributes & TIMESTAMP_TYPE_FLAG:
             # Every record reads as appended at `max_timestamp`, whatever its delta.
             max_timestamp = header.max_timestamp
-            records = b"".join(_runs(body, starts, live))
+            records = _runs(body, starts, live)
         elif set_horizon:
             records, max_timestamp = _shifted(body, starts, live, header.base_timestamp, base_timestamp)
         else:
             max_timestamp = _max_timestamp(body, starts, live, header)
-            records = b"".join(_runs(body, starts, live))
-        batch = assemble(
-            compress(header.codec, records) if header.codec else records,
-            base_offset=header.base_offset,
-            last_offset_delta=header.last_offset_delta,
-            record_count=live.count(LIVE),
-            attributes=attributes,
-            base_timestamp=base_timestamp,
-            max_timestamp=max_timestamp,
-            leader_epoch=header.leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-        )
+            records = _runs(body, starts, live)
+        if header.codec:
+            records = [compress(header.codec, b"".join(records))]
+        changed = (attributes, header.last_offset_delta, base_timestamp, max_timestamp)
+        batch = join_batch((*header[:5], *changed, *header[9:12], live.count(LIVE)), records)
         if len(batch) > header.size_bytes and len(batch) > job.max_message_bytes:
             # As Kafka: it is kept. Fetches answer with one batch at least, however large.
             logger.warning(
@@ -230,7 +221,7 @@ def _runs(body: bytes, starts: list[int], live: bytes) -> list[bytes]:
     return runs
 
 
-def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_base: int) -> tuple[bytes, int]:
+def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_base: int) -> tuple[list[bytes], int]:
     """The live records relative to another base timestamp, and their largest timestamp."""
     records = []
     max_timestamp = NO_TIMESTAMP
@@ -239,7 +230,7 @@ def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_bas
             record, delta = shift_timestamp(body, starts[number], starts[number + 1], old_base - new_base)
             records.append(record)
             max_timestamp = max(max_timestamp, old_base + delta)
-    return b"".join(records), max_timestamp
+    return records, max_timestamp
 
 
 def _max_timestamp(body: bytes, starts: list[int], live: bytes, header: BatchHeader) -> int:

@@ -20,6 +20,13 @@ _RAW_KEY_LENGTH_BYTE: Final = RAW_KEY_BYTES_MAX * 2
 #: Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
 RECORD_BYTES_MIN: Final = 7
 
+#: The length of a value that is not there: -1, zig-zag.
+_NO_VALUE: Final = 1
+#: Whether a byte of a varint is followed by another.
+_GOES_ON: Final = bytes(byte & 0x80 for byte in range(256))
+#: Fewer records of one layout are read one by one: that is faster.
+RUN_MIN: Final = 6
+
 Key = bytes | None
 
 
@@ -28,51 +35,119 @@ def key_digest(key: bytes) -> bytes:
     return key if len(key) <= RAW_KEY_BYTES_MAX else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def scan_keys(
-    body: bytes, pos: int, end: int, count: int, first: int, append: Callable[[Key], None], tombstones: list[int]
-) -> None:
-    """`append` the key of each record of `body[pos:end]`, None where it has none, and note those without a value.
+def scan_keys(body: bytes, pos: int, end: int, count: int, first: int, keys: list[Key], tombstones: list[int]) -> None:
+    """Append the key of each record of `body[pos:end]` to `keys`, None where it has none, and note those without a value.
 
     Records are numbered from `first`. Timestamps and offsets are skipped: compaction goes by the order of records.
     """
     if count * RECORD_BYTES_MIN > end - pos:
         raise Malformed(f"{count} records in {end - pos} bytes")
     try:
-        for number in range(first, first + count):
-            size = body[pos]
-            if size < 0x80:
-                at = pos + 2
-                stop = pos + 1 + (size >> 1)
-            else:
-                more = body[pos + 1]
-                if more < 0x80:
-                    at = pos + 3
-                    stop = pos + 2 + ((size & 0x7F | more << 7) >> 1)
-                else:
-                    stop, at = _long_record(body, pos)
-            while body[at] >= 0x80:
-                at += 1
-            at += 1
-            while body[at] >= 0x80:
-                at += 1
-            size = body[at + 1]
-            at += 2
-            if size <= _RAW_KEY_LENGTH_BYTE and not size & 1:
-                pos = at + (size >> 1)
-                append(body[at:pos])
-            else:
-                key, pos = _other_key(body, at - 1)
-                append(key)
-            # Zig-zag: 1 is -1, no value.
-            if body[pos] == 1:
-                tombstones.append(number)
-            if pos >= stop:
-                raise Malformed(f"record's key ends at {pos}, its length says {stop}")
-            pos = stop
+        last = first + count
+        while last - first >= RUN_MIN:
+            taken, size = _scan_run(body, pos, end, last - first, first, keys, tombstones)
+            if not taken:
+                break
+            first += taken
+            pos += taken * size
+        pos = _scan_each(body, pos, first, last, keys.append, tombstones)
     except IndexError:
         raise Malformed("record runs past the end of its batch") from None
     if pos != end:
         raise Malformed(f"{count} records end at {pos}, their batch at {end}")
+
+
+def _scan_run(
+    body: bytes, pos: int, end: int, count: int, first: int, keys: list[Key], tombstones: list[int]
+) -> tuple[int, int]:
+    """Take neighbours of one size whose keys lie at the same place: (how many, their size). 0: not worth it, none taken.
+
+    Records of a topic are often of one layout. Then a byte of each is a slice with a step, and no record is looked at alone.
+    """
+    count, size = _alike_in_size(body, pos, end, count)
+    at = pos + (2 if body[pos] < 0x80 else 3)
+    for _ in ("timestamp", "offset"):
+        goes_on = 0x80
+        while goes_on:
+            if count < RUN_MIN:
+                return 0, 0
+            count = _leading(body[at : pos + count * size : size].translate(_GOES_ON))
+            goes_on = body[at] & 0x80
+            at += 1
+    count = min(count, _leading(body[at : pos + count * size : size]))
+    key_bytes = body[at] >> 1
+    start = at + 1
+    value = start + key_bytes
+    if count < RUN_MIN or body[at] > _RAW_KEY_LENGTH_BYTE or body[at] & 1 or value >= pos + size:
+        return 0, 0
+    stop = pos + count * size
+    keys += [body[at : at + key_bytes] for at in range(start, stop, size)]
+    values = body[value:stop:size]
+    number = values.find(_NO_VALUE)
+    while number >= 0:
+        tombstones.append(first + number)
+        number = values.find(_NO_VALUE, number + 1)
+    return count, size
+
+
+def _alike_in_size(body: bytes, pos: int, end: int, count: int) -> tuple[int, int]:
+    """How many of `count` records from `pos` on are as long as the first, and how long that is. (0, 0): it is too long."""
+    size = body[pos]
+    if size < 0x80:
+        size = 1 + (size >> 1)
+    elif body[pos + 1] < 0x80:
+        size = 2 + ((size & 0x7F | body[pos + 1] << 7) >> 1)
+    else:
+        return 0, 0
+    if size < RECORD_BYTES_MIN or body[pos : pos + 2] != body[pos + size : pos + size + 2]:
+        return 0, 0
+    count = min(count, (end - pos) // size)
+    count = _leading(body[pos : pos + count * size : size])
+    if body[pos] >= 0x80:
+        count = _leading(body[pos + 1 : pos + count * size : size])
+    return count, size
+
+
+def _leading(column: bytes) -> int:
+    """How many bytes at its beginning are the same."""
+    return len(column) - len(column.lstrip(column[:1]))
+
+
+def _scan_each(
+    body: bytes, pos: int, first: int, last: int, append: Callable[[Key], None], tombstones: list[int]
+) -> int:
+    """The records `first` to `last`, one by one; where the last of them ends."""
+    for number in range(first, last):
+        size = body[pos]
+        if size < 0x80:
+            at = pos + 2
+            stop = pos + 1 + (size >> 1)
+        else:
+            more = body[pos + 1]
+            if more < 0x80:
+                at = pos + 3
+                stop = pos + 2 + ((size & 0x7F | more << 7) >> 1)
+            else:
+                stop, at = _long_record(body, pos)
+        while body[at] >= 0x80:
+            at += 1
+        at += 1
+        while body[at] >= 0x80:
+            at += 1
+        size = body[at + 1]
+        at += 2
+        if size <= _RAW_KEY_LENGTH_BYTE and not size & 1:
+            pos = at + (size >> 1)
+            append(body[at:pos])
+        else:
+            key, pos = _other_key(body, at - 1)
+            append(key)
+        if body[pos] == _NO_VALUE:
+            tombstones.append(number)
+        if pos >= stop:
+            raise Malformed(f"record's key ends at {pos}, its length says {stop}")
+        pos = stop
+    return pos
 
 
 def scan_one(
@@ -92,7 +167,7 @@ def scan_one(
     if stop >= end:
         return False
     append(body[at + 3 : stop])
-    if body[stop] == 1:
+    if body[stop] == _NO_VALUE:
         tombstones.append(number)
     return True
 
@@ -118,8 +193,16 @@ def record_starts(body: bytes, pos: int, end: int, count: int) -> list[int]:
     """Where each record begins, and where the last one ends: `count + 1` positions."""
     starts: list[int] = []
     append = starts.append
+    left = count
     try:
-        for _ in range(count):
+        while left >= RUN_MIN:
+            alike, size = _alike_in_size(body, pos, end, left)
+            if alike < RUN_MIN:
+                break
+            starts += range(pos, pos + alike * size, size)
+            pos += alike * size
+            left -= alike
+        for _ in range(left):
             append(pos)
             size = body[pos]
             if size < 0x80:

@@ -13,6 +13,7 @@ from barnabas.core.config.log_config import CLEANUP_DELETE, LOG_APPEND_TIME
 from barnabas.core.errors import Malformed
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.records import BatchBuilder
+from barnabas.storage.cleaner import scan as cleaner_scan
 from barnabas.storage.cleaner.dirty_map import scan_piece
 from barnabas.storage.cleaner.scan import key_digest, largest_timestamp_delta, record_starts
 
@@ -170,6 +171,48 @@ def test_keys_are_those_that_the_codec_reads(pairs: list[tuple[bytes | None, byt
     assert tombstones == [number for number, (_, value) in enumerate(pairs) if value is None]
     starts = record_starts(data, 61, len(data), len(pairs))
     assert largest_timestamp_delta(data, starts[:-1]) == max(times[: len(pairs)]) - times[0]
+
+
+#: Layouts of which neighbours are often alike: a key, a value, headers, and by how much the time goes on.
+LAYOUTS = st.sampled_from(
+    [
+        (b"key-1", b"v" * 20, (), 1),
+        (b"key-2", b"w" * 20, (), 50),
+        (b"key-3", b"", (("h", b"12345"),), 9000),
+        (b"key-4", None, (("h", b"12345"),), 1),
+        (b"k" * 31, b"v" * 200, (), 0),
+        (None, b"v" * 300, (), -70),
+        (b"", b"v" * 9000, (), 1),
+    ]
+)
+
+
+@given(st.lists(st.tuples(LAYOUTS, st.integers(1, 150)), min_size=1, max_size=5), st.data())
+def test_records_of_one_layout_are_read_as_those_read_one_by_one(
+    runs: list[tuple[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...], int], int]], draw: st.DataObject
+) -> None:
+    builder, timestamp, count = BatchBuilder(), NOW_MS, 0
+    for (key, value, headers, step), times in runs:
+        for _ in range(times):
+            builder.append(key, value, timestamp=timestamp, headers=headers)
+            timestamp += step
+            count += 1
+    data = bytearray(builder.build())
+    for _ in range(draw.draw(st.integers(0, 2), "how many bytes are wrong")):
+        data[draw.draw(st.integers(61, len(data) - 1))] = draw.draw(st.integers(0, 255))
+
+    def read(run_min: int) -> tuple[list[bytes | None], list[int], list[int]] | None:
+        keys: list[bytes | None] = []
+        tombstones: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cleaner_scan, "RUN_MIN", run_min)
+            try:
+                cleaner_scan.scan_keys(bytes(data), 61, len(data), count, 7, keys, tombstones)
+                return keys, tombstones, record_starts(bytes(data), 61, len(data), count)
+            except Malformed:
+                return None
+
+    assert read(cleaner_scan.RUN_MIN) == read(count + 1)
 
 
 # -- tombstones
