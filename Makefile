@@ -29,9 +29,16 @@ check: $(READY) ## Format, lint, types, dependency directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY) ## The whole suite, in random order, on four processes: what waits for clusters leaves the two cores to others
-	@$(BIN)/python -m compileall -q -j 0 src
+test: $(READY) $(VENV)/.tests-compiled ## The whole suite, in random order, on four processes: what waits for clusters leaves the two cores to others
 	$(BIN)/python -m pytest -n 4 $(TESTS)
+
+# Every process of pytest collects all tests: without this each would compile all of them by itself.
+$(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
+	@$(BIN)/python -m compileall -q -j 0 src
+	@for part in tests/unit "tests/spark tests/scenarios tests/simulation tests/registry tests/console"; do \
+		$(BIN)/python -m pytest --collect-only -qq $$part >/dev/null & \
+	done; wait
+	@touch $@
 
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest -p no:randomly $(if $(findstring tests/,$(TESTS)),,tests/interop) $(TESTS)

@@ -1,4 +1,4 @@
-"""For all tests: those of Spark go to one process of pytest-xdist, and one JVM; the others go where there is room.
+"""For all tests: those of Spark go to two processes of pytest-xdist, each with a JVM; the others go where there is room.
 
 Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
 
@@ -14,15 +14,19 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
-#: What their tests share costs more than they do.
-TOGETHER = (
-    SPARK,
-    "tests/unit/config/test_settings_have_readers.py",
-    "tests/unit/spark/",
-    "tests/scenarios/tools/test_host.py",
-    "tests/scenarios/link/",
-    "tests/scenarios/tiered/",
-)
+#: What their tests share costs more than they do. Spark's, all in one process, would be the last to end by minutes.
+APPLICATIONS = ("tests/spark/test_spark_examples", "tests/spark/test_spark_pipeline", "tests/spark/test_spark_streams")
+TOGETHER = dict.fromkeys(APPLICATIONS, "applications of Spark") | {
+    scope: scope
+    for scope in (
+        SPARK,
+        "tests/unit/config/test_settings_have_readers.py",
+        "tests/unit/spark/",
+        "tests/scenarios/tools/test_host.py",
+        "tests/scenarios/link/",
+        "tests/scenarios/tiered/",
+    )
+}
 REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/console/", "tests/registry/")
 SIMULATION = "tests/simulation/"
 #: These begin first: one of them that began last would keep one process busy while the others have nothing left.
@@ -55,7 +59,7 @@ class SomeTogether(LoadScopeScheduling):
     """Larger scopes are given out first, so Spark's tests begin at once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((scope for scope in TOGETHER if nodeid.startswith(scope)), nodeid)
+        return next((scope for prefix, scope in TOGETHER.items() if nodeid.startswith(prefix)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SomeTogether:

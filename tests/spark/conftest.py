@@ -1,6 +1,6 @@
 """One Spark session for all tests of the pipeline: it takes seconds to start, and everything here shares it.
 
-`conftest.py` at the root sends them to one process of pytest-xdist, so that there is one JVM.
+`conftest.py` at the root sends them to two processes of pytest-xdist, so that there are two JVMs.
 """
 
 import os
