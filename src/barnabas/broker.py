@@ -9,24 +9,17 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.api.produce import ProduceApi
 from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.coordinator_context import CoordinatorContext
-from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION, ClusterFeatures
-from barnabas.coordination.former_session import FormerSession
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.coordination.registration import (
-    BrokerRegistrar,
     create_or_get_cluster_id,
     create_top_level_paths,
 )
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.topic_lookup import partition_exists
-from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.chance import random_uuid
 from barnabas.core.clock import Clock
 from barnabas.core.config.broker import BrokerConfig
@@ -34,44 +27,35 @@ from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.config.usage import broker_notices, volatile_log_dirs
 from barnabas.core.errors import BrokenInvariant
-from barnabas.core.ids import BrokerEpoch, BrokerId, TopicPartition, format_uuid
-from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.core.ids import TopicPartition, format_uuid
 from barnabas.metrics.registry import Registry
-from barnabas.parts import gauges
-from barnabas.parts import groups as group_parts
+from barnabas.parts import coordinators, gauges
 from barnabas.parts import links as link_parts
-from barnabas.parts import transactions as transaction_parts
 from barnabas.parts.controller import make_controller
 from barnabas.parts.entity_settings import EntitySettings
+from barnabas.parts.groups import GroupParts
 from barnabas.parts.handlers import build_handlers
 from barnabas.parts.health import Health, Phase
-from barnabas.parts.identity import advertised_endpoints, find_broker_id
-from barnabas.parts.readiness import CLUSTER_APIS, Readiness
+from barnabas.parts.identity import find_broker_id
+from barnabas.parts.links import LinkParts
+from barnabas.parts.membership import MembershipParts
 from barnabas.parts.replication import ReplicationParts
 from barnabas.parts.security import SecurityParts
+from barnabas.parts.serving import ServingParts
 from barnabas.parts.starting import StoppedEarly, unless_stopped
 from barnabas.parts.storage import StorageParts
-from barnabas.protocol.compression import Codec
+from barnabas.parts.transactions import TransactionParts
 from barnabas.replication.fetch_session_cache import FetchSessionCache
 from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import LoopThreads, ThreadPool
 from barnabas.server.audit import AuditLog
 from barnabas.server.context import BrokerContext
-from barnabas.server.controller_client import ControllerClient
-from barnabas.server.coordinator_log import InternalTopicLog, leadership_listener
+from barnabas.server.coordinator_log import leadership_listener
 from barnabas.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
-from barnabas.server.links import BrokerLinks
-from barnabas.server.listener import SocketServer
 from barnabas.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
-from barnabas.server.pipeline import Pipeline
 from barnabas.server.platform import Platform
-from barnabas.server.quota_parts import QuotaParts
 from barnabas.server.schema_checks import SchemaChecks
 from barnabas.server.settings import (
-    allows_consumer_protocol,
-    buffer_bytes,
-    connection_limits,
-    connection_rate_limits,
     session_config,
 )
 from barnabas.server.zookeeper_gate import ZooKeeperGate
@@ -218,36 +202,17 @@ class Broker:
         await unless_stopped(self._stop, self._tasks, work)
 
     def _bind_listeners(self) -> None:
-        config = self.config
-        self.quotas = QuotaParts(config, self.registry, now_s=self._loop.time, spawn=self._spawn)
-        self.pipeline = Pipeline(
-            {},
+        self.serving = ServingParts(
+            self.config,
+            self._platform,
             self.registry,
-            now_s=self._loop.time,
-            spawn=lambda work, *, name: self._spawn(work, name),
-            on_bug=self.fail,
-            request_bytes_max=config.socket_request_max_bytes,
-            queued_requests_max=config.queued_max_requests,
-            held_apis=CLUSTER_APIS,
-            request_quota=self.quotas.requests,
-            elements_max=config.barnabas_request_max_elements,
-            on_thread=self._on_thread,
-        )
-        self.server = SocketServer(
             self._loop,
-            self.pipeline,
             self._pool,
-            self.registry,
-            limits=connection_limits(config),
-            rates=self.quotas.connections,
+            on_bug=self.fail,
+            on_thread=self._on_thread,
             spawn=self._spawn,
-            backlog=config.socket_listen_backlog_size,
-            send_buffer_bytes=buffer_bytes(config, "socket.send.buffer.bytes"),
-            receive_buffer_bytes=buffer_bytes(config, "socket.receive.buffer.bytes"),
-            queued_bytes_max=config.queued_max_request_bytes,
-            listen=self._platform.listen,
-            monotonic_s=self._clock.monotonic_s,
         )
+        self.pipeline, self.server, self.quotas = self.serving.pipeline, self.serving.server, self.serving.quotas
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
         self.ports.update(self.security.bind(self.server))
 
@@ -276,7 +241,7 @@ class Broker:
         config = self.config
         if config.barnabas_otel_endpoint is not None:
             self._start_tracing(config)
-        self._assemble_membership(config)
+        self._assemble_membership()
         self._assemble_replication()
         self.controller = make_controller(
             self.broker_id, self.dynamic, self.session, self.registrar, self.metadata, self.links, self._clock
@@ -339,43 +304,23 @@ class Broker:
         gauges.add_offset_gauges(self.registry, lambda: self.groups.coordinator.machines)
         gauges.add_link_gauges(self.registry, lambda: self.mirrors.manager.links)
 
-    def _assemble_membership(self, config: BrokerConfig) -> None:
-        """What this broker knows of the others, and how it reaches them."""
-        self.metadata = MetadataCache()
-        endpoints = advertised_endpoints(config, self.ports)
-        self.readiness = Readiness(
-            self.broker_id, self.metadata, self._stop, address=", ".join(str(endpoint) for endpoint in endpoints)
-        )
-        self.features = ClusterFeatures(self.session)
-        self.metadata.subscribe(self._metadata_changed)
-        self.links = BrokerLinks(
-            self.broker_id, endpoint_of=self._inter_broker_endpoint, open_link=self.security.links.open
-        )
-        self.registrar = BrokerRegistrar(
-            self.session,
-            BrokerRegistration(
-                id=self.broker_id,
-                endpoints=endpoints,
-                rack=config.broker_rack,
-                features=self._platform.features,
-            ),
-            clock=self._clock,
-            wait_for_former_self_ms=config.zookeeper_session_timeout_ms * 2,
-            former=FormerSession(
-                session_config(config),
-                self._platform.zookeeper,
-                disk=self._platform.disk,
-                directories=lambda: [log_dir.path for log_dir in self.logs.live_dirs],
-                on_thread=self._on_thread,
-            ),
-        )
-        self.controller_client = ControllerClient(
+    def _assemble_membership(self) -> None:
+        self.membership = MembershipParts(
             self.broker_id,
-            self.links,
-            self.metadata,
-            config=lambda: self.config,
-            broker_epoch=self._broker_epoch,
+            self.dynamic,
+            self.session,
+            self._platform,
+            self.logs,
+            ports=self.ports,
+            open_link=self.security.links.open,
+            faults=self._faults,
+            stop=self._stop,
+            on_thread=self._on_thread,
         )
+        self.metadata, self.links = self.membership.metadata, self.membership.links
+        self.features, self.registrar = self.membership.features, self.membership.registrar
+        self.controller_client = self.membership.controller_client
+        self.metadata.subscribe(self._metadata_changed)
 
     def _assemble_replication(self) -> None:
         assert self._tasks is not None
@@ -390,8 +335,8 @@ class Broker:
             self.metadata,
             self.links,
             self.controller_client,
-            self.readiness,
-            broker_epoch=self._broker_epoch,
+            self.membership.readiness,
+            broker_epoch=self.membership.epoch,
             load_settings=self.settings.load_topics,
             report_failed_dir=report_failed_dir,
             fail=self.fail,
@@ -423,7 +368,7 @@ class Broker:
             ),
             moves=self.replication.moves,
             controller=self.controller,
-            broker_epoch=self._broker_epoch,
+            broker_epoch=self.membership.epoch,
             auto_create=self.controller_client.auto_create,
             authorizer=self.security.authorizer,
             quotas=self.quotas.clients,
@@ -443,41 +388,17 @@ class Broker:
         )
 
     def _assemble_coordinators(self) -> None:
-        """Groups and transactions: each needs the other, so each gets what it needs by a function."""
-        context = self.context
-
-        def coordinator_context(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> CoordinatorContext:
-            return CoordinatorContext(
-                log=InternalTopicLog(topic, self.replicas, self._pool, codec=codec),
-                metadata=self.metadata,
-                config=lambda: self.config,
-                now_ms=self._clock.now_ms,
-                timers=self._loop,
-                spawn=self._spawn,
-                create_topic=self.controller_client.create_topic,
-                registry=self.registry,
-            )
-
-        self.groups = group_parts.assemble(
-            context,
-            coordinator_context(GROUP_METADATA_TOPIC, lambda: self.config.offsets_topic_compression_codec),
-            consumer_protocol_enabled=lambda: (
-                self.features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(self.config)
-            ),
-            verify_transaction=transaction_parts.offsets_verifier(context, lambda: self.transactions.verifier),
-        )
-
-        self.transactions = transaction_parts.assemble(
-            context,
-            coordinator_context(TRANSACTION_STATE_TOPIC),
-            self.links,
-            ask_controller=self.controller_client.allocate_producer_ids,
-            offsets_partition_for=self.groups.coordinator.partition_for,
-            offsets_marked=self.groups.coordinator.txn_completed,
-            exists=partial(partition_exists, self.session),
-            transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
+        parts = coordinators.assemble(
+            self.context,
+            self.membership,
+            self.session,
+            self._loop,
+            self._pool,
+            spawn=self._spawn,
             on_bug=self.fail,
         )
+        self.groups: GroupParts = parts.groups
+        self.transactions: TransactionParts = parts.transactions
         for listener in (
             leadership_listener(self.groups.coordinator),
             leadership_listener(self.transactions.coordinator),
@@ -486,7 +407,7 @@ class Broker:
             self.replication.control.subscribe(listener)
 
     def _assemble_links(self) -> None:
-        self.mirrors = link_parts.assemble(
+        self.mirrors: LinkParts = link_parts.assemble(
             self.context,
             self.session,
             self.controller_client,
@@ -520,14 +441,6 @@ class Broker:
         )
         self.replication.control.subscribe(self._tier.leadership_changed)
 
-    def _inter_broker_endpoint(self, broker_id: BrokerId) -> Endpoint | None:
-        if self._faults is not None and self._faults.is_cut_off(broker_id):
-            return None
-        return self.metadata.endpoint(broker_id, self.config.inter_broker_listener_name)
-
-    def _broker_epoch(self) -> BrokerEpoch:
-        return self.registrar.epoch
-
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._pool, work)
 
@@ -535,9 +448,7 @@ class Broker:
 
     def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Parts that keep a copy of a setting. The others read `self.config` when it matters, or subscribe themselves."""
-        self.server.limits = connection_limits(after)
-        self.quotas.connections.limits = connection_rate_limits(after)
-        self.pipeline.elements_max = after.barnabas_request_max_elements
+        self.serving.settings_changed(before, after)
         self._pool.resize(after.background_threads)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
@@ -579,7 +490,7 @@ class Broker:
         add_gc_gauges(self.registry)
         await self.controller.start()
         self._spawn(self._watch_controller(), "controller failure")
-        await self.readiness.wait(self.session)
+        await self.membership.readiness.wait(self.session)
         self.pipeline.release()
 
     def _metadata_changed(self, change: MetadataChange) -> None:

@@ -1,14 +1,14 @@
 """What every coordinator needs of its broker."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from barnabas.coordination.internal_topic import CreateTopic
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.metrics.registry import Registry
 from barnabas.runtime.internal_log import CoordinatorLog
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
 
 
@@ -19,6 +19,6 @@ class CoordinatorContext:
     config: Callable[[], BrokerConfig]
     now_ms: Callable[[], int]
     timers: Timers
-    spawn: Callable[[Coroutine[Any, Any, None], str], object]
+    spawn: Spawn
     create_topic: CreateTopic
     registry: Registry

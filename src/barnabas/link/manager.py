@@ -33,10 +33,11 @@ from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, Er
 from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
 from barnabas.link.replica import MirrorReplica
 from barnabas.link.settings import LinkSettings, check_pattern, check_start
-from barnabas.link.source import MirrorSource, Spawn
+from barnabas.link.source import MirrorSource
 from barnabas.link.store import LinkStore
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.dynamic_secrets import DynamicSecrets
 
 log = logging.getLogger(__name__)

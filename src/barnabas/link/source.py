@@ -31,6 +31,7 @@ from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import Connect, FetchAnswer, FetcherSettings, RemoteLeader
 from barnabas.replication.manager import ReplicaManager
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.rates import SimpleRate
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,6 @@ _LAST_LOOK_S: Final = 5.0
 #: Least time between two looks at the source's metadata.
 _PAUSE_S: Final = 0.1
 _SOURCE_FAILURES: Final = (ClientError, OSError, EOFError)
-
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
 class SourceLeader(RemoteLeader):

@@ -15,11 +15,11 @@ from barnabas.link.acls import AclCopier
 from barnabas.link.groups import GroupCopier
 from barnabas.link.manager import LinkManager
 from barnabas.link.producer_ids import ProducerIdSpace
-from barnabas.link.source import Spawn
 from barnabas.link.steward import Steward
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
 from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.acl_store import AclStore
 from barnabas.security.dynamic_secrets import DynamicSecrets
 from barnabas.server.context import BrokerContext

@@ -24,6 +24,7 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.read_replica import ReadReplicaSelector
 from barnabas.replication.throttle import ReplicationThrottles
+from barnabas.runtime.tasks import Spawn
 from barnabas.server.controller_client import ControllerClient
 from barnabas.server.links import BrokerLinks
 from barnabas.server.settings import fetcher_settings
@@ -52,7 +53,7 @@ class ReplicationParts:
         loop: asyncio.AbstractEventLoop,
         tasks: asyncio.TaskGroup,
         on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         tracing: Tracing | None = None,
     ) -> None:
         config = dynamic.broker

@@ -3,8 +3,7 @@
 Owner: the event loop.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from barnabas.api import acls, delegation_tokens, sasl
 from barnabas.client.key_sets import KeySets
@@ -12,6 +11,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.parts.listeners import LinkSecurity, secured
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
 from barnabas.security.credentials import ScramCredentials
@@ -32,7 +32,7 @@ class SecurityParts:
         clock: Clock,
         *,
         now_s: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
     ) -> None:
         """:raises ConfigError: for settings that cannot work."""
         config = dynamic.broker

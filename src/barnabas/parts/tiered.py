@@ -15,6 +15,7 @@ from barnabas.metrics.registry import Row
 from barnabas.replication.fetcher import FetcherManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.tier_reads import TierReads
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.runtime.timers import Timers
 from barnabas.server.context import BrokerContext
@@ -26,7 +27,7 @@ from barnabas.tiered.copier import Copier
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.local_copies import LocalCopies
 from barnabas.tiered.manager import TierManager
-from barnabas.tiered.metadata_topic import RemoteMetadata, Spawn
+from barnabas.tiered.metadata_topic import RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.reader import FetchQuota, TierReader
 from barnabas.tiered.remover import Remover

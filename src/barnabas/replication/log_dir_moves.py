@@ -15,6 +15,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition, cut, read_log
 from barnabas.replication.throttle import ReplicationThrottle
+from barnabas.runtime.tasks import Spawn
 from barnabas.storage import producer_snapshot
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import TierStart
@@ -47,7 +48,7 @@ class LogDirMoves:
         clock: Clock,
         *,
         on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         throttle: ReplicationThrottle | None = None,
     ) -> None:
         """`throttle`: all moves of the broker together (`replica.alter.log.dirs.io.max.bytes.per.second`)."""

@@ -5,7 +5,7 @@ what there is. The reads go on: what they bring is there when the client asks ag
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from barnabas.core.errors import BarnabasError, ErrorCode, LogDirFault, Refused
@@ -16,6 +16,7 @@ from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.hosted import HostedPartitions
 from barnabas.replication.partition import FetchParams, Partition, PartitionRead, TieredRead
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import ReadResult, TimestampedOffset
@@ -67,7 +68,7 @@ class TierReads:
         timers: Timers,
         registry: Registry,
         metrics: TierMetrics,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         max_wait_ms: Callable[[], int],
         reads_max: int,
     ) -> None:

@@ -15,13 +15,14 @@ a failover could take back.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Generic
+from collections.abc import Callable, Iterable
+from typing import Generic
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.runtime.internal_log import CoordinatorLog
 from barnabas.runtime.machine import Marker, R, Reply, Result, Ticket
 from barnabas.runtime.shard import M, Shard, ShardContext, ShardState
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class CoordinatorRuntime(Generic[M]):
         make_machine: Callable[[int], M],
         now_ms: Callable[[], int],
         timers: Timers,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         on_effect: Callable[[int, object], None] = lambda partition, message: None,
         answer_timeout_ms: Callable[[], int] | None = None,
         on_loaded: Callable[[float], None] = lambda took_ms: None,

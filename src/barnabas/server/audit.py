@@ -6,8 +6,8 @@ counted and the count is written. Files rotate by size. Kafka's own line about a
 
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode
@@ -15,7 +15,9 @@ from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import Message
 from barnabas.protocol.versions import api_named
 from barnabas.runtime.disk import Disk, write_fully
-from barnabas.server.call import Call, OnThread
+from barnabas.runtime.tasks import Spawn
+from barnabas.runtime.threads import OnThread
+from barnabas.server.call import Call
 
 log = logging.getLogger(__name__)
 kafka_log = logging.getLogger("kafka.authorizer.logger")
@@ -67,7 +69,7 @@ class AuditLog:
         disk: Disk,
         clock: Clock,
         on_thread: OnThread,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         file_bytes_max: int,
     ) -> None:
         self.path = path

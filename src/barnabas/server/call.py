@@ -1,11 +1,12 @@
 """One request on its way through the broker: who sent it, when it went where, and how it is answered."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.runtime.purgatory import DelayedOperation
+from barnabas.runtime.threads import OnThread
 from barnabas.security.principal import Principal
 from barnabas.server.ranges import Part
 
@@ -17,7 +18,6 @@ log = logging.getLogger(__name__)
 
 
 #: Runs work on a thread.
-OnThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Gate(Protocol):

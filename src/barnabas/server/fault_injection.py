@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from barnabas.core.errors import ErrorCode, Refused
@@ -18,6 +18,7 @@ from barnabas.protocol.messages.produce import ProduceRequest
 from barnabas.protocol.record_batch import HEADER_SIZE, MAGIC_AT
 from barnabas.runtime.disk import Disk, ReadableBuffer
 from barnabas.runtime.faults import TEST_CLIENT_ID, ApiFault, Faults
+from barnabas.runtime.tasks import Spawn
 from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.pipeline import ApiHandler, HandlerResult
@@ -67,15 +68,14 @@ def _is_batch(data: ReadableBuffer) -> bool:
 
 
 Execute = Callable[[Call, Any], HandlerResult]
-SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
 
 
-def wrap_handlers(handlers: Iterable[ApiHandler], faults: Faults, spawn: SpawnTask) -> None:
+def wrap_handlers(handlers: Iterable[ApiHandler], faults: Faults, spawn: Spawn) -> None:
     for handler in handlers:
         handler.execute = _faulty(handler, handler.execute, faults, spawn)
 
 
-def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: SpawnTask) -> Execute:
+def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: Spawn) -> Execute:
     def run(call: Call, request: Any) -> HandlerResult:
         call.channel.client_id = call.client_id or ""
         if call.client_id == TEST_CLIENT_ID:

@@ -15,17 +15,18 @@ import socket
 import ssl
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from barnabas.auth.distinguished_name import Subject
 from barnabas.auth.tls import alert_of
 from barnabas.core.errors import ConfigError
 from barnabas.metrics.registry import Histogram, Registry
 from barnabas.runtime import descriptors
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.principal import Principal
 from barnabas.server.call import Gate
@@ -115,7 +116,7 @@ class SocketServer:
         registry: Registry,
         *,
         limits: ConnectionLimits,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         rates: ConnectionRates | None = None,
         backlog: int = 50,
         send_buffer_bytes: int = -1,

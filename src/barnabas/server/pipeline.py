@@ -8,8 +8,8 @@ until the answers before it have gone out.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Malformed, Refused
@@ -21,10 +21,12 @@ from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.protocol.versions import API_VERSIONS, Api
 from barnabas.runtime.bugs import BugLog
+from barnabas.runtime.tasks import Spawn
+from barnabas.runtime.threads import OnThread
 from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.server import large
 from barnabas.server.audit import CHANGES, AuditLog
-from barnabas.server.call import Call, OnThread
+from barnabas.server.call import Call
 from barnabas.server.connection import Connection
 from barnabas.server.large import LARGE_FRAME_BYTES
 from barnabas.server.ranges import Part
@@ -98,11 +100,10 @@ class RequestMetrics:
         self.total = histogram("total", "Time from the arrival of a request to the sending of its answer.")
 
 
-class Spawn(Protocol):
-    def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> object: ...
+T = TypeVar("T")
 
 
-async def _at_once(work: Callable[[], Any]) -> Any:
+async def _at_once(work: Callable[[], T]) -> T:
     """Where there is no thread: tests of what is small."""
     return work()
 
@@ -220,7 +221,7 @@ class Pipeline:
         """More than the loop decodes: by a thread, one request after the other."""
         self._running += 1
         call.is_running = True
-        self._spawn(self._decode_then_execute(call, data, at), name=f"large {call.api.name}")
+        self._spawn(self._decode_then_execute(call, data, at), f"large {call.api.name}")
         return call
 
     async def _decode_then_execute(self, call: Call, data: bytearray, at: int) -> None:
@@ -315,7 +316,7 @@ class Pipeline:
             result = call.meter.measured(call, result)
         if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:
             self.zookeeper.begin(call, request)
-        self._spawn(self._finish(call, request, result), name=f"request {call.api.name}")
+        self._spawn(self._finish(call, request, result), f"request {call.api.name}")
 
     async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage | None]) -> None:
         try:

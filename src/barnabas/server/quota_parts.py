@@ -1,12 +1,12 @@
 """All quotas on clients of one broker: made from its settings, and changed with them. Owner: the event loop."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from barnabas.coordination import paths
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.metrics.registry import Registry
+from barnabas.runtime.tasks import Spawn
 from barnabas.security.connection_rates import ConnectionRates
 from barnabas.security.quotas import ClientQuotas, entity_of
 from barnabas.server.addresses import address_of
@@ -24,7 +24,7 @@ class QuotaParts:
         registry: Registry,
         *,
         now_s: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
     ) -> None:
         windows, window_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
         self._spawn = spawn

@@ -6,8 +6,8 @@ Owner: the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -20,7 +20,8 @@ from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec
 from barnabas.protocol.record_batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader
 from barnabas.protocol.record_prefixes import PREFIX_BYTES, Strange, strange_records
 from barnabas.protocol.records import records_body
-from barnabas.server.call import OnThread
+from barnabas.runtime.tasks import Spawn
+from barnabas.runtime.threads import OnThread
 from barnabas.server.schema_ids import SchemaIds, Subjects, Unreachable, id_of
 from barnabas.storage.log_append import records_max
 from barnabas.storage.log_types import RECORD_ERRORS_MAX, RecordError
@@ -82,7 +83,7 @@ class SchemaChecks:
         clock: Clock,
         *,
         on_thread: OnThread,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
     ) -> None:
         self._on_thread = on_thread
         self._ids = SchemaIds(config, clock, spawn)

@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import ssl
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import RECORD_NAME, TOPIC_NAME
 from barnabas.core.errors import BarnabasError, Malformed
+from barnabas.runtime.tasks import Spawn
 from barnabas.server.schema_names import AVRO, PROTOBUF, message_names, record_names
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class SchemaIds:
         self,
         config: Callable[[], BrokerConfig],
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
     ) -> None:
         self._config = config
         self._clock = clock

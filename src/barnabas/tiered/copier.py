@@ -16,6 +16,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.runtime.disk import Disk
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.security.rates import SimpleRate
 from barnabas.storage.checkpoints import encode_epochs
@@ -24,7 +25,7 @@ from barnabas.storage.log_tier import CopyCandidate
 from barnabas.tiered import layout, lineage
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
-from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata, Spawn
+from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
 from barnabas.tiered.settings import TierSettings

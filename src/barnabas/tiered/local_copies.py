@@ -17,6 +17,7 @@ from typing import Any, Final
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import format_uuid
 from barnabas.runtime.disk import Disk, write_fully
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.segment import Segment
@@ -105,7 +106,7 @@ class LocalCopies:
         disk: Disk,
         *,
         on_thread: OnThread,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         chunk_bytes: int,
         chunks_bytes_max: int,
         indexes_bytes_max: int,

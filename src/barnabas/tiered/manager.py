@@ -13,6 +13,7 @@ from functools import partial
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, LogDirFault, Refused
 from barnabas.core.ids import NO_OFFSET, Offset, TopicPartition
+from barnabas.runtime.tasks import Spawn
 from barnabas.storage.log import Log
 from barnabas.tiered import lineage
 from barnabas.tiered.copier import Copier
@@ -20,7 +21,7 @@ from barnabas.tiered.expiry import LogFacts, Removal, plan
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership, LeadershipLost, Look
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata, Spawn
+from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.remover import Remover
 from barnabas.tiered.segment_metadata import TierPartition

@@ -7,9 +7,9 @@ to read: after `publish` the view has the event, or a later one.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
@@ -39,6 +39,7 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
 )
 from barnabas.protocol.records import BatchBuilder
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.metadata_records import Decoded, decode_records, encode_event, metadata_partition
@@ -60,8 +61,6 @@ _BACKOFF_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 #: Kafka's `remote.log.metadata.consume.wait.ms`.
 _PUBLISH_S: Final = 120.0
-
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
 class MetadataUnavailable(BarnabasError):

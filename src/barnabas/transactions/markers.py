@@ -8,8 +8,8 @@ finds the decision in the log and sends them again, which does no harm.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.core.errors import BarnabasError, ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
@@ -19,6 +19,7 @@ from barnabas.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
 from barnabas.transactions.machine import SendMarkers
 from barnabas.transactions.state import Identity
@@ -92,7 +93,7 @@ class MarkerSender:
         complete: Callable[[int, str, Identity], Awaitable[None]],
         exists: Callable[[TopicPartition], Awaitable[bool]],
         timers: Timers,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         on_bug: Callable[[BaseException], None],
     ) -> None:
         """`coordinator_epoch`: in which this broker leads a partition of `__transaction_state`, None where it does not.

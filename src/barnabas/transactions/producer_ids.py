@@ -5,10 +5,11 @@ Owner: the event loop. Ids of a block that a stopped broker has not used are los
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import BarnabasError, ErrorCode, Refused
+from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class ProducerIds:
         allocate_block: Callable[[], Awaitable[ProducerIdRange]],
         *,
         timers: Timers,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         wait_max_ms: int = WAIT_MAX_MS,
     ) -> None:
         """`allocate_block` asks the controller, and raises a `BarnabasError` where it gets none."""

@@ -12,9 +12,9 @@ older than that.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import NO_PRODUCER_ID, BrokerId, TopicPartition
@@ -25,6 +25,7 @@ from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from barnabas.protocol.record_batch import NO_SEQUENCE, BatchHeader
+from barnabas.runtime.tasks import Spawn
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.transactions.state import Identity
@@ -93,7 +94,7 @@ class Verifier:
         coordinator_of: Callable[[str], BrokerId | None],
         ask: Callable[[BrokerId, AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse | None]],
         now_ms: Callable[[], int],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        spawn: Spawn,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`coordinator_of` finds the live leader for a transactional id; `ask` sends v4 or later to it and raises a

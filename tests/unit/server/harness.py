@@ -94,7 +94,7 @@ class Harness:
             {api.api_key: api for api in (*apis, *self._more)},
             self.registry,
             now_s=loop.time,
-            spawn=lambda work, *, name: spawn(work, name),
+            spawn=spawn,
             on_bug=self.bugs.append,
             request_bytes_max=self._request_bytes_max,
             queued_requests_max=self._queued_requests_max,
