@@ -19,7 +19,7 @@ KIP-405: a partition whose offset the leader has in the tier only is TIERING unt
 Owner: the event loop. Cost: a step costs what changed, not the number of partitions.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final, TypeVar
 
@@ -52,7 +52,7 @@ from barnabas.replication.fetch_steps import (
 from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
 from barnabas.storage.epoch_cache import EpochEnd
 
-A = TypeVar("A", OffsetsAnswer, TierAnswer)
+A = TypeVar("A", EpochAnswer, OffsetsAnswer, TierAnswer)
 
 #: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
 #: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
@@ -365,33 +365,25 @@ class FetcherMachine:
     def epoch_ends(self, asked: AskEpochEnds, answers: dict[TopicPartition, EpochAnswer], now_ms: int) -> list[Effect]:
         """The answer to OffsetForLeaderEpoch. A partition without an answer is asked for again after a pause."""
         effects: list[Effect] = []
-        for partition, question in asked.questions.items():
-            state = self._states.get(partition)
-            if state is None or state.phase is not Phase.TRUNCATING or state.delayed_until_ms is not None:
-                continue
-            if state.leader_epoch != question.current_leader_epoch:
-                continue
-            answer = answers.get(partition)
-            if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
-                self._delay(partition, state, now_ms)
-            elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-                effects.append(self._fenced(partition, state))
-            else:
-                effects.append(self._truncation(partition, state, answer.end))
+        epochs = {partition: question.current_leader_epoch for partition, question in asked.questions.items()}
+        for partition, state, answer in self._answered(epochs, Phase.TRUNCATING, answers, now_ms, effects):
+            effects.append(self._truncation(partition, state, answer.end))
         return effects
 
     def _answered(
         self,
-        asked: AskOffsets | AskTierStarts,
+        current_leader_epochs: Mapping[TopicPartition, LeaderEpoch],
         phase: Phase,
         answers: dict[TopicPartition, A],
         now_ms: int,
         effects: list[Effect],
     ) -> Iterator[tuple[TopicPartition, FetchState, A]]:
         """Those that still wait for their answer, and have it. The others are asked for again after a pause, or given up."""
-        for partition, leader_epoch in asked.current_leader_epochs.items():
+        for partition, leader_epoch in current_leader_epochs.items():
             state = self._states.get(partition)
-            if state is None or state.phase is not phase or state.leader_epoch != leader_epoch:
+            if state is None or state.phase is not phase or state.delayed_until_ms is not None:
+                continue
+            if state.leader_epoch != leader_epoch:
                 continue
             answer = answers.get(partition)
             if answer is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
@@ -406,7 +398,9 @@ class FetcherMachine:
     ) -> list[Effect]:
         """The answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
         effects: list[Effect] = []
-        for partition, state, answer in self._answered(asked, Phase.RESETTING, answers, now_ms, effects):
+        for partition, state, answer in self._answered(
+            asked.current_leader_epochs, Phase.RESETTING, answers, now_ms, effects
+        ):
             if answer.latest < state.log.log_end:
                 # An unclean election: the leader has less than this replica. What it has not got never counted.
                 effects.append(TruncateTo(partition, Offset(answer.latest), True))
@@ -422,7 +416,9 @@ class FetcherMachine:
     def tier_starts(self, asked: AskTierStarts, answers: dict[TopicPartition, TierAnswer], now_ms: int) -> list[Effect]:
         """The answers after OFFSET_MOVED_TO_TIERED_STORAGE."""
         effects: list[Effect] = []
-        for partition, _, answer in self._answered(asked, Phase.TIERING, answers, now_ms, effects):
+        for partition, _, answer in self._answered(
+            asked.current_leader_epochs, Phase.TIERING, answers, now_ms, effects
+        ):
             if answer.local_start <= answer.log_start:
                 # By now the leader has deleted what it had in the tier.
                 effects.append(TruncateFully(partition, Offset(answer.log_start)))
