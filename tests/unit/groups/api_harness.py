@@ -1,8 +1,10 @@
 """The group APIs of one broker without its sockets: requests and responses go through the real codecs, in every version."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
+
+from tests.memory_log import MemoryLog
 
 from barnabas.api import find_coordinator
 from barnabas.api.find_coordinator import KeyType
@@ -27,8 +29,6 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 from barnabas.protocol.versions import api_of
-from barnabas.runtime.internal_log import Replay
-from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.runtime.timers import ManualTimers
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call
@@ -40,54 +40,6 @@ R = TypeVar("R", bound=ApiMessage)
 
 def topic_id(name: str) -> bytes:
     return name.encode().ljust(16, b"\0")[:16]
-
-
-class MemoryLog:
-    """An internal topic that commits at once, or when it is told to."""
-
-    def __init__(self) -> None:
-        self.entries: dict[int, list[tuple[ReplayedRecord | Marker, int]]] = {}
-        self.pending: list[Callable[[ErrorCode], None]] = []
-        self.commits_at_once = True
-        self.refuses_with: ErrorCode | None = None
-        #: Of the last append.
-        self.guard: object | None = None
-        #: Cleared: the log takes its time to load.
-        self.may_load = asyncio.Event()
-        self.may_load.set()
-
-    def append(
-        self,
-        partition: int,
-        records: Sequence[KeyValue],
-        *,
-        producer: Producer,
-        guard: object | None = None,
-        now_ms: int,
-        on_committed: Callable[[ErrorCode], None],
-    ) -> int:
-        if self.refuses_with is not None:
-            raise Refused(self.refuses_with)
-        self.guard = guard
-        entries = self.entries.setdefault(partition, [])
-        first = len(entries)
-        for offset, record in enumerate(records, start=first):
-            entries.append((ReplayedRecord(record, offset, now_ms, producer), offset))
-        if self.commits_at_once:
-            asyncio.get_running_loop().call_soon(on_committed, ErrorCode.NONE)
-        else:
-            self.pending.append(on_committed)
-        return first
-
-    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        pending, self.pending = self.pending, []
-        for on_committed in pending:
-            on_committed(error)
-
-    async def load(self, partition: int, replay: Replay) -> None:
-        await self.may_load.wait()
-        for entry, offset in self.entries.get(partition, []):
-            replay(entry, offset)
 
 
 class Rules:

@@ -1,15 +1,15 @@
 """The coordinators' runtime: records first, replay alone changes state, answers wait for the commit."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 
 import pytest
+from tests.memory_log import MemoryLog
 
 from barnabas.core.clock import ManualClock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.runtime.coordinator import CoordinatorRuntime
-from barnabas.runtime.internal_log import Replay
-from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
+from barnabas.runtime.machine import KeyValue, Marker, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
 from barnabas.runtime.timers import ManualTimers
 
 
@@ -42,52 +42,11 @@ class Register:
         return self.waiting
 
 
-class FakeLog:
-    """Commits when told to."""
-
-    def __init__(self) -> None:
-        self.records: list[KeyValue] = []
-        self.pending: list[Callable[[ErrorCode], None]] = []
-        self.refuse: ErrorCode | None = None
-        self.commits_at_once = False
-        #: How many records each append had.
-        self.appends: list[int] = []
-
-    def append(
-        self,
-        partition: int,
-        records: Sequence[KeyValue],
-        *,
-        producer: Producer,
-        guard: object | None = None,
-        now_ms: int,
-        on_committed: Callable[[ErrorCode], None],
-    ) -> int:
-        if self.refuse is not None:
-            raise Refused(self.refuse)
-        first = len(self.records)
-        self.records.extend(records)
-        self.appends.append(len(records))
-        if self.commits_at_once:
-            on_committed(ErrorCode.NONE)
-        else:
-            self.pending.append(on_committed)
-        return first
-
-    def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        self.pending.pop(0)(error)
-
-    async def load(self, partition: int, replay: Replay) -> None:
-        for offset, record in enumerate(self.records):
-            replay(ReplayedRecord(record, offset, 0), offset)
-            await asyncio.sleep(0)
-
-
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
-        self.log = FakeLog()
+        self.log = MemoryLog(commits_at_once=False)
         self.tasks: list[asyncio.Task[None]] = []
         self.told: list[object] = []
         self.load_times_ms: list[float] = []
@@ -118,7 +77,7 @@ def test_answer_waits_for_the_commit_but_state_does_not() -> None:
         await asyncio.sleep(0)
         assert machine.values == {b"a": b"1"}
         assert not write.done()
-        world.log.commit()
+        world.log.settle_first()
         assert await write == "stored"
 
     asyncio.run(main())
@@ -133,7 +92,7 @@ def test_read_waits_for_what_it_has_seen() -> None:
         read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
         await asyncio.sleep(0)
         assert not read.done()
-        world.log.commit()
+        world.log.settle_first()
         assert await read == b"1"
         await write
         assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
@@ -154,12 +113,12 @@ def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_
                 if_refused=lambda: Result(effects=[SetTimer("taken back", 10)]),
             )
 
-        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         with pytest.raises(Refused):
             await world.runtime.write(0, operation)
         world.timers.advance_ms(20)
         assert machine.fired == ["after load", "taken back"]
-        world.log.refuse = None
+        world.log.refuses_with = None
         world.log.commits_at_once = True
         assert await world.runtime.write(0, operation) == "stored"
         assert machine.values == {b"a": b"1", b"b": b"1"}
@@ -173,7 +132,7 @@ def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words(
     async def main() -> None:
         world = World()
         machine = await world.lead()
-        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         with pytest.raises(Refused) as refused:
             await world.runtime.write(0, lambda m, t: m.put(b"a", b"1"))
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -188,7 +147,7 @@ def test_failed_commit_reaches_the_caller() -> None:
         await world.lead()
         write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
         await asyncio.sleep(0)
-        world.log.commit(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        world.log.settle_first(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         with pytest.raises(Refused) as refused:
             await write
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
@@ -220,7 +179,7 @@ def test_kept_request_is_answered_by_a_later_one() -> None:
         )
         await asyncio.sleep(0)
         assert not first.done() and world.told == []
-        world.log.commit()
+        world.log.settle_first()
         assert (await first, await second) == ("first", "second")
         assert world.told == ["markers"]
 
@@ -233,7 +192,7 @@ def test_new_leader_replays_to_the_same_state() -> None:
         machine = await world.lead()
         write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
         await asyncio.sleep(0)
-        world.log.commit()
+        world.log.settle_first()
         await write
         world.runtime.resigned(0)
         with pytest.raises(Refused) as refused:
@@ -247,7 +206,7 @@ def test_new_leader_replays_to_the_same_state() -> None:
 def test_loading_shard_says_so() -> None:
     async def main() -> None:
         world = World()
-        world.log.records = [KeyValue(b"a", b"1")]
+        world.log.entries[0] = [ReplayedRecord(KeyValue(b"a", b"1"), 0, 0)]
         world.runtime.elected(0, 1)
         with pytest.raises(Refused) as refused:
             await world.runtime.read(0, lambda m: m.values)
@@ -315,7 +274,7 @@ def test_write_that_is_not_confirmed_in_time_is_refused_and_stays_unseen_until_i
         read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
         await asyncio.sleep(0)
         assert not read.done()
-        world.log.commit()
+        world.log.settle_first()
         assert await read == b"1"
 
     asyncio.run(main())
@@ -428,7 +387,7 @@ def test_refused_append_is_heard_by_all_who_shared_it() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()
-        world.log.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         for answer in [gather(world, b"a"), gather(world, b"b")]:
             with pytest.raises(Refused) as refused:
                 await answer

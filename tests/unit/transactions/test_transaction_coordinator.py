@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
-from txn_harness import A0, MemoryLog
+from tests.memory_log import MemoryLog
+from txn_harness import A0
 
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
@@ -252,7 +253,7 @@ def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
     async def scenario(world: World) -> None:
         await world.elected()
         client = await world.init()
-        world.log.commits = False
+        world.log.commits_at_once = False
         add = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
         await asyncio.sleep(0)
         again = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
@@ -273,7 +274,7 @@ def test_what_was_never_committed_was_never_answered() -> None:
     async def scenario(world: World) -> None:
         await world.elected()
         client = await world.init()
-        world.log.commits = False
+        world.log.commits_at_once = False
         add = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
         await asyncio.sleep(0)
         again = asyncio.ensure_future(world.coordinator.add_partitions("t", client, [A0]))
@@ -292,12 +293,12 @@ def test_markers_wait_for_the_decision_to_be_committed() -> None:
         await world.elected()
         client = await world.init()
         await world.coordinator.add_partitions("t", client, [A0])
-        world.log.commits = False
+        world.log.commits_at_once = False
         end = asyncio.ensure_future(world.coordinator.end("t", client, commit=True, client_version=2))
-        await until(lambda: len(world.log.uncommitted) == 1)
+        await until(lambda: len(world.log.pending) == 1)
         await turns()
         assert world.markers == []
-        world.log.commits = True
+        world.log.commits_at_once = True
         world.log.settle()
         await end
         await until(lambda: len(world.markers) == 1)
@@ -376,7 +377,7 @@ def test_a_second_coordinator_finishes_what_the_first_decided() -> None:
         txn = await second.describe("t")
         assert txn is not None
         assert txn.state is TransactionState.COMPLETE_COMMIT
-        completions = [record for log in world.log.records.values() for record in log]
+        completions = world.log.records
         assert len(completions) == 4, "the first coordinator wrote no completion"
         second.close()
 
@@ -393,11 +394,11 @@ def test_a_completion_that_the_log_refuses_is_written_later(monkeypatch: pytest.
         world.markers_gate.clear()
         await world.coordinator.end("t", client, commit=True, client_version=2)
         await until(lambda: len(world.markers) == 1)
-        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         world.markers_gate.set()
         await until(lambda: world.log.refused >= 2)
         assert len(world.coordinator.markers) == 1
-        world.log.refusal = None
+        world.log.refuses_with = None
         await until(lambda: len(world.coordinator.markers) == 0)
 
     run(scenario)
@@ -412,10 +413,10 @@ def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPa
         await world.coordinator.add_partitions("t", answer.identity, [A0])
         machine = world.coordinator.machines[world.coordinator.partition_for("t")]
         monkeypatch.setattr(machine, "timer_fired", _later(machine.timer_fired))
-        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         await until(lambda: world.log.refused >= 2)
         assert world.markers == []
-        world.log.refusal = None
+        world.log.refuses_with = None
         await until(lambda: len(world.markers) == 1)
         assert not world.markers[0].markers[0].transaction_result
 

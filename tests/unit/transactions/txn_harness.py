@@ -1,14 +1,11 @@
 """A transaction machine without a runtime, and an internal topic in memory whose commits are made by hand."""
 
-import asyncio
 import itertools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.runtime.internal_log import Replay
-from barnabas.runtime.machine import CancelTimer, KeyValue, Producer, ReplayedRecord, Result, SetTimer, Tell
+from barnabas.runtime.machine import CancelTimer, KeyValue, ReplayedRecord, Result, SetTimer, Tell
 from barnabas.transactions.ending import EndAnswer
 from barnabas.transactions.initializing import InitAnswer, InitRequest
 from barnabas.transactions.machine import SendMarkers, TimeoutKey, TransactionMachine
@@ -133,46 +130,3 @@ class Bench:
     def put(self, txn: Transaction) -> None:
         """As if the log had said so."""
         self.run(Result(records=[encode_transaction(txn, TAGGED_VALUE)]))
-
-
-class MemoryLog:
-    """A `CoordinatorLog`: commits when told to."""
-
-    def __init__(self, *, commits: bool = True) -> None:
-        self.commits = commits
-        self.records: dict[int, list[KeyValue]] = {}
-        self.refusal: ErrorCode | None = None
-        #: How many appends met with it.
-        self.refused = 0
-        self.uncommitted: list[Callable[[ErrorCode], None]] = []
-
-    def append(
-        self,
-        partition: int,
-        records: Sequence[KeyValue],
-        *,
-        producer: Producer,
-        guard: object | None = None,
-        now_ms: int,
-        on_committed: Callable[[ErrorCode], None],
-    ) -> int:
-        if self.refusal is not None:
-            self.refused += 1
-            raise Refused(self.refusal)
-        log = self.records.setdefault(partition, [])
-        first = len(log)
-        log += records
-        if self.commits:
-            asyncio.get_running_loop().call_soon(on_committed, ErrorCode.NONE)
-        else:
-            self.uncommitted.append(on_committed)
-        return first
-
-    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        waiting, self.uncommitted = self.uncommitted, []
-        for on_committed in waiting:
-            on_committed(error)
-
-    async def load(self, partition: int, replay: Replay) -> None:
-        for offset, record in enumerate(self.records.get(partition, [])):
-            replay(ReplayedRecord(record, offset, 0), offset)
