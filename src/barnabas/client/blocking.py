@@ -379,6 +379,12 @@ class BlockingClient(_Closes):
         )
         return drive(fetching.fetch_one(self.core, config, partition, offset))
 
+    def fetch_some(
+        self, positions: Mapping[TopicPartition, int], config: ConsumerConfig
+    ) -> dict[TopicPartition, Fetched]:
+        """Of many partitions, with one request a leader; what has nothing, or an error, is left out."""
+        return drive(fetching.fetch_some(self.core, config, positions))
+
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, check, error_code
+from barnabas.client.core import DATA, ClientCore
+from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
 from barnabas.client.image import NO_TOPIC_ID, ClusterImage
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -167,23 +167,51 @@ def _fetched(partition: TopicPartition, position: int, part: PartitionData, resp
     )
 
 
+async def fetch_from(
+    cluster: ClientCore,
+    leader: int,
+    config: ConsumerConfig,
+    positions: Mapping[TopicPartition, int],
+    *,
+    purpose: str = DATA,
+) -> list[tuple[ErrorCode, Fetched]]:
+    """One request to one broker: what came of each partition, with its error."""
+    request = fetch_request(config, positions, cluster.image)
+    timeout_ms = cluster.config.request_timeout_ms + config.fetch_max_wait_ms
+    response = await cluster.ask(leader, request, FetchResponse, timeout_ms=timeout_ms, purpose=purpose)
+    check(response.error_code)
+    return list(fetched_of(request, response, positions))
+
+
 async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
     """From the leader of one partition; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised."""
     positions = {partition: offset}
 
     async def once() -> Fetched:
         (leader,) = await cluster.leaders(positions)
-        request = fetch_request(config, positions, cluster.image)
-        response = await cluster.ask(
-            leader,
-            request,
-            FetchResponse,
-            timeout_ms=cluster.config.request_timeout_ms + config.fetch_max_wait_ms,
-        )
-        check(response.error_code)
-        for code, fetched in fetched_of(request, response, positions):
+        for code, fetched in await fetch_from(cluster, leader, config, positions):
             check(code, str(partition))
             return fetched
         raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for {partition}")
 
     return await cluster.retrying(f"fetch of {partition}", once)
+
+
+async def fetch_some(
+    cluster: ClientCore, config: ConsumerConfig, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Fetched]:
+    """One request to each leader, once. A partition that has nothing, or an error, is left out: `fetch_one` says why."""
+    by_leader = await cluster.leaders(positions)
+    answers = await cluster.io.together(
+        [
+            fetch_from(cluster, leader, config, {each: positions[each] for each in partitions})
+            for leader, partitions in by_leader.items()
+        ]
+    )
+    return {
+        fetched.partition: fetched
+        for answer in answers
+        if not isinstance(answer, ClientError)
+        for code, fetched in answer
+        if code is ErrorCode.NONE and len(fetched.data)
+    }

@@ -77,7 +77,11 @@ class ClusterImage:
         topic = self.topics.get(partition.topic)
         if topic is None:
             return None
-        return next((info for info in topic.partitions if info.index == partition.partition), None)
+        index, partitions = partition.partition, topic.partitions
+        # In order and whole, as a rule: whoever asks for each of a thousand must not look through them a thousand times.
+        if 0 <= index < len(partitions) and partitions[index].index == index:
+            return partitions[index]
+        return next((info for info in partitions if info.index == index), None)
 
 
 class LeaderEpochs:

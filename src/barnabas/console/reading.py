@@ -10,14 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from barnabas.client.errors import BrokerRefused, ClientError, check
-from barnabas.client.fetching import ConsumerConfig, Fetched, fetch_request, fetched_of
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.fetching import ConsumerConfig, Fetched, fetch_from
 from barnabas.console.errors import bad_request
 from barnabas.console.offsets import list_offsets
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
-from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -99,20 +98,9 @@ class Source:
         for each, offset in positions.items():
             if (leader := client.image.leader_of(each)) >= 0:
                 by_leader.setdefault(leader, {})[each] = offset
-
-        async def one(leader: int, some: Mapping[TopicPartition, int]) -> list[tuple[ErrorCode, Fetched]]:
-            request = fetch_request(config, some, client.image)
-            response = await client.ask(
-                leader,
-                request,
-                FetchResponse,
-                timeout_ms=client.config.request_timeout_ms + config.fetch_max_wait_ms,
-                purpose=self.purpose,
-            )
-            check(response.error_code)
-            return list(fetched_of(request, response, some))
-
-        answers = await client.io.together([one(leader, some) for leader, some in by_leader.items()])
+        answers = await client.io.together(
+            [fetch_from(client, leader, config, some, purpose=self.purpose) for leader, some in by_leader.items()]
+        )
         found: dict[TopicPartition, Fetched] = {}
         for answer in answers:
             if isinstance(answer, ClientError):

@@ -122,6 +122,8 @@ class BatchDecoder:
         self._check_crcs = check_crcs
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        #: In one Arrow batch: a small range needs no room for more.
+        self._rows_most = min(max_rows, to_offset - from_offset)
         self._max_decompressed_bytes = max_decompressed_bytes
         self._table: k.Int64s = np.empty((_SCAN_ROWS, k.TABLE_WIDTH), dtype=np.int64)
         self._constants: dict[tuple[str, bool], pa.Array] = {}
@@ -277,7 +279,7 @@ class BatchDecoder:
             value = self.partition.partition if name == "partition" else int(append_time)
         kept = self._constants.get((name, append_time))
         if kept is None or len(kept) < rows:
-            kept = pa.repeat(pa.scalar(value, TYPES[name]), max(rows, self._max_rows))
+            kept = pa.repeat(pa.scalar(value, TYPES[name]), max(rows, self._rows_most))
             self._constants[name, append_time] = kept
         return kept.slice(0, rows)
 

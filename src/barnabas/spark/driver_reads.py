@@ -57,12 +57,11 @@ class DriverReads:
         return rows
 
     def _rows(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        from barnabas.spark.fetching import read_little
+        from barnabas.spark.fetching import read_small
 
         if self._client is None:
             self._client = BlockingClient(self._options.client())
-        for each in ranges:
-            yield from read_little(self._client, self._options, each, self._columns)
+        yield from read_small(self._client, self._options, ranges, self._columns)
 
     def close(self) -> None:
         client, self._client = self._client, None

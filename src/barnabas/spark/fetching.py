@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -19,10 +19,11 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import Fetched
 from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, EARLIEST_LOCAL
 from barnabas.protocol.record_batch import MAGIC_AT, MAGIC_V2
 from barnabas.spark import kernels
-from barnabas.spark.columns import BatchDecoder
+from barnabas.spark.columns import MAX_ROWS, BatchDecoder
 from barnabas.spark.offsets import OffsetRange, report_data_loss
 from barnabas.spark.options import SourceOptions
 
@@ -31,6 +32,11 @@ _log: Final = logging.getLogger("barnabas.spark")
 _QUEUED_FETCHES: Final = 1
 #: How often a broker must say that there is nothing, with the end past our range, before we believe it.
 _EMPTY_ANSWERS: Final = 3
+#: Partitions in one request, and bytes in its answer: what one task holds in memory.
+_TOGETHER: Final = 100
+_TOGETHER_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Rows of several small partitions in one piece; what is larger is not worth a copy.
+_JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
 #: No batch that a broker takes is larger (`message.max.bytes` is an int32, and a response must hold it).
@@ -82,17 +88,63 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Those of several small ranges, one after the other, with one client for all."""
     with BlockingClient(options.client()) as client:
-        for each in wanted:
-            yield from read_little(client, options, each, columns)
+        yield from read_small(client, options, wanted, columns)
 
 
-def read_little(
-    client: BlockingClient, options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]
+def read_small(
+    client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The same, by whoever asks and with a client that is there: for a few records, which come with one fetch."""
-    decoder = _decoder(options, wanted, columns)
-    for fetched in _Fetcher(options, wanted, threading.Event()).fetches(client):
-        yield from _decode(decoder, fetched)
+    """The same, with a client that is there: few fetches and few batches, however many ranges they are."""
+    return _joined(_small(client, options, wanted, columns))
+
+
+def _small(
+    client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    ahead: dict[TopicPartition, Fetched] = {}
+    for index, each in enumerate(wanted):
+        if each.partition not in ahead and index + 1 < len(wanted):
+            ahead = _fetch_together(client, options, wanted[index : index + _TOGETHER])
+        fetcher = _Fetcher(options, each, threading.Event(), first=ahead.pop(each.partition, None))
+        decoder = _decoder(options, each, columns)
+        for fetched in fetcher.fetches(client):
+            yield from _decode(decoder, fetched)
+
+
+def _fetch_together(
+    client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange]
+) -> dict[TopicPartition, Fetched]:
+    """The first fetch of each, as many as fit in one answer. What does not come so is fetched for itself, with patience."""
+    positions: dict[TopicPartition, int] = {}
+    for each in wanted:
+        positions.setdefault(each.partition, each.from_offset)
+    consumer = options.consumer
+    at_once = replace(
+        consumer,
+        fetch_max_bytes=min(consumer.fetch_max_bytes, _TOGETHER_BYTES_MAX),
+        fetch_min_bytes=1,
+        fetch_max_wait_ms=0,
+    )
+    try:
+        return client.fetch_some(positions, at_once)
+    except ClientError as error:
+        _log.debug("%d partitions cannot be fetched together: %s", len(positions), error)
+        return {}
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In fewer pieces: each costs Spark some time, however small it is."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for each in batches:
+        if waiting and (rows + each.num_rows > MAX_ROWS or size_bytes + each.nbytes > _JOINED_BYTES_MAX):
+            yield pa.concat_batches(waiting)
+            waiting, rows, size_bytes = [], 0, 0
+        waiting.append(each)
+        rows += each.num_rows
+        size_bytes += each.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _decoder(options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]) -> BatchDecoder:
@@ -142,12 +194,16 @@ class _Fetcher:
         wanted: OffsetRange,
         stopped: threading.Event,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        first: Fetched | None = None,
     ) -> None:
+        """`first`: what its first fetch would bring, where somebody has it already."""
         self.options = options
         self.stopped = stopped
         self._wanted = wanted
         self._clock = clock
         self._position = wanted.from_offset
+        self._first = first if first is not None and first.position == wanted.from_offset else None
         self._fetch_bytes = options.consumer.partition_max_bytes
 
     def fetches(self, client: BlockingClient) -> Iterator[Fetched]:
@@ -209,6 +265,9 @@ class _Fetcher:
     def _once(self, client: BlockingClient) -> Fetched:
         consumer = self.options.consumer
         self._require_same_topic(client)
+        if self._first is not None:
+            fetched, self._first = self._first, None
+            return fetched
         try:
             return client.fetch(
                 self._wanted.partition,

@@ -131,6 +131,7 @@ def _pieces(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
 #: So many tasks keep the cores of most clusters busy; where partitions are more, small ones share a task.
 TASKS_BEFORE_SHARING: Final = 64
 #: A task with so many records is worth what a task costs.
+SHARED_RECORDS_MIN: Final = 25_000
 SHARED_RECORDS_MAX: Final = 100_000
 
 
@@ -138,7 +139,8 @@ def in_tasks(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     """What each task reads: a range, or several small ones where there are very many. In order, and none is divided."""
     if len(ranges) <= TASKS_BEFORE_SHARING:
         return [(each,) for each in ranges]
-    enough = min(SHARED_RECORDS_MAX, sum(each.size for each in ranges) // TASKS_BEFORE_SHARING)
+    share = sum(each.size for each in ranges) // TASKS_BEFORE_SHARING
+    enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, share))
     tasks: list[tuple[OffsetRange, ...]] = []
     shared: list[OffsetRange] = []
     records = 0

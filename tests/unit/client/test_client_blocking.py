@@ -14,10 +14,11 @@ from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
+from barnabas.client.fetching import ConsumerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from barnabas.protocol.messages.sasl_handshake import SaslHandshakeResponse
@@ -68,6 +69,24 @@ def test_offset_out_of_range_is_the_callers_to_deal_with() -> None:
             client.fetch(T0, 99)
 
     in_thread(FakeCluster(), body)
+
+
+def test_many_partitions_come_with_one_request_and_those_that_do_not_are_left_out() -> None:
+    fake = FakeCluster(topics={"t": 4})
+    for index in (0, 1, 3):
+        fake.append("t", records(b"%d" % index), index)
+    wanted = {TopicPartition("t", index): 0 for index in (3, 0, 2)} | {TopicPartition("t", 1): 99}
+
+    def body(config: ClientConfig) -> None:
+        with BlockingClient(config) as client:
+            found = client.fetch_some(wanted, ConsumerConfig(fetch_max_wait_ms=0))
+            values = {each.partition: [record.value for record in got.records()] for each, got in found.items()}
+            assert values == {0: [b"0"], 3: [b"3"]}, "2 is empty, and 1 has no offset 99"
+            with pytest.raises(BrokerRefused, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                client.fetch_some({TopicPartition("t", 7): 0}, ConsumerConfig())
+
+    in_thread(fake, body)
+    assert len([call for call in fake.broker.calls if isinstance(call.message, FetchRequest)]) == 1
 
 
 def test_leader_that_moved_is_looked_up_again() -> None:

@@ -1,6 +1,6 @@
 """Small micro-batches on the driver: which are read there, and what Spark is told of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -41,14 +41,17 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverReads, R
         Client.opened = Client.closed = 0
         monkeypatch.setattr(driver_reads, "BlockingClient", Client)
 
-        def read_little(client: object, given: object, wanted: OffsetRange, columns: object) -> list[pa.RecordBatch]:
-            if wanted.partition.topic == "lost":
-                raise ConnectionLost("the broker is gone")
-            offsets = range(wanted.from_offset, wanted.until_offset)
-            values = [b"x" * value_bytes] * wanted.size
-            return [pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], names=["offset", "value"])]
+        def read_small(
+            client: object, given: object, ranges: Sequence[OffsetRange], columns: object
+        ) -> Iterator[pa.RecordBatch]:
+            for wanted in ranges:
+                if wanted.partition.topic == "lost":
+                    raise ConnectionLost("the broker is gone")
+                offsets = range(wanted.from_offset, wanted.until_offset)
+                values = [b"x" * value_bytes] * wanted.size
+                yield pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], names=["offset", "value"])
 
-        monkeypatch.setattr(fetching, "read_little", read_little)
+        monkeypatch.setattr(fetching, "read_small", read_small)
         machine = DriverReads(options, ("offset", "value"))
 
         def read(*sizes: int, topic: str = "t") -> list[int] | None:

@@ -4,18 +4,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 
+from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
-from barnabas.client.fetching import Fetched
+from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import fetching
-from barnabas.spark.fetching import read_range, read_ranges
+from barnabas.spark.fetching import read_range, read_ranges, read_small
 from barnabas.spark.offsets import DataLoss, OffsetRange
 from barnabas.spark.options import source_options
 
@@ -60,6 +62,9 @@ class Script:
         if isinstance(answer, Exception):
             raise answer
         return replace(answer, position=offset)
+
+    def fetch_some(self, positions: dict[TopicPartition, int], config: ConsumerConfig) -> dict[TopicPartition, Fetched]:
+        raise ConnectionLost("one at a time")
 
     def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if EARLIEST_LOCAL not in wanted.values():
@@ -175,6 +180,61 @@ def test_several_ranges_of_a_task_are_read_with_one_client(monkeypatch: pytest.M
     rows = read_ranges(OPTIONS, wanted, ("offset",))
     assert [row for part in rows for row in part.column("offset").to_pylist()] == [*range(2, 10), *range(20, 25)]
     assert (opened, script.closed) == ([script], True)
+
+
+@dataclass
+class Many:
+    """A client of a topic whose partitions have ten records each, and what it was asked. An answer has room for four."""
+
+    #: Partitions that come alone only.
+    alone: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.image = ClusterImage(topics={"t": TopicInfo("t", b"1" * 16, False, ())})
+        self.together: list[list[int]] = []
+        self.one: list[int] = []
+
+    def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
+        self.one.append(partition.partition)
+        return Fetched(partition, batch(0, 10), offset, 10, 10, 0)
+
+    def fetch_some(self, positions: dict[TopicPartition, int], config: ConsumerConfig) -> dict[TopicPartition, Fetched]:
+        assert config.fetch_max_wait_ms == 0
+        self.together.append([each.partition for each in positions])
+        come = [each for each in positions if each.partition not in self.alone][:4]
+        return {each: Fetched(each, batch(0, 10), positions[each], 10, 10, 0) for each in come}
+
+
+def small(partitions: int, *, topic_id: bytes = b"") -> list[OffsetRange]:
+    return [OffsetRange(TopicPartition("t", index), 2, 9, topic_id) for index in range(partitions)]
+
+
+def rows_of(client: Many, wanted: list[OffsetRange]) -> tuple[list[tuple[int, int]], int]:
+    pieces = list(read_small(cast(BlockingClient, client), OPTIONS, wanted, ("partition", "offset")))
+    rows = [(row["partition"], row["offset"]) for piece in pieces for row in piece.to_pylist()]
+    return rows, len(pieces)
+
+
+@pytest.mark.parametrize("alone", [frozenset(), frozenset({3}), frozenset({0, 1, 6, 9}), frozenset(range(10))])
+def test_many_small_ranges_come_with_few_fetches_in_order_and_in_one_piece(alone: frozenset[int]):
+    client = Many(alone)
+    rows, pieces = rows_of(client, small(10))
+    assert rows == [(partition, offset) for partition in range(10) for offset in range(2, 9)]
+    assert pieces == 1
+    assert sorted({*client.one} - {9}) == sorted(alone - {9}), "the last one is alone anyway"
+    if not alone:
+        assert client.together == [[*range(10)], [*range(4, 10)], [*range(8, 10)]]
+
+
+def test_what_was_fetched_together_is_of_the_topic_that_was_planned():
+    assert len(rows_of(Many(), small(3, topic_id=b"1" * 16))[0]) == 21
+    with pytest.raises(DataLoss, match="offset 2 of t-0: the topic was deleted and made anew"):
+        rows_of(Many(), small(3, topic_id=b"2" * 16))
+
+
+def test_pieces_of_a_task_are_joined_up_to_a_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetching, "MAX_ROWS", 20)
+    assert rows_of(Many(), small(5))[1] == 3, "of seven rows each, two fit"
 
 
 def test_a_batch_larger_than_a_fetch_is_asked_for_again_with_more_room(read: Read):

@@ -2,6 +2,7 @@
 
 import logging
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.spark.lookup import check_covers
 from barnabas.spark.offsets import (
     SHARED_RECORDS_MAX,
+    SHARED_RECORDS_MIN,
     TASKS_BEFORE_SHARING,
     DataLoss,
     OffsetRange,
@@ -96,13 +98,16 @@ def test_small_ranges_share_a_task_where_there_are_very_many(sizes: list[int]):
     if len(ranges) <= TASKS_BEFORE_SHARING:
         assert all(len(task) == 1 for task in tasks)
     else:
-        assert len(tasks) >= TASKS_BEFORE_SHARING
+        for task, after in pairwise(tasks):
+            assert sum(each.size for each in task) + after[0].size > SHARED_RECORDS_MIN, "a task is worth what it costs"
     assert all(sum(each.size for each in task) <= SHARED_RECORDS_MAX for task in tasks if len(task) > 1)
 
 
 def test_a_thousand_small_partitions_are_some_tasks():
     ranges = [OffsetRange(TopicPartition("t", index), 0, 50) for index in range(1000)]
-    assert len(in_tasks(ranges)) == 67
+    assert len(in_tasks(ranges)) == 2
+    ranges = [OffsetRange(TopicPartition("t", index), 0, 10_000) for index in range(1000)]
+    assert len(in_tasks(ranges)) == 100
 
 
 def test_split_follows_size():
