@@ -969,6 +969,26 @@ _ALL = [
         profile="power",
     ),
     Mutant(
+        "a broker keeps the key to its session only after it has registered",
+        "coordination",
+        """            await self._former.keep(self._session.key)
+        while True:
+""",
+        "            pass\n        while True:\n",
+        also=(
+            (
+                "coordination",
+                "                self._registered(stat.czxid)\n                return self._epoch\n",
+                "                self._registered(stat.czxid)\n"
+                "                if self._former is not None:\n"
+                "                    await self._former.keep(self._session.key)\n"
+                "                return self._epoch\n",
+            ),
+        ),
+        finding="tier seed 73",
+        world="tier",
+    ),
+    Mutant(
         "ZooKeeper takes a torn flush for damage",
         "coordination",
         "        if not mark and len(head) == RECORD_HEADER.size:",

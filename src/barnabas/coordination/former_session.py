@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 #: In a log directory.
 FILE_NAME: Final = "zookeeper.session"
 _VERSION: Final = 1
+#: Keys in the file. A process that is killed before it has registered must not take the key of the one before it along.
+_KEYS_MAX: Final = 4
 
 
 class FormerSession:
@@ -72,7 +74,10 @@ class FormerSession:
         return True
 
     def _write(self, key: SessionKey) -> None:
-        data = dump({"version": _VERSION, "session": f"{key.session_id:x}", "password": key.password.hex()})
+        others = [each for each in self._read() if each.session_id != key.session_id]
+        data = dump(
+            {"version": _VERSION, **_fields(key), "former": [_fields(each) for each in others[: _KEYS_MAX - 1]]}
+        )
         for directory in self._directories()[:1]:
             try:
                 self._disk.replace_file(f"{directory}/{FILE_NAME}", data, sync=False, mode=0o600)
@@ -85,7 +90,7 @@ class FormerSession:
             path = f"{directory}/{FILE_NAME}"
             try:
                 with reading(path, self._disk.read_file(path)) as value:
-                    found.append(SessionKey(int(value["session"], 16), bytes.fromhex(value["password"])))
+                    found += [_key(each) for each in (value, *value.get("former", ()))]
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -94,3 +99,11 @@ class FormerSession:
                 # The reason would show what the file holds.
                 _log.warning("the session of the previous process is not known: %s is damaged", path)
         return found
+
+
+def _fields(key: SessionKey) -> dict[str, str]:
+    return {"session": f"{key.session_id:x}", "password": key.password.hex()}
+
+
+def _key(value: Any) -> SessionKey:
+    return SessionKey(int(value["session"], 16), bytes.fromhex(value["password"]))

@@ -93,6 +93,9 @@ class BrokerRegistrar:
         """Makes the ephemeral znode. Raises `DuplicateBrokerId` if another broker has it."""
         deadline_s = self._clock.monotonic_s() + self._wait_for_former_self_ms / 1000
         path = paths.broker_id(self._registration.id)
+        if self._former is not None:
+            # Before the znode is there: a process that is killed as it registers leaves the key to what it left.
+            await self._former.keep(self._session.key)
         while True:
             stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
             try:
@@ -102,12 +105,12 @@ class BrokerRegistrar:
                 )
                 stat = results[1].stat
                 assert stat is not None
-                await self._registered(stat.czxid)
+                self._registered(stat.czxid)
                 return self._epoch
             except NodeExists:
                 czxid = await self._settle_with_owner(path, deadline_s)
                 if czxid is not None:
-                    await self._registered(czxid)
+                    self._registered(czxid)
                     return self._epoch
 
     async def update(self, registration: BrokerRegistration) -> None:
@@ -117,14 +120,12 @@ class BrokerRegistrar:
         )
         await self._session.set(paths.broker_id(registration.id), self._registration.encode())
 
-    async def _registered(self, czxid: int) -> None:
+    def _registered(self, czxid: int) -> None:
         self._own_session_id = self._session.session_id
         self._epoch = BrokerEpoch(czxid)
         if self._registration.incarnation is None:
             self._registration = replace(self._registration, incarnation=czxid)
         _log.info("broker %d is registered with epoch %d", self._registration.id, czxid)
-        if self._former is not None:
-            await self._former.keep(self._session.key)
 
     async def _settle_with_owner(self, path: str, deadline_s: float) -> int | None:
         """The epoch if the znode is ours already, None if it is worth trying again."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import stat
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from zookeeper_fixture import Ensemble, States, run, session, zookeeper
@@ -110,6 +111,44 @@ def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(
             _, owned = await new.get(paths.broker_id(7))
             assert owned.ephemeral_owner == new.session_id
             await states.until(SessionState.EXPIRED)
+
+    run(story())
+
+
+def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
+    """Tier seed 73: the znode was there, the key to its session was not yet. The next process waited for the time-out."""
+
+    async def story() -> None:
+        async with (
+            zookeeper() as ensemble,
+            session(ensemble) as first,
+            session(ensemble) as second,
+            session(ensemble) as third,
+        ):
+            await create_top_level_paths(first)
+
+            def place(zk: ZooKeeperSession) -> BrokerRegistrar:
+                kept = former(ensemble, tmp_path)
+                return BrokerRegistrar(zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+
+            class Killed(Exception):
+                """Where the process ends."""
+
+            def killed(*_: object) -> None:
+                raise Killed
+
+            await place(first).register()
+            # One is killed before it asks ZooKeeper, and one as soon as ZooKeeper has done what it asked for.
+            dies_early, dies_late = place(second), place(second)
+            with patch.object(second, "transaction", killed), pytest.raises(Killed):
+                await dies_early.register()
+            with patch.object(dies_late, "_registered", killed), pytest.raises(Killed):
+                await dies_late.register()
+            _, owned = await third.get(paths.broker_id(7))
+            assert owned.ephemeral_owner == second.session_id
+            await place(third).register()
+            _, owned = await third.get(paths.broker_id(7))
+            assert owned.ephemeral_owner == third.session_id
 
     run(story())
 
