@@ -439,6 +439,10 @@ class SimCluster:
                 # A former leader may have it somewhere else: a commit that it did not answer was repeated at the next one.
                 self.watch.told(whom, where, min(offsets))
 
+    def is_in_store(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an object store has the committed record at this offset."""
+        return False
+
     def compare_replicas(self) -> None:
         """Below the high watermark all replicas of a partition have the same bytes."""
         for tp in self.partitions:

@@ -61,8 +61,8 @@ class Damage:
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
-        #: (broker, partition) -> the log end before the cut.
-        self._before: dict[tuple[int, TopicPartition], int] = {}
+        #: (broker, partition) -> the log end before the cut, and the leader epoch of the last record.
+        self._before: dict[tuple[int, TopicPartition], tuple[int, int | None]] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         #: (broker, partition) -> when the partition's state was written, as of the last look at that damage.
         self._written_at: dict[tuple[int, TopicPartition], int] = {}
@@ -84,9 +84,10 @@ class Damage:
         if process.is_up:
             self._cluster.watch.note_ends(process)
         # Also of logs that the process does not have open: their directory may be dead, or it may be starting.
-        for (broker, tp), log_end in self._cluster.watch.ends.items():
+        watch = self._cluster.watch
+        for (broker, tp), log_end in watch.ends.items():
             if broker == process.id:
-                self._before.setdefault((broker, tp), log_end)
+                self._before.setdefault((broker, tp), (log_end, watch.last_epochs[broker, tp]))
                 self._written_at.pop((broker, tp), None)
 
     def may_lose(self, process: BrokerProcess) -> bool:
@@ -107,15 +108,18 @@ class Damage:
         self._cluster.world.after(WATCH_S, self._watch)
         before = self._states
         self._states = self._cluster.partition_states() or before
-        for (broker, tp), log_end in list(self._before.items()):
-            self._look(broker, tp, log_end, before.get(tp))
+        for (broker, tp), (log_end, last_epoch) in list(self._before.items()):
+            self._look(broker, tp, log_end, last_epoch, before.get(tp))
 
-    def _look(self, broker: int, tp: TopicPartition, log_end: int, before: LeaderAndIsr | None) -> None:
+    def _look(
+        self, broker: int, tp: TopicPartition, log_end: int, last_epoch: int | None, before: LeaderAndIsr | None
+    ) -> None:
         process = self._cluster.brokers[broker]
         log = self._cluster.log_of(broker, tp)
         if process.is_up and log is not None and self._judged.get((broker, tp)) != process.lives:
             self._judged[broker, tp] = process.lives
-            if log.log_end_offset >= log_end:
+            # If a truncation was lost as well, what was cut off is back in place of what was written after it.
+            if log.log_end_offset >= log_end and log.epochs.epoch_at(log_end - 1) == last_epoch:
                 del self._before[broker, tp]  # it had been written out after all
                 return
         state = self._states.get(tp)

@@ -24,7 +24,10 @@ def bytes_of(log: Any, start: int, end: int) -> bytes:
 
 
 def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int]:
-    """Where a log of `__consumer_offsets` has the commits of a group: (partition, offset) -> offset of the record."""
+    """Where a log of `__consumer_offsets` has the commits of a group: (partition, offset) -> offset of the first record.
+
+    A commit that a leader did not answer is repeated at the next one. Who is told of it may have been told of the first.
+    """
     if log is None:
         return {}
     places: dict[tuple[TopicPartition, int], int] = {}
@@ -36,7 +39,7 @@ def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int
                 continue
             if isinstance(entry.value, OffsetCommitValue):
                 tp = TopicPartition(entry.key.topic, entry.key.partition)
-                places[tp, entry.value.offset] = record.offset
+                places.setdefault((tp, entry.value.offset), record.offset)
     return places
 
 

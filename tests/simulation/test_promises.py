@@ -7,14 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.groups.records import OffsetCommit, offset_commit
+from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.delayed import DelayedProduce
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from tests.simulation.cluster import SimCluster
 from tests.simulation.disk_life import Life
+from tests.simulation.faults import Damage, Faults
 from tests.simulation.memory import walk
 from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
 from tests.simulation.process import Process
+from tests.simulation.records import offset_records
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Violation, World
 
@@ -112,7 +117,9 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
     """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of the watch."""
     cluster = SimCluster(1, Scenario())
     partition = SimpleNamespace(
-        tp=INPUT, log=SimpleNamespace(log_end_offset=3), machine=SimpleNamespace(is_leader=False)
+        tp=INPUT,
+        log=SimpleNamespace(log_end_offset=3, epochs=LeaderEpochCache()),
+        machine=SimpleNamespace(is_leader=False),
     )
     process = cluster.brokers[1]
     process.broker = cast("Any", SimpleNamespace(replicas=FakeReplicas([partition])))
@@ -125,6 +132,46 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
     partition.log = None
     watch.told("reader", INPUT, 4)
     assert cluster.world.violation is None
+
+
+def test_what_was_cut_off_and_is_back_after_a_power_cut_is_damage() -> None:
+    """Tier seed 97: of a truncation and what was written after it nothing was synced. The log was as long as before, and had
+    the records of a leader that was overruled."""
+    cluster = SimCluster(1, Scenario())
+    process = cluster.brokers[1]
+    faults = Faults(cluster)
+    cluster.faults = faults
+
+    def holds(*epochs: tuple[int, int]) -> None:
+        entries = [EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in epochs]
+        log = SimpleNamespace(log_end_offset=18, epochs=LeaderEpochCache(entries))
+        partition = SimpleNamespace(tp=INPUT, log=log)
+        process.broker = cast("Any", SimpleNamespace(replicas=FakeReplicas([partition])))
+        process.loop = cast("Any", SimpleNamespace(is_paused=False))
+
+    for after, is_damaged in ((((0, 0), (2, 4)), False), (((0, 0),), True)):
+        faults.damage = Damage(cluster)
+        holds((0, 0), (2, 4))
+        faults.damage.cut(process)
+        assert faults.damage.is_damaged(1, INPUT)
+        holds(*after)
+        faults.damage._watch()
+        assert faults.damage.is_damaged(1, INPUT) == is_damaged
+
+
+def test_commit_that_was_repeated_counts_where_it_was_written_first() -> None:
+    """Tier seed 77: the next leader wrote it again, and told of the one before, which was committed."""
+    commits = [(5, 1), (6, 1), (6, 1)]
+    pieces = []
+    for place, (offset, partition) in enumerate(commits):
+        builder = BatchBuilder(base_offset=place)
+        record = offset_commit(OffsetCommit("g", INPUT.topic, partition, offset, -1, "", 0, -1))
+        builder.append(record.key, record.value, timestamp=0)
+        pieces.append(builder.build())
+    data = b"".join(pieces)
+    read = SimpleNamespace(read=lambda: data)
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=3, read=lambda *_, **__: read)
+    assert offset_records(log, "g") == {(TopicPartition(INPUT.topic, 1), 5): 0, (TopicPartition(INPUT.topic, 1), 6): 1}
 
 
 class FakeReplicas(list[Any]):

@@ -13,6 +13,7 @@ from typing import Any
 import barnabas.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
 from barnabas.runtime.disk import Disk
 from barnabas.tiered import layout
+from barnabas.tiered.lineage import piece_at
 from barnabas.tiered.store import StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
@@ -102,6 +103,19 @@ class TieredCluster(SimCluster):
             world.run_until(world.now_s + 0.5)
         if wrong:
             world.violate("the tier comes to be whole", wrong)
+
+    def is_in_store(self, tp: Any, offset: int) -> bool:
+        """By the word of a replica that knows the record to be committed, and of the store itself."""
+        for process in self.brokers.values():
+            log = self.log_of(process.id, tp)
+            if log is None or not log.is_tiered or offset >= log.high_watermark:
+                continue
+            broker: Any = process.broker
+            view = broker._tier.manager.view(tp)
+            piece = None if view is None else piece_at(view, log.epochs, offset)
+            if piece is not None and all(key in self.weather.objects for key in layout.keys(piece.segment)):
+                return True
+        return False
 
     def _wrong(self) -> str:
         """What is not as it should be of the tier; empty if all is."""

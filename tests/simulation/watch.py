@@ -31,6 +31,8 @@ class Watch:
         self._world = cluster.world
         #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
         self.ends: dict[tuple[int, TopicPartition], int] = {}
+        #: Of the last record then, the leader epoch. With its offset it says which records the log had, all of them.
+        self.last_epochs: dict[tuple[int, TopicPartition], int | None] = {}
         #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
         self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
         self._last = self._before
@@ -76,7 +78,8 @@ class Watch:
             self._unknown.add(key)
         else:
             self._unknown.discard(key)
-            self.ends[key] = partition.log.log_end_offset
+            end = self.ends[key] = partition.log.log_end_offset
+            self.last_epochs[key] = partition.log.epochs.epoch_at(end - 1)
 
     def _look(self) -> None:
         self._world.after(EVERY_S, self._look)
@@ -98,9 +101,11 @@ class Watch:
         self._control.look(self._states)
 
     def _may_begin_in_tier(self, process: BrokerProcess, partition: Any) -> bool:
-        """A follower that is out of sync, and behind what its leader has on disk, begins anew where the tier ends."""
-        state = self._states.get(partition.tp)
-        return partition.log.is_tiered and not partition.is_leader and state is not None and process.id not in state.isr
+        """A follower that is out of sync, and behind what its leader has on disk, begins anew where the tier ends: its log is
+        emptied first."""
+        log, state = partition.log, self._states.get(partition.tp)
+        is_out_of_sync = state is not None and process.id not in state.isr
+        return log.is_tiered and not partition.is_leader and is_out_of_sync and not log.size_bytes
 
     def _look_at(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, log, machine = partition.tp, partition.log, partition.machine
@@ -284,12 +289,9 @@ class Watch:
                     found.append(f"{partition.tp} on {process.name} has what its leader has deleted")
         return found
 
-    def _is_in_tier(self, tp: TopicPartition, offset: int) -> bool:
-        logs = [self._cluster.log_of(broker, tp) for broker in self._cluster.brokers]
-        return any(log is not None and log.is_tiered and log.highest_copied_offset >= offset for log in logs)
-
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
-        """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says."""
+        """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says, or the
+        object store has: then a follower that was out of sync may have emptied its log."""
         if tp in self._cluster.oracle.excused or tp.topic in IGNORED or offset <= self._told.get(tp, -1):
             return
         self._told[tp] = offset
@@ -305,7 +307,7 @@ class Watch:
             for broker in self._cluster.brokers
             if self.ends.get((broker, tp), -1) > offset or (broker, tp) in self._unknown or self._is_damaged(broker, tp)
         ]
-        if len(holders) < self._least.get(tp, 1) and not self._is_in_tier(tp, offset):
+        if len(holders) < self._least.get(tp, 1) and not self._cluster.is_in_store(tp, offset):
             self._broken(
                 "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
             )
