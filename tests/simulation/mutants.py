@@ -1100,8 +1100,8 @@ _ALL = [
     Mutant(
         "a deposed leader leaves what it put too late",
         "tiered/copier.py",
-        '            self._spawn(self._tidy_up(segment), f"tier leavings of {lead.of.tp}")\n',
-        "",
+        '                self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")\n',
+        "                pass\n",
         finding="tier seed 2",
         world="tier",
     ),

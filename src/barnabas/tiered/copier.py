@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, Refused
@@ -32,9 +31,6 @@ from barnabas.tiered.settings import TierSettings
 from barnabas.tiered.store import FilePart, Store, StoreFault
 
 log = logging.getLogger(__name__)
-
-#: How often a former leader looks for what it left, before it leaves it to others.
-TIDY_UP_TRIES: Final = 6
 
 
 class SegmentGone(BarnabasError):
@@ -126,28 +122,31 @@ class Copier:
 
     async def _copy(self, lead: Leadership, candidate: CopyCandidate) -> None:
         segment = self._announced(lead, candidate)
+        may_be_finished, is_finished = False, False
         lead.being_copied.add(segment.id)
         try:
             await self._metadata.publish(segment)
             await self._put(lead, segment, candidate)
             # From here on the log's word counts, not ours: another leader may have removed what we put.
+            may_be_finished = True
             finished = SegmentUpdate(
                 segment.id, SegmentState.COPY_FINISHED, self._clock.now_ms(), self._broker_id, segment.custom
             )
             await self._metadata.publish(finished)
-        except BaseException:
-            # Whoever leads now may have removed it before our last object was there.
-            self._spawn(self._tidy_up(segment), f"tier leavings of {lead.of.tp}")
-            raise
+            view = self._metadata.view(lead.of)
+            known = None if view is None else view.get(segment.id)
+            is_finished = known is not None and known.is_finished
         finally:
             lead.being_copied.discard(segment.id)
-        view = self._metadata.view(lead.of)
-        known = None if view is None else view.get(segment.id)
-        if known is None or not known.is_finished:
+            if not is_finished:
+                # Not by this task, which ends with the leadership: whoever leads now may have removed the segment before our
+                # last object was there, and nobody else knows of that one.
+                self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")
+        if not is_finished:
             log.warning(
-                "%s: the copy of offset %d came too late, another leader removed it", lead.of.tp, segment.start_offset
+                "%s: the copy of offset %d does not count: another leader removed it, or the metadata is read again",
+                *(lead.of.tp, segment.start_offset),
             )
-            await self._store.delete(layout.keys(segment))
             return
         lead.last_copied = candidate.base_offset
         self._metrics.of(lead.of.topic).copied_bytes.add(segment.size_bytes)
@@ -156,19 +155,30 @@ class Copier:
             *(lead.of.tp, segment.start_offset, segment.end_offset, segment.size_bytes),
         )
 
-    async def _tidy_up(self, segment: RemoteSegment) -> None:
-        """Delete the objects of a copy that was given up, if it has been removed. If not, the leader will see to it."""
-        for failures in range(TIDY_UP_TRIES):
+    async def _tidy_up(self, segment: RemoteSegment, may_be_finished: bool) -> None:
+        """Delete the objects of a copy that was given up, unless it has come to be finished after all. Goes on for as long as
+        the store or the metadata cannot be asked."""
+        failures = 0
+        while not self._metadata.is_stopped and (self._metadata.is_read(segment.id.of) or not may_be_finished):
+            # A request that was given up may still take effect: not at once.
             await asyncio.sleep(self._settings().pause_s(failures, self._chance))
+            failures += 1
             try:
-                await self._metadata.catch_up(segment.id.of)
-                view = self._metadata.view(segment.id.of)
-                known = None if view is None else view.get(segment.id)
-                if view is not None and (known is None or known.state is SegmentState.DELETE_STARTED):
-                    await self._store.delete(layout.keys(segment))
-                return
+                if may_be_finished and not await self._is_removed(segment):
+                    return  # it is finished, or the leader will see to it
+                await self._store.delete(layout.keys(segment))
             except (MetadataUnavailable, StoreFault) as error:
-                log.debug("%s: what a copy left cannot be looked at, trying again: %s", segment.id, error)
+                log.debug("%s: what a copy left cannot be removed, trying again: %s", segment.id, error)
+            else:
+                return
+
+    async def _is_removed(self, segment: RemoteSegment) -> bool:
+        await self._metadata.catch_up(segment.id.of)
+        view = self._metadata.view(segment.id.of)
+        if view is None:
+            raise MetadataUnavailable(f"{segment.id.of}: what the tier has is being read again")
+        known = view.get(segment.id)
+        return known is None or known.state is SegmentState.DELETE_STARTED
 
     def _announced(self, lead: Leadership, candidate: CopyCandidate) -> RemoteSegment:
         if not candidate.epochs:

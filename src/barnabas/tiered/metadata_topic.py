@@ -118,7 +118,7 @@ class RemoteMetadata:
         self._partitions: dict[int, _Partition] = {}
         self._readers: dict[BrokerId, _Reader] = {}
         self._creating: asyncio.Task[None] | None = None
-        self._is_stopped = False
+        self.is_stopped = False
         #: Records that could not be decoded.
         self.malformed = 0
         self._unsubscribe = cluster.subscribe(lambda change: self._look(change.topics))
@@ -138,7 +138,7 @@ class RemoteMetadata:
 
     def stop(self) -> None:
         """Nothing is applied any more once this returns. The tasks are the broker's."""
-        self._is_stopped = True
+        self.is_stopped = True
         self._unsubscribe()
         for reader in self._readers.values():
             reader.stop()
@@ -156,6 +156,10 @@ class RemoteMetadata:
         """Whether everything that was written about the partition before this broker began to read has been read."""
         partition = self._of(of)
         return partition is not None and partition.caught_up
+
+    def is_read(self, of: TierPartition) -> bool:
+        """Whether this broker reads what is written about the partition."""
+        return self._of(of) is not None
 
     def view(self, of: TierPartition) -> MetadataCache | None:
         """None: not read to the end yet, so that nobody can tell what the tier has."""
@@ -210,7 +214,7 @@ class RemoteMetadata:
         """The partition of the topic, and what its leader answered."""
         backoff_s = _BACKOFF_S
         while True:
-            if self._is_stopped:
+            if self.is_stopped:
                 raise MetadataUnavailable("the broker stops")
             number = metadata_partition(of, self.partition_count) if self.partition_count else -1
             leader = self._leader(number)
@@ -263,7 +267,7 @@ class RemoteMetadata:
 
     def _reconcile(self) -> None:
         """Read what is wanted from who leads it now."""
-        if self._is_stopped:
+        if self.is_stopped:
             return
         count = self.partition_count
         if not count:
@@ -293,7 +297,7 @@ class RemoteMetadata:
 
     async def _create(self) -> None:
         backoff_s = _BACKOFF_S
-        while not self._is_stopped and not self.partition_count and self._assigned:
+        while not self.is_stopped and not self.partition_count and self._assigned:
             await self._topic.ensure()
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)

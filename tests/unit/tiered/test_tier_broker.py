@@ -15,7 +15,9 @@ from barnabas.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.tiered import layout
-from barnabas.tiered.segment_metadata import Event
+from barnabas.tiered.leadership import Leadership
+from barnabas.tiered.metadata_records import metadata_partition
+from barnabas.tiered.segment_metadata import Event, SegmentState, SegmentUpdate
 from barnabas.tiered.store import StoreFault
 from tests.memory_store import MemoryStore
 from tests.unit.broker.live_broker import ask
@@ -237,27 +239,70 @@ async def test_followers_keep_what_is_not_copied_and_go_on_when_they_lead(tmp_pa
         await until(lambda: len(follower.log.segments) == 1, "local segments go")
 
 
+async def test_a_finished_copy_stays_although_the_metadata_is_read_again_just_then(tmp_path: Path) -> None:
+    """Nobody knew of the copy at that moment: its objects went as if another leader had removed it, and records were lost."""
+    store = MemoryStore()
+    async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
+        await tier.create({"local.retention.bytes": "1"})
+        metadata = tier.manager.metadata
+        original = metadata.publish
+        finishes = asyncio.Event()
+
+        async def forgetful(event: Event) -> None:
+            await original(event)
+            if isinstance(event, SegmentUpdate) and not finishes.is_set():
+                finishes.set()
+                metadata.begin_again(metadata_partition(event.id.of, metadata.partition_count), 0)
+                assert metadata.view(event.id.of) is None
+
+        metadata.publish = forgetful  # type: ignore[method-assign]
+        await tier.produce(10)
+        await finishes.wait()
+        await until(lambda: is_whole(tier), "every copy that is finished is there")
+        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        assert set(store.objects) == {key for each in tier.finished for key in layout.keys(each)}
+        assert not [each for each in store.requests if each[0] == "delete"]
+
+
 async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_path: Path) -> None:
-    """Whatever comes first, the finished copy of the old leader or its removal by the new one."""
+    """Whatever comes first, the finished copy of the old leader or its removal by the new one. What came too late goes, also
+    if the store is away just then, and the leadership ends."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
+        await until(lambda: TP in tier.manager.led, "it leads")
         original = tier.manager.metadata.publish
-        finishes = asyncio.Event()
+        refused: list[str] = []
+        is_late = asyncio.Event()
+        former: Leadership | None = None
+
+        def refuses(kind: str, key: str) -> StoreFault | None:
+            assert former is not None
+            if kind != "delete" or len(refused) == 3:
+                return None
+            refused.append(key)
+            former.end()
+            return StoreFault("not now")
 
         async def late(event: Event) -> None:
-            if event.state.name == "COPY_FINISHED" and not finishes.is_set():
-                finishes.set()
-                # Another leadership of the same broker, which knows nothing of the copy that is under way.
-                lead = tier.manager.led[TP]
-                tier.manager.led.pop(TP)
-                tier.manager.became_leader(lead.of, lead.epoch + 1)
-                await until(lambda: is_whole(tier), "the next leadership makes it whole")
+            nonlocal former
+            if event.state is not SegmentState.COPY_FINISHED or former is not None:
+                await original(event)
+                return
+            put = dict(store.objects)
+            # Another leadership of the same broker, which knows nothing of the copy that is under way. In the same epoch:
+            # whatever has the broker look at its partitions would end one of an epoch that the partition has not.
+            former = tier.manager.led.pop(TP)
+            tier.manager.became_leader(former.of, former.epoch)
+            await until(lambda: is_whole(tier), "the next leadership makes it whole")
+            store.objects |= put  # what was put took effect late
+            store.fails = refuses
             await original(event)
+            is_late.set()
 
         tier.manager.metadata.publish = late  # type: ignore[method-assign]
         await tier.produce(4)
-        await until(finishes.is_set, "a copy is about to be finished")
-        await until(lambda: not tier.manager.led[TP].being_copied, "both are done")
+        await until(is_late.is_set, "a copy is finished too late")
         await tier.produce(6)
         await until(lambda: is_whole(tier), "nothing is left of the late copy")
+        assert len(refused) == 3
