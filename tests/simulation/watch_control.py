@@ -267,7 +267,8 @@ class ControlWatch:
                 if _czxid(nodes, each) == czxid and self._world.now_s - since_s > GONE_S
             ]
             is_worse = state.leader >= 0 and state.leader not in before.isr
-            if is_worse and alive and state.leader_epoch == before.leader_epoch + 1:
+            # By one write: with more, the next leader may have joined the ISR in between.
+            if is_worse and alive and state.partition_epoch == before.partition_epoch + 1:
                 self._broken(
                     "nobody is replaced by a worse one while its session lives",
                     f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
