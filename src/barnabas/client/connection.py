@@ -1,8 +1,9 @@
 """One connection to one broker: requests out, responses in, in order.
 
 Owner: the event loop that opened it. The receiving side is an `asyncio.BufferedProtocol`: small responses arrive in a
-buffer that the connection keeps; a response larger than that is received straight into a buffer of its own size, and the
-`records` fields of the decoded response are memoryviews of it. So a replica fetcher's megabytes are never copied.
+buffer that the connection keeps; a response larger than that is received straight into a buffer of its own, and the
+`records` fields of the decoded response are memoryviews of it. So a replica fetcher's megabytes are never copied. That buffer
+is used again for the next large response, if no such view is left by then.
 
 Answers come in the order of the requests, and each must carry the correlation id that is due; anything else ends the
 connection. So does a request whose time is up: what comes after it could not be told apart from its late answer.
@@ -41,6 +42,8 @@ DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 _SIZE: Final = struct.Struct(">i")
 #: Responses up to this size share the connection's buffer; a page of frames is parsed per read.
 _BUFFER_BYTES: Final = 64 * 1024
+#: Room for a larger one comes in such steps, so that it does for the next, too.
+_LARGE_STEP_BYTES: Final = 256 * 1024
 
 
 class _Pending(Pending):
@@ -86,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._start = 0
         self._fill = 0
         self._large: memoryview | None = None
+        self._spare: bytearray | None = None
 
     # -- what callers use ---------------------------------------------------------------------------------------------
 
@@ -311,12 +315,13 @@ class Connection(asyncio.BufferedProtocol):
             end = start + 4 + size
             if end > fill:
                 if size + 4 > _BUFFER_BYTES:
-                    large = memoryview(bytearray(size))
+                    large = self._room_for(size)
                     have = fill - start - 4
                     large[:have] = buffer[start + 4 : fill]
                     self._large, self._start, self._fill = large, 0, have
                     return
                 break
+            self._spare = None
             # The buffer is used again, so what the response keeps must be its own.
             self._answer(memoryview(bytes(buffer[start + 4 : end])))
             start = end
@@ -324,6 +329,14 @@ class Connection(asyncio.BufferedProtocol):
         if start and left:
             buffer[:left] = bytes(buffer[start:fill])
         self._start, self._fill = 0, left
+
+    def _room_for(self, size: int) -> memoryview:
+        """For one large frame. In a row of large ones, as a fetcher gets that is behind: the room of the one before, if nobody
+        looks at it any more. Fresh memory is filled with zeros first, page by page."""
+        spare = self._spare
+        if spare is None or len(spare) < size or _is_looked_at(spare):
+            spare = self._spare = bytearray(-(-size // _LARGE_STEP_BYTES) * _LARGE_STEP_BYTES)
+        return memoryview(spare)[:size]
 
     def _answer(self, data: memoryview) -> None:
         if self._failure is not None:
@@ -350,6 +363,15 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _is_looked_at(room: bytearray) -> bool:
+    """A bytearray does not change its size as long as somebody has a view of it."""
+    try:
+        room.append(room.pop())
+    except BufferError:
+        return True
+    return False
 
 
 def _again(failure: ClientError) -> ClientError:

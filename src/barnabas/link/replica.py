@@ -19,6 +19,7 @@ from barnabas.core.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
 from barnabas.link.parting import point_of_parting
 from barnabas.protocol.control_records import end_txn_marker
 from barnabas.protocol.record_batch import (
+    LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,
     LOG_OVERHEAD,
     MAGIC_AT,
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 #: Base offset, length, leader epoch: what every batch begins with.
 _PREFIX: Final = struct.Struct(">qii")
-_EPOCH: Final = struct.Struct(">i")
+_INT: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
 #: How long the controller may take to give a leader its next epoch.
 _EPOCH_TIMEOUT_S: Final = 30.0
@@ -366,6 +367,15 @@ def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, i
     return found
 
 
+def end_after(records: memoryview) -> int | None:
+    """Where a log ends with these records in it. The append finds out whether they may be."""
+    batches = _batches(records)
+    if not batches:
+        return None
+    position, offset, _ = batches[-1]
+    return offset + int(_INT.unpack_from(records, position + LAST_OFFSET_DELTA_AT)[0]) + 1
+
+
 def _epochs_in(records: memoryview | bytes) -> list[tuple[int, int]]:
     """(offset, epoch) where an epoch differs from the one before."""
     began: list[tuple[int, int]] = []
@@ -380,7 +390,7 @@ def _give_epoch(records: memoryview | bytearray, leader_epoch: int) -> tuple[lis
     record. The CRC does not cover the epoch."""
     began: list[tuple[int, int]] = []
     last = -1
-    patch = _EPOCH.pack_into
+    patch = _INT.pack_into
     for position, offset, epoch in _batches(records):
         if not began or began[-1][1] != epoch:
             began.append((offset, epoch))

@@ -23,11 +23,11 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.core.words import LATEST as LATEST_TIME
-from barnabas.link.replica import MirrorReplica
+from barnabas.link.replica import MirrorReplica, end_after
 from barnabas.link.settings import EARLIEST, LATEST, LinkSettings
 from barnabas.link.store import LinkStore
 from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import Connect, FetchAnswer, FetcherSettings, RemoteLeader
 from barnabas.replication.manager import ReplicaManager
@@ -164,6 +164,7 @@ class MirrorSource:
             clock,
             self._endpoint,
             throttle=self.throttle,
+            end_after=end_after,
         )
         #: What this broker leads; None until what is known of it has been read.
         self.replicas: dict[TopicPartition, MirrorReplica | None] = {}

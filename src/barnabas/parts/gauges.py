@@ -13,7 +13,7 @@ from barnabas.link.manager import Link
 from barnabas.link.replica import MirrorReplica
 from barnabas.link.source import MirrorSource
 from barnabas.metrics.registry import Registry, Row
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.manager import ReplicaManager
 from barnabas.runtime.disk import Disk
 from barnabas.storage.manager import LogManager

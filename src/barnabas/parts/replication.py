@@ -16,7 +16,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.parts.readiness import Readiness
 from barnabas.replication.control_requests import ControlRequests
 from barnabas.replication.failed_dirs import FailedDirs
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
 from barnabas.replication.log_dir_moves import LogDirMoves

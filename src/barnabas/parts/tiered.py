@@ -12,7 +12,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
 from barnabas.metrics.registry import Row
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.tier_reads import TierReads
 from barnabas.runtime.tasks import Spawn

@@ -27,7 +27,7 @@ from barnabas.replication.control import (
     is_broker_epoch_stale,
     is_controller_epoch_stale,
 )
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition

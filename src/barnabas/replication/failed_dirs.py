@@ -6,7 +6,7 @@ from typing import Protocol
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.control_requests import ControlRequests
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.manager import ReplicaManager
 
 

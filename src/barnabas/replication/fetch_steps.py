@@ -161,3 +161,23 @@ class OffsetsAnswer(NamedTuple):
     error_code: int
     latest: int = UNDEFINED
     earliest: int = UNDEFINED
+
+
+def where_to_cut(partition: TopicPartition, log: LocalLog, leader: EpochEnd) -> TruncateTo:
+    """So that this log is a beginning of the leader's. `leader`: its last epoch up to one of ours, and where that one ended.
+
+    KIP-101: cutting at the own high watermark would lose records that are committed, where the leader's word of
+    that had not arrived yet, and keep others that differ. KIP-279: cut at the end of the last epoch that both know.
+    """
+    if leader.end_offset == UNDEFINED:
+        # The leader cannot tell: what is left is what is surely committed.
+        return TruncateTo(partition, Offset(min(log.high_watermark, log.log_end)), True)
+    if leader.epoch == UNDEFINED:
+        return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
+    ours = log.end_offset_for_epoch(leader.epoch)
+    if ours.end_offset == UNDEFINED:
+        return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
+    if ours.epoch != leader.epoch:
+        # The leader's last epoch below ours is one that we never had: cut what is above it, and ask again.
+        return TruncateTo(partition, min(ours.end_offset, log.log_end), False)
+    return TruncateTo(partition, min(ours.end_offset, leader.end_offset, log.log_end), True)

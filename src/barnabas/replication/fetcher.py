@@ -9,15 +9,13 @@ waits for its leader's answer, for a back-off to end, or for a partition.
 
 import asyncio
 import logging
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from barnabas.client.errors import ClientError
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
-from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.core.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.replication.fetch_state import FetchState
 from barnabas.replication.fetch_steps import (
     Append,
@@ -35,7 +33,7 @@ from barnabas.replication.fetch_steps import (
     TruncateFully,
     TruncateTo,
 )
-from barnabas.replication.fetcher_machine import FetcherMachine, never_throttled
+from barnabas.replication.fetcher_machine import EndAfter, FetcherMachine, never_throttled
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint
 
@@ -101,6 +99,7 @@ class ReplicaFetcher:
         *,
         throttle: Throttle | None = None,
         tier: Callable[[], TierStarts | None] = lambda: None,
+        end_after: EndAfter | None = None,
         on_give_up: Callable[[TopicPartition, str], None] = lambda partition, reason: None,
     ) -> None:
         self.name = name
@@ -114,11 +113,15 @@ class ReplicaFetcher:
             partition_bytes_max=settings.replica_fetch_max_bytes,
             backoff_max_ms=settings.replica_fetch_backoff_ms,
             is_throttled=never_throttled if throttle is None else throttle.is_throttled,
+            end_after=end_after,
         )
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
         self._changed = asyncio.Event()
         #: What the leader has been asked for and has not answered.
         self._polled: FetchPlan | None = None
+        #: What the answer before has brought, with the state that it was asked in; appended while the next is under way.
+        self._waiting: list[tuple[Append, FetchState | None]] = []
+        self._failure: Exception | None = None
         self._was_interrupted = False
         self._interrupted_ms = -self._wait_max_ms
         self._stopping = False
@@ -243,6 +246,12 @@ class ReplicaFetcher:
         return True
 
     async def _fetch(self, step: SendFetch) -> None:
+        ahead: SendFetch | None = step
+        while ahead is not None:
+            ahead = await self._fetch_once(ahead)
+
+    async def _fetch_once(self, step: SendFetch) -> SendFetch | None:
+        """What is to be fetched next, where that is known before this answer is appended."""
         try:
             self._polled = step.plan
             wait_ms = self._wait_max_ms
@@ -250,15 +259,17 @@ class ReplicaFetcher:
                 wait_ms = min(wait_ms, max(0, step.until_ms - self._now_ms()))
             answer = await self._endpoint.fetch(step.plan, max_wait_ms=wait_ms)
         except _WIRE_FAILURES as error:
+            self._append_waiting()
             self._wire_failed("fetch", error)
-            return
+            return None
         finally:
             self._polled = None
             was_interrupted, self._was_interrupted = self._was_interrupted, False
             if was_interrupted:
                 self._machine.fetch_abandoned(step.plan, self._now_ms())
+        self._append_waiting()
         if was_interrupted or self._stopping:
-            return  # the logs of a broker that stops are gone already, also for whoever only looks
+            return None  # the logs of a broker that stops are gone already, also for whoever only looks
         self.fetch_count += 1
         self.fetched_bytes += answer.size
         effects = self._machine.fetched(
@@ -268,7 +279,31 @@ class ReplicaFetcher:
             partitions=answer.partitions,
             now_ms=self._now_ms(),
         )
-        await self._carry_out(effects)
+        ahead = self._machine.read_ahead(effects, self._now_ms())
+        if ahead is None:
+            await self._carry_out(effects)
+            return None
+        self._waiting = [(each, self._machine.state(each.partition)) for each in effects if isinstance(each, Append)]
+        # In the next turn of the loop: at the end of this one the request leaves.
+        asyncio.get_running_loop().call_soon(self._append_in_turn)
+        return ahead
+
+    def _append_in_turn(self) -> None:
+        """A bug is the task's, which waits for the next answer."""
+        try:
+            self._append_waiting()
+        except Exception as error:
+            self._failure = error
+            self._endpoint.close()
+
+    def _append_waiting(self) -> None:
+        """What the answer before has brought: to partitions that are still followed as they were then."""
+        if self._failure is not None:
+            raise self._failure
+        waiting, self._waiting = self._waiting, []
+        for effect, state in waiting:
+            if self._machine.state(effect.partition) is state:
+                self._try(effect)
 
     async def _ask(self, step: AskEpochEnds | AskOffsets | AskTierStarts) -> None:
         effects: list[Effect]
@@ -317,12 +352,7 @@ class ReplicaFetcher:
                 continue
             if isinstance(effect, GiveUp) and effect.is_fenced:
                 fenced += 1
-            replica = self._partitions.get(effect.partition)
-            if replica is not None:
-                try:
-                    self._apply(effect, replica)
-                except (Malformed, Refused, LogDirFault) as error:
-                    self._effect_failed(effect, error)
+            self._try(effect)
         if fenced:
             _log.info(
                 "%s: the leader epochs of %d partitions are over; waiting for the controller to tell the next",
@@ -334,6 +364,15 @@ class ReplicaFetcher:
         await asyncio.gather(
             *(self._truncate(each, state) for each, state in zip(truncations, states, strict=True) if state is not None)
         )
+
+    def _try(self, effect: Append | GiveUp) -> None:
+        replica = self._partitions.get(effect.partition)
+        if replica is None:
+            return
+        try:
+            self._apply(effect, replica)
+        except (Malformed, Refused, LogDirFault) as error:
+            self._effect_failed(effect, error)
 
     def _apply(self, effect: Append | GiveUp, replica: FollowerPartition) -> None:
         match effect:
@@ -406,139 +445,3 @@ class ReplicaFetcher:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
-
-
-class FetcherManager:
-    """All replica fetchers of a broker: who fetches which partition from whom."""
-
-    def __init__(
-        self,
-        settings: FetcherSettings,
-        tasks: asyncio.TaskGroup,
-        clock: Clock,
-        open_endpoint: Callable[[BrokerId], LeaderEndpoint],
-        *,
-        throttle: Throttle | None = None,
-    ) -> None:
-        """`open_endpoint(broker)` makes an endpoint that connects when it is first used; `tasks` is their parent."""
-        self._settings = settings
-        self._tasks = tasks
-        self._clock = clock
-        self._open_endpoint = open_endpoint
-        self._throttle = throttle
-        #: Where followers begin whose leader has the rest in the tier; None: this broker has none.
-        self.tier: TierStarts | None = None
-        self._fetcher_count = settings.num_replica_fetchers
-        self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
-        #: Which fetcher has a partition, with the arguments of `add`.
-        self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
-        self._takes_no_more = False
-        #: Who is inside of `together`, and which fetchers wait for its end.
-        self._holds = 0
-        self._held: dict[ReplicaFetcher, None] = {}
-        #: Partitions that are fetched no more, and why; until they are added again.
-        self.failed: dict[TopicPartition, str] = {}
-
-    def add(
-        self,
-        partition: TopicPartition,
-        replica: FollowerPartition,
-        *,
-        leader: BrokerId,
-        leader_epoch: LeaderEpoch,
-        topic_id: TopicId,
-    ) -> None:
-        """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
-        if self._takes_no_more:
-            return
-        self.failed.pop(partition, None)
-        fetcher = self._fetcher(leader, partition)
-        home = self._homes.get(partition)
-        if home is not None and home[0] is not fetcher:
-            home[0].remove(partition)
-        self._homes[partition] = (fetcher, leader, replica, topic_id, leader_epoch)
-        if fetcher.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch):
-            if self._holds:
-                self._held[fetcher] = None
-            else:
-                fetcher.interrupt()
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Partitions that are added meanwhile interrupt a long poll in the end only, so that the next request has them all:
-        a fetcher is interrupted rarely, and the last of thousands should not wait for the poll that the first began."""
-        self._holds += 1
-        try:
-            yield
-        finally:
-            self._holds -= 1
-            if not self._holds:
-                held, self._held = self._held, {}
-                for fetcher in held:
-                    fetcher.interrupt()
-
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is appended to them any more once this returns."""
-        for partition in partitions:
-            self.failed.pop(partition, None)
-            home = self._homes.pop(partition, None)
-            if home is not None:
-                home[0].remove(partition)
-
-    def fetcher_of(self, partition: TopicPartition) -> ReplicaFetcher | None:
-        home = self._homes.get(partition)
-        return None if home is None else home[0]
-
-    def resize(self, fetcher_count: int) -> None:
-        """`num.replica.fetchers` changed: partitions move to their new fetchers."""
-        self._fetcher_count = fetcher_count
-        with self.together():
-            for partition, (fetcher, leader, replica, topic_id, leader_epoch) in list(self._homes.items()):
-                if self._fetcher(leader, partition) is not fetcher:
-                    self.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=topic_id)
-
-    @property
-    def max_lag(self) -> int:
-        return max((fetcher.max_lag for fetcher in self._live()), default=0)
-
-    @property
-    def fetcher_count(self) -> int:
-        return sum(1 for _ in self._live())
-
-    def take_no_more(self) -> None:
-        """The broker is about to stop. What it has led it need not follow: a leader that sees it fetch would count on it,
-        and hold acknowledgements back until it notices that it is gone."""
-        self._takes_no_more = True
-
-    def stop(self) -> None:
-        """End all fetchers, for good: a LeaderAndIsr that is still under way starts none. Their tasks are the parent's."""
-        self._takes_no_more = True
-        for fetcher in self._live():
-            fetcher.stop()
-        self._fetchers.clear()
-        self._homes.clear()
-
-    def _live(self) -> Iterable[ReplicaFetcher]:
-        return (fetcher for fetcher in self._fetchers.values() if not fetcher.ended)
-
-    def _fetcher(self, leader: BrokerId, partition: TopicPartition) -> ReplicaFetcher:
-        number = (zlib.crc32(partition.topic.encode()) + partition.partition) % self._fetcher_count
-        key = (leader, number)
-        fetcher = self._fetchers.get(key)
-        if fetcher is None or fetcher.ended:
-            name = f"replica-fetcher-{number}-from-{leader}"
-            fetcher = self._fetchers[key] = ReplicaFetcher(
-                name,
-                self._open_endpoint(leader),
-                self._settings,
-                self._clock,
-                throttle=self._throttle,
-                tier=lambda: self.tier,
-                on_give_up=self._gave_up,
-            )
-            self._tasks.create_task(fetcher.run(), name=name)
-        return fetcher
-
-    def _gave_up(self, partition: TopicPartition, reason: str) -> None:
-        self._homes.pop(partition, None)
-        self.failed[partition] = reason

@@ -48,11 +48,14 @@ from barnabas.replication.fetch_steps import (
     Truncate,
     TruncateFully,
     TruncateTo,
+    where_to_cut,
 )
 from barnabas.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
-from barnabas.storage.epoch_cache import EpochEnd
 
 A = TypeVar("A", EpochAnswer, OffsetsAnswer, TierAnswer)
+
+#: Where a log ends once these records are in it; None: they do not tell.
+EndAfter = Callable[[memoryview], int | None]
 
 #: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
 #: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
@@ -61,6 +64,7 @@ FIRST_BACKOFF_MS: Final = 20
 #: leader tells once: only a new session makes it tell it again. That costs something for every partition, so not in the
 #: middle of a fail-over, which is what answers get lost in.
 DOUBT_MS: Final = 2000
+NO_ENDS: Final[Mapping[TopicPartition, int]] = {}
 
 
 def never_throttled(partition: TopicPartition) -> bool:
@@ -75,12 +79,15 @@ class FetcherMachine:
         backoff_max_ms: int,
         truncates_on_fetch: bool = True,
         is_throttled: Callable[[TopicPartition], bool] = never_throttled,
+        end_after: EndAfter | None = None,
     ) -> None:
-        """`is_throttled(partition)`: in the throttled list while the replication quota is used up."""
+        """`is_throttled(partition)`: in the throttled list while the replication quota is used up. `end_after`: see
+        `read_ahead`; None: never."""
         self._partition_bytes_max = partition_bytes_max
         self._backoff_max_ms = backoff_max_ms
         self._truncates_on_fetch = truncates_on_fetch
         self._is_throttled = is_throttled
+        self._end_after = end_after
         self._states: dict[TopicPartition, FetchState] = {}
         self._session = FetchSessionHandler()
         #: Partitions whose entry in the fetch session may be out of date. Bounded by the partitions.
@@ -212,7 +219,33 @@ class FetcherMachine:
             return AskOffsets(resetting)
         return AskTierStarts(tiering) if tiering else None
 
-    def _plan(self, now_ms: int) -> SendFetch | Idle:
+    def read_ahead(self, effects: list[Effect], now_ms: int) -> SendFetch | None:
+        """The request that follows an answer, to be sent before the answer is appended: its leader reads on meanwhile. Not for
+        followers, whose fetches acknowledge what is below their offsets. While a partition is behind, and nothing else comes
+        first. If a log does not come to end where this expects it, `fetched` drops what comes."""
+        self._wake(now_ms)
+        if self._end_after is None or self._settle() is not None:
+            return None
+        ends: dict[TopicPartition, int] = {}
+        is_behind = False
+        for effect in effects:
+            if not isinstance(effect, Append):
+                return None
+            size = len(effect.records)
+            if size:
+                end = self._end_after(effect.records)
+                if end is None:
+                    return None
+                ends[effect.partition] = end
+                is_behind = is_behind or size * 2 >= self._partition_bytes_max
+        if not is_behind:
+            return None
+        step = self._plan(now_ms, ends)
+        return step if isinstance(step, SendFetch) else None
+
+    def _plan(self, now_ms: int, ends: Mapping[TopicPartition, int] = NO_ENDS) -> SendFetch | Idle:
+        """`ends`: where logs will end, of those that are about to be appended to."""
+        self._dirty.update(dict.fromkeys(ends))
         if self._held:
             self._dirty.update(self._held)
         session = self._session
@@ -221,12 +254,12 @@ class FetcherMachine:
         if session.next_is_full:
             self._doubt_ends_ms = None
             self._untold.clear()
-            entries, _ = self._entries(self._states)
+            entries, _ = self._entries(self._states, ends)
             self._dirty.clear()
             if entries:
                 return SendFetch(session.plan_full(entries), self._next_wake_ms(now_ms))
         else:
-            changed, dropped = self._entries(self._dirty)
+            changed, dropped = self._entries(self._dirty, ends)
             self._dirty.clear()
             if self._untold:
                 if not self._untold.isdisjoint(changed):
@@ -238,7 +271,7 @@ class FetcherMachine:
         return Idle(self._next_wake_ms(now_ms))
 
     def _entries(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], ends: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, FetchEntry], list[TopicPartition]]:
         entries: dict[TopicPartition, FetchEntry] = {}
         dropped: list[TopicPartition] = []
@@ -254,7 +287,7 @@ class FetcherMachine:
                 self._held.pop(partition, None)
                 entries[partition] = FetchEntry(
                     state.topic_id,
-                    state.fetch_offset,
+                    ends.get(partition, state.fetch_offset),
                     state.log.log_start,
                     state.leader_epoch,
                     state.last_fetched_epoch if self._truncates_on_fetch else UNDEFINED,
@@ -311,7 +344,7 @@ class FetcherMachine:
                 self._refused(state, fetched, now_ms, effects)
             elif fetched.diverging is not None and self._truncates_on_fetch:
                 # Neither high watermark nor log start are taken from this answer: first the logs must agree.
-                effects.append(self._truncation(fetched.partition, state, fetched.diverging))
+                effects.append(where_to_cut(fetched.partition, state.log, fetched.diverging))
             else:
                 effects.append(
                     Append(
@@ -367,7 +400,7 @@ class FetcherMachine:
         effects: list[Effect] = []
         epochs = {partition: question.current_leader_epoch for partition, question in asked.questions.items()}
         for partition, state, answer in self._answered(epochs, Phase.TRUNCATING, answers, now_ms, effects):
-            effects.append(self._truncation(partition, state, answer.end))
+            effects.append(where_to_cut(partition, state.log, answer.end))
         return effects
 
     def _answered(
@@ -425,26 +458,6 @@ class FetcherMachine:
             else:
                 effects.append(StartFromTier(partition, answer.local_start, answer.log_start, answer.epoch))
         return effects
-
-    def _truncation(self, partition: TopicPartition, state: FetchState, leader: EpochEnd) -> TruncateTo:
-        """Where to cut, so that this log is a beginning of the leader's.
-
-        KIP-101: cutting at the own high watermark would lose records that are committed, where the leader's word of
-        that had not arrived yet, and keep others that differ. KIP-279: cut at the end of the last epoch that both know.
-        """
-        log = state.log
-        if leader.end_offset == UNDEFINED:
-            # The leader cannot tell: what is left is what is surely committed.
-            return TruncateTo(partition, Offset(min(log.high_watermark, log.log_end)), True)
-        if leader.epoch == UNDEFINED:
-            return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
-        ours = log.end_offset_for_epoch(leader.epoch)
-        if ours.end_offset == UNDEFINED:
-            return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
-        if ours.epoch != leader.epoch:
-            # The leader's last epoch below ours is one that we never had: cut what is above it, and ask again.
-            return TruncateTo(partition, min(ours.end_offset, log.log_end), False)
-        return TruncateTo(partition, min(ours.end_offset, leader.end_offset, log.log_end), True)
 
     # --- what the driver did ---------------------------------------------------------------------------------------
 

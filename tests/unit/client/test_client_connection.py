@@ -177,6 +177,43 @@ def test_records_of_a_large_response_are_views_of_the_buffer_it_was_received_in(
     run(scenario)
 
 
+def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> None:
+    sizes: list[int] = []
+
+    def fetch(call: Call) -> None:
+        part = PartitionData(partition_index=0, records=b"r" * sizes.pop(0))
+        call.reply(FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])]))
+
+    def beat(call: Call) -> None:
+        call.reply(HeartbeatResponse())
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={FETCH: fetch, HEARTBEAT: beat}) as broker:
+            connection = await connect(broker)
+            sizes[:] = [1_000_000, 900_000, 1_000_100]
+
+            async def view() -> memoryview:
+                answer = await connection.request(FetchRequest(), FetchResponse, version=11)
+                records = answer.responses[0].partitions[0].records
+                assert isinstance(records, memoryview)
+                return records
+
+            first = await view()
+            room = id(first.obj)
+            del first
+            second = await view()
+            assert id(second.obj) == room
+            third = await view()  # somebody still looks at the second
+            assert id(third.obj) != room
+            assert second == b"r" * 900_000
+            assert third == b"r" * 1_000_100
+            await connection.request(HeartbeatRequest(), HeartbeatResponse)
+            assert connection._spare is None  # it is given back once answers are small
+            await end(connection)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("size", [10, 65_000, 65_520, 65_536, 70_000, 200_000])
 def test_responses_of_any_size_arrive_whole_whatever_the_pieces(size: int) -> None:
     """Around the size at which a response gets a buffer of its own, in pieces that cut frames anywhere."""

@@ -19,7 +19,7 @@ from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.replication.fetch_session_cache import CachedPartition as Wanted
 from barnabas.replication.fetch_session_cache import FetchKey, FetchSessionCache
 from barnabas.replication.fetch_steps import FetchedPartition, OffsetsAnswer
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings
 from barnabas.storage.epoch_cache import LeaderEpochCache
 

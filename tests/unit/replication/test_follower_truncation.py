@@ -9,7 +9,7 @@ from tests.unit.storage.log import log_support
 
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.replication.fetch_steps import FetchedPartition
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership

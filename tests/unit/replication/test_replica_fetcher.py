@@ -27,7 +27,7 @@ from barnabas.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from barnabas.replication.fetch_steps import EpochAnswer, EpochQuestion, FetchedPartition, OffsetsAnswer, TierAnswer
-from barnabas.replication.fetcher import FetcherManager
+from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.follower_session import FetchEntry, FetchPlan
 from barnabas.replication.leader_endpoint import FetchAnswer, FetcherSettings, RemoteLeader
 from barnabas.storage.epoch_cache import EpochEnd
@@ -89,9 +89,11 @@ class ScriptedLeader:
 
 
 @asynccontextmanager
-async def managed(leaders, settings=SETTINGS, throttle=None):
+async def managed(leaders, settings=SETTINGS, throttle=None, end_after=None):
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        manager = FetcherManager(settings, tasks, SystemClock(), lambda broker: leaders[broker], throttle=throttle)
+        manager = FetcherManager(
+            settings, tasks, SystemClock(), lambda broker: leaders[broker], throttle=throttle, end_after=end_after
+        )
         yield manager
         manager.stop()
 
