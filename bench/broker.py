@@ -7,8 +7,11 @@ import argparse
 import math
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +20,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.core.config.properties import format_properties
 from bench import as_installed
 from bench.kafka import ApacheKafka, cpu_seconds, resident_mb
+from bench.limits import machine_limits
 from bench.memory import touched_memory
-from bench.report import Row, write_report
+from bench.report import Row, announce, write_report
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Load:
 
 LOADS = (
     Load("1 KB, acks=1", 1000, 1_000_000, "1"),
-    Load("100 B, acks=all", 100, 2_000_000, "all"),
+    Load("100 B, acks=all", 100, 1_000_000, "all"),
     Load("10 KB, acks=all", 10_000, 150_000, "all"),
     Load("1 KB, lz4", 1000, 1_000_000, "1", "lz4"),
 )
@@ -190,14 +195,17 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
 
 
 def run(rounds: int) -> None:
+    announce("broker", rounds, round_s=48, setup_s=45)
     results: dict[str, dict[str, list[float]]] = {}
+    limits = machine_limits()
     with ExitStack() as stack:
         stack.enter_context(touched_memory())
         began = time.monotonic()
         ours = stack.enter_context(LocalCluster(brokers=1))
-        start_ours = ours_start_s(ours)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        start_ours = [our_start_s(ours.zookeeper_connect, number, folder) for number in range(4)][1:]
         kafka = stack.enter_context(ApacheKafka(brokers=1))
-        start_kafka = kafka_start_s(kafka)
+        start_kafka = [kafka_start_s(kafka)]
         print(f"both are up after {time.monotonic() - began:.1f} s")
         targets = (
             Target("barnabas", ours.bootstrap, [ours.pid(1)]),
@@ -214,57 +222,50 @@ def run(rounds: int) -> None:
                 print(f"round {number + 1} of {rounds}: {target.name} done" + " " * 20)
         for target in targets:
             _add(results, target, "resident MB, loaded", resident_mb(target.pids))
-    for name, value in (("barnabas", start_ours), ("Apache Kafka", start_kafka)):
-        results.setdefault("start s", {})[name] = [value]
+    results["start s"] = {"barnabas": start_ours, "Apache Kafka": start_kafka}
+    _, tcp, _ = limits
     rows = [
-        Row(name, statistics.median(by_target["barnabas"]), statistics.median(by_target["Apache Kafka"]))
+        Row(
+            name,
+            statistics.median(by_target["barnabas"]),
+            statistics.median(by_target["Apache Kafka"]),
+            tcp.value if name.endswith(" MB/s") and "lz4" not in name else None,
+        )
         for name, by_target in results.items()
     ]
-    write_report("broker", "One broker, one partition, librdkafka", rows, rounds=rounds, raw=results)
+    write_report("broker", "One broker, one partition, librdkafka", rows, rounds=rounds, raw=results, limits=limits)
 
 
 def _add(results: dict[str, dict[str, list[float]]], target: Target, name: str, value: float) -> None:
     results.setdefault(name, {}).setdefault(target.name, []).append(value)
 
 
-def ours_start_s(cluster: LocalCluster) -> float:
-    """A broker as a process of its own, from exec to ready: no fork of a warm launcher."""
-    import subprocess
-    import sys
-    import tempfile
-
-    from barnabas.core.config.properties import format_properties
-
-    def start(number: int, folder: str) -> float:
-        file = f"{folder}/broker.properties"
-        settings = {"broker.id": "77", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": f"{folder}/data-{number}",
-                    "zookeeper.connect": f"{cluster.zookeeper_connect}/start-{number}"}  # fmt: skip
-        with open(file, "w") as out:
-            out.write(format_properties(settings))
-        command = [sys.executable, "-m", "barnabas.process", file]
-        began = time.monotonic()
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=as_installed(f"{folder}/bytecode")
-        )
-        assert process.stdout is not None and process.stdout.readline().startswith(b"ready")
-        took = time.monotonic() - began
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-        return took
-
-    with tempfile.TemporaryDirectory() as folder:
-        start(0, folder)
-        return statistics.median(start(number, folder) for number in range(1, 4))
-
-
-def kafka_start_s(kafka: ApacheKafka) -> float:
-    """Apache Kafka on the same footing: a broker more, from exec to an open port."""
-    took = kafka.start_broker(77)
-    process = kafka.processes.pop("broker-77")
+def our_start_s(zookeeper: str, number: int, folder: str) -> float:
+    """A broker as a process of its own, from exec to ready: no fork of a warm launcher. The first in `folder` compiles."""
+    file = f"{folder}/broker.properties"
+    settings = {"broker.id": "77", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": f"{folder}/data-{number}",
+                "zookeeper.connect": f"{zookeeper}/start-{number}"}  # fmt: skip
+    with open(file, "w") as out:
+        out.write(format_properties(settings))
+    command = [sys.executable, "-m", "barnabas.process", file]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=as_installed(f"{folder}/bytecode")
+    )
+    assert process.stdout is not None and process.stdout.readline().startswith(b"ready")
+    took = time.monotonic() - began
     process.terminate()
     process.wait()
-    del kafka.ports[77]
+    process.stdout.close()
+    return took
+
+
+def kafka_start_s(kafka: ApacheKafka, broker_ids: Sequence[int] = (77,)) -> float:
+    """Apache Kafka on the same footing: brokers more, all at once, from exec to open ports."""
+    took = kafka.start_brokers(broker_ids)
+    for broker_id in broker_ids:
+        kafka.terminate(broker_id)
+        del kafka.processes[f"broker-{broker_id}"], kafka.ports[broker_id]
     return took
 
 

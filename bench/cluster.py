@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 from barnabas.cli.local_cluster import LocalCluster
 from bench.broker import Load, Target, create_topic, measure_latency, measure_produce
 from bench.kafka import ApacheKafka, resident_mb
-from bench.report import Row, write_report
+from bench.limits import machine_limits
+from bench.report import Row, announce, write_report
 
 LOAD = Load("1 KB", 1000, 150_000, "all")
 WARM_UP = Load("1 KB", 1000, 60_000, "all")
@@ -30,7 +31,7 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
         yield f"produce RF 3 acks=all {name}", value
     # Small requests are another path than large ones: a JVM that has not seen them for a while answers after seconds.
     create_topic(target, f"warm-latency-{number}", replicas=3)
-    measure_latency(target, f"warm-latency-{number}", seconds=10.0)
+    measure_latency(target, f"warm-latency-{number}", seconds=6.0)
     create_topic(target, f"latency-{number}", replicas=3)
     for name, value in measure_latency(target, f"latency-{number}", seconds=3.0).items():
         yield f"latency RF 3 {name}", value
@@ -61,6 +62,8 @@ def kafka() -> AbstractContextManager[ApacheKafka]:
 
 
 def run(rounds: int) -> None:
+    announce("cluster", rounds, round_s=68, setup_s=5)
+    limits = machine_limits()
     results: dict[str, dict[str, list[float]]] = {}
     systems: tuple[tuple[str, Callable[[], AbstractContextManager[LocalCluster | ApacheKafka]]], ...] = (
         ("barnabas", ours),
@@ -74,11 +77,19 @@ def run(rounds: int) -> None:
                 for measure, value in one_round(target, number):
                     results.setdefault(measure, {}).setdefault(name, []).append(value)
             print(f"round {number + 1} of {rounds}: {name} done")
+    _, tcp, _ = limits
     rows = [
-        Row(name, statistics.median(by_system["barnabas"]), statistics.median(by_system["Apache Kafka"]))
+        Row(
+            name,
+            statistics.median(by_system["barnabas"]),
+            statistics.median(by_system["Apache Kafka"]),
+            # Every byte goes over the loopback three times: from the client, and to two followers.
+            tcp.value / 3 if name.endswith(" MB/s") else None,
+        )
         for name, by_system in results.items()
     ]
-    write_report("cluster", "Three brokers on the same cores, RF 3, acks=all", rows, rounds=rounds, raw=results)
+    title = "Three brokers on the same cores, RF 3, acks=all"
+    write_report("cluster", title, rows, rounds=rounds, raw=results, limits=limits)
 
 
 def main(arguments: list[str] | None = None) -> None:

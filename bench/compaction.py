@@ -1,6 +1,6 @@
 """Our cleaner beside Apache Kafka 3.9.1's: the same segments, cleaned by both.
 
-    python -m bench compaction -- [--records 1000000] [--rounds 3]
+    python -m bench compaction -- [--records 600000] [--rounds 5]
 
 Logs are written once, with our storage. Kafka gets copies of them under topics of its own, starts, and says in its log how
 long each cleaning took; ours runs in a worker process of its own, as in a broker. Kafka's first cleaning of each kind is
@@ -34,7 +34,8 @@ from barnabas.storage.cleaner.worker import LENGTH, frame
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.recovery import open_log
 from bench.kafka import ApacheKafka
-from bench.report import Row, write_report
+from bench.limits import machine_limits
+from bench.report import Row, announce, write_report
 
 NOW_MS = 1_700_000_000_000
 SEGMENT_BYTES = 64 << 20
@@ -181,9 +182,12 @@ def cleaner_thread_cpu_s(pid: int) -> float:
 
 def main(options: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=600_000)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args(options)
+    share = arguments.records / 1e6
+    announce("compaction", arguments.rounds, round_s=20 * share, setup_s=25 + 110 * share)
+    limits = machine_limits()
     root = Path(tempfile.mkdtemp())
     try:
         jobs = {
@@ -205,6 +209,5 @@ def main(options: list[str]) -> None:
         who: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
         for who, found in (("ours", ours), ("theirs", theirs))
     }
-    write_report(
-        "compaction", "Compaction: thousand records a second", rows, rounds=arguments.rounds, raw=raw, interleaved=False
-    )
+    title = "Compaction: thousand records a second"
+    write_report("compaction", title, rows, rounds=arguments.rounds, raw=raw, interleaved=False, limits=limits)

@@ -1,8 +1,11 @@
-"""How fail-over, memory and creation grow with the number of partitions: `python -m bench failover [-- PARTITIONS…]`.
+"""How fail-over, memory and creation grow with the number of partitions, beside Apache Kafka 3.9.1:
+`python -m bench failover [-- PARTITIONS…]`.
 
-Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s, embedded ZooKeeper. For each number of partitions: the time
-to create them (until every one has a leader), the brokers' memory, and the gap between two acknowledgements of a partition
-when its leader is told to stop, and when it is killed. Also, after the kill, how long Metadata names the dead leader for.
+Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For
+each number of partitions: the time to create them (until every one has a leader), the brokers' memory, and the gap between two
+acknowledgements of a partition when its leader is told to stop, and when it is killed. Also, after the kill, how long Metadata
+names the dead leader for. Kafka is
+measured with the largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
 
 The partition that is watched is the only one of its topic, and the last that the controller sees to. What is measured is what
 the cluster does for all of them, not what a client needs to read the metadata of thousands twenty times a second.
@@ -15,6 +18,7 @@ import platform
 import statistics
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +27,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
-from bench.report import Curve, Panel, write_panels
+from bench.broker import Target
+from bench.cluster import wait_for_cluster
+from bench.kafka import ApacheKafka
+from bench.limits import Limit, machine_limits
+from bench.report import Curve, Panel, announce, limits_text, write_panels
 
 RESULTS = Path(__file__).parent / "results"
 SESSION_TIMEOUT_MS = 2000
@@ -45,6 +53,7 @@ CLIENT = {
 
 @dataclass(frozen=True)
 class Point:
+    system: str
     partitions: int
     #: Seconds until every partition has a leader, in the answer to Metadata.
     create_s: float
@@ -57,6 +66,10 @@ class Point:
     #: Until a broker that was told to stop has ended, and until one that returns is in every ISR again.
     stop_s: float
     restart_s: float
+
+
+System = LocalCluster | ApacheKafka
+CONFIG = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS), "auto.leader.rebalance.enable": "false"}
 
 
 class Pulse:
@@ -95,7 +108,7 @@ class Pulse:
     def gap_ms_after(self, moment: float) -> float:
         """The longest pause between two acknowledgements around and after `moment`."""
         wait_until(
-            lambda: self.times[-1] > moment + SESSION_TIMEOUT_MS / 1000 + 2,
+            lambda: self.times[-1] > moment + SESSION_TIMEOUT_MS / 1000 + 1,
             120,
             what="acknowledgements after a fault",
         )
@@ -103,7 +116,7 @@ class Pulse:
         return max(b - a for a, b in itertools.pairwise(times)) * 1000
 
 
-def agreed_leader(cluster: LocalCluster) -> int:
+def agreed_leader(cluster: System) -> int:
     """The leader, once every broker names the same one."""
     admins = [AdminClient({"bootstrap.servers": cluster.address(each), "log_level": 0}) for each in cluster.broker_ids]
     named: set[int] = set()
@@ -121,7 +134,7 @@ def leader_of(admin: AdminClient) -> int:
     return int(admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0].leader)
 
 
-def memory_mb(cluster: LocalCluster) -> float:
+def memory_mb(cluster: System) -> float:
     return float(sum(psutil.Process(cluster.pid(each)).memory_full_info().pss for each in cluster.broker_ids)) / 1e6
 
 
@@ -140,9 +153,18 @@ def create(admin: AdminClient, partitions: int) -> float:
     return time.monotonic() - began
 
 
-def measure(partitions: int) -> Point:
-    config = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS), "auto.leader.rebalance.enable": "false"}
-    with LocalCluster(brokers=3, config=config, zookeeper_options=("--tick-time", str(TICK_TIME_MS))) as cluster:
+def ours() -> LocalCluster:
+    return LocalCluster(brokers=3, config=CONFIG, zookeeper_options=("--tick-time", str(TICK_TIME_MS)))
+
+
+def kafka() -> ApacheKafka:
+    config = {**CONFIG, "min.insync.replicas": "2", "default.replication.factor": "3"}
+    return ApacheKafka(brokers=3, config=config, heap="512m", tick_time_ms=TICK_TIME_MS)
+
+
+def measure(name: str, start: Callable[[], System], partitions: int) -> Point:
+    with start() as cluster:
+        wait_for_cluster(Target(name, cluster.bootstrap, []), 3)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         create_s = create(admin, partitions)
         time.sleep(1)
@@ -165,7 +187,7 @@ def measure(partitions: int) -> Point:
             kill_gap_ms = pulse.gap_ms_after(moment)
         if pulse.errors:
             raise RuntimeError(f"records were not delivered: {pulse.errors[:3]}")
-    return Point(partitions, create_s, memory, stop_gap_ms, kill_gap_ms, kill_metadata_ms, stop_s, restart_s)
+    return Point(name, partitions, create_s, memory, stop_gap_ms, kill_gap_ms, kill_metadata_ms, stop_s, restart_s)
 
 
 def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
@@ -185,11 +207,11 @@ def _all_in_sync(admin: AdminClient, partitions: int) -> bool:
     return len(found) == partitions and all(len(each.isrs) == 3 for each in found)
 
 
-def write_curves(points: list[Point], rounds: int) -> None:
+def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> None:
     """`bench/results/failover.{txt,json,svg}`"""
     title = (
         f"Fail-over, memory and creation by partitions (3 brokers, RF 3, session time-out {SESSION_TIMEOUT_MS} ms; "
-        f"median of {rounds})"
+        f"median of {rounds} interleaved rounds)"
     )
     heads = [
         "partitions",
@@ -201,11 +223,11 @@ def write_curves(points: list[Point], rounds: int) -> None:
         "stop s",
         "back s",
     ]
-    lines = [title, "", "  ".join(f"{head:>17}" for head in heads)]
-    lines += [
-        "  ".join(f"{value:>17,.2f}".replace(".00", "   ") for value in asdict(point).values()) for point in points
-    ]
-    text = "\n".join(lines)
+    lines = [title, "", f"{'':12}  " + "  ".join(f"{head:>17}" for head in heads)]
+    for point in points:
+        system, *values = asdict(point).values()
+        lines.append(f"{system:12}  " + "  ".join(f"{value:>17,.2f}".replace(".00", "   ") for value in values))
+    text = "\n".join(lines) + limits_text(limits)
     print(text)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "failover.txt").write_text(text + "\n")
@@ -216,46 +238,56 @@ def write_curves(points: list[Point], rounds: int) -> None:
         "session_timeout_ms": SESSION_TIMEOUT_MS,
         "rounds": rounds,
         "points": [asdict(point) for point in points],
+        "limits": [asdict(each) for each in limits],
     }
     (RESULTS / "failover.json").write_text(json.dumps(data, indent=1) + "\n")
+    systems = list(dict.fromkeys(point.system for point in points))
 
-    def curve(name: str, field: str, offset: float = 0) -> Curve:
-        return Curve(name, [(point.partitions, getattr(point, field) - offset) for point in points])
+    def curves(field: str) -> list[Curve]:
+        return [
+            Curve(system, [(point.partitions, getattr(point, field)) for point in points if point.system == system])
+            for system in systems
+        ]
 
     write_panels(
         "failover",
         "3 brokers, RF 3, by partitions",
         [
-            Panel(
-                "gap between two acknowledgements, ms",
-                [
-                    curve("leader told to stop", "stop_gap_ms"),
-                    curve(f"killed, past the session's {SESSION_TIMEOUT_MS} ms", "kill_gap_ms", SESSION_TIMEOUT_MS),
-                ],
-                limit=500,
-            ),
-            Panel("memory of three brokers, MB", [curve("after creation", "memory_mb")]),
-            Panel("s to create them", [curve("until all have leaders", "create_s")]),
+            Panel("leader killed: ms without acknowledgement", curves("kill_gap_ms"), limit=1000),
+            Panel("leader told to stop: ms without", curves("stop_gap_ms"), limit=500),
+            Panel("memory of three brokers, MB", curves("memory_mb")),
+            Panel("s to create them", curves("create_s")),
         ],
+        limits,
     )
 
 
 def median(points: list[Point]) -> Point:
     fields = [asdict(point) for point in points]
-    return Point(**{name: statistics.median(each[name] for each in fields) for name in fields[0]})
+    numbers = {name: statistics.median(each[name] for each in fields) for name in fields[0] if name != "system"}
+    return Point(system=points[0].system, **numbers)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench failover --", description=__doc__)
-    parser.add_argument("partitions", type=int, nargs="*", default=[1, 100, 1000, 4000])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("partitions", type=int, nargs="*", default=[1, 1000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kafka-most", type=int, default=1000, help="partitions of Apache Kafka; 0: without it")
     options = parser.parse_args(arguments)
-    points = []
-    for partitions in options.partitions:
-        rounds = [measure(partitions) for _ in range(options.rounds)]
-        points.append(median(rounds))
-        print(points[-1], flush=True)
-    write_curves(points, options.rounds)
+    counts = sorted(options.partitions)
+    theirs = [each for each in counts if each <= options.kafka_most][-1:]
+    ours_s, theirs_s = sum(10 + each / 190 for each in counts), sum(38 + each / 60 for each in theirs)
+    announce("failover", options.rounds, round_s=ours_s + theirs_s, setup_s=5)
+    found: dict[tuple[str, int], list[Point]] = {}
+    for _, partitions in itertools.product(range(options.rounds), counts):
+        systems: list[tuple[str, Callable[[], System]]] = [("barnabas", ours)]
+        if partitions in theirs:
+            systems.append(("Apache Kafka", kafka))
+        for name, start in systems:
+            point = measure(name, start, partitions)
+            print(point, flush=True)
+            found.setdefault((name, partitions), []).append(point)
+    write_curves([median(points) for points in found.values()], options.rounds, machine_limits())
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ from barnabas.protocol.messages.offset_commit import (
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from bench.broker import Target, create_topic
 from bench.kafka import ApacheKafka, cpu_seconds
-from bench.report import Row, write_report
+from bench.limits import machine_limits
+from bench.report import Row, announce, write_report
 
 MEMBERS: Final = 50
 PARTITIONS: Final = 100
@@ -294,6 +295,8 @@ def one_round(target: Target, number: int, size: Size) -> Iterator[tuple[str, fl
 
 
 def run(rounds: int, size: Size) -> None:
+    announce("groups", rounds, round_s=8, setup_s=20)
+    limits = machine_limits()
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         ours = stack.enter_context(LocalCluster(brokers=1, config=CONFIG))
@@ -315,7 +318,7 @@ def run(rounds: int, size: Size) -> None:
         Row(name, statistics.median(by_target["barnabas"]), statistics.median(by_target["Apache Kafka"]))
         for name, by_target in results.items()
     ]
-    write_report("groups", "Consumer groups, one broker", rows, rounds=rounds, raw=results)
+    write_report("groups", "Consumer groups, one broker", rows, rounds=rounds, raw=results, limits=limits)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -45,6 +45,8 @@ class ApacheKafka:
     config: Mapping[str, str] = field(default_factory=dict)
     heap: str = "1g"
     zookeeper: str | None = None
+    #: Sessions are twice as long at least.
+    tick_time_ms: int = 2000
     #: By broker; those that are not said are free ones.
     ports: dict[int, int] = field(default_factory=dict)
 
@@ -82,6 +84,13 @@ class ApacheKafka:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
+    @property
+    def broker_ids(self) -> range:
+        return range(1, self.brokers + 1)
+
+    def address(self, broker_id: int) -> str:
+        return f"127.0.0.1:{self.ports[broker_id]}"
+
     def pid(self, broker_id: int) -> int:
         return self.processes[f"broker-{broker_id}"].pid
 
@@ -94,7 +103,7 @@ class ApacheKafka:
         data.mkdir()
         config = self.folder / "zoo.cfg"
         config.write_text(
-            f"tickTime=2000\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
+            f"tickTime={self.tick_time_ms}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
             "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
         )
         self.zookeeper = f"127.0.0.1:{port}"
@@ -103,6 +112,27 @@ class ApacheKafka:
 
     def start_broker(self, broker_id: int) -> float:
         """Returns the seconds from start to an open port."""
+        return self.start_brokers([broker_id])
+
+    def start_brokers(self, broker_ids: Sequence[int], timeout_s: float = READY_TIMEOUT_S) -> float:
+        """All at once; the seconds until all ports are open."""
+        began = time.monotonic()
+        for broker_id, process in [(each, self._launch(each)) for each in broker_ids]:
+            wait_for_port(self.ports[broker_id], process, self.folder / f"broker-{broker_id}.log", timeout_s)
+        return time.monotonic() - began
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9"""
+        process = self.processes[f"broker-{broker_id}"]
+        process.kill()
+        process.wait()
+
+    def terminate(self, broker_id: int, *, timeout_s: float = 120) -> None:
+        process = self.processes[f"broker-{broker_id}"]
+        process.terminate()
+        process.wait(timeout_s)
+
+    def _launch(self, broker_id: int) -> subprocess.Popen[bytes]:
         port = self.ports.setdefault(broker_id, free_port())
         settings = {
             "broker.id": str(broker_id),
@@ -117,10 +147,7 @@ class ApacheKafka:
         }
         file = self.folder / f"broker-{broker_id}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        began = time.monotonic()
-        process = self._java(f"broker-{broker_id}", "kafka.Kafka", [str(file)], heap=self.heap)
-        wait_for_port(port, process, self.folder / f"broker-{broker_id}.log")
-        return time.monotonic() - began
+        return self._java(f"broker-{broker_id}", "kafka.Kafka", [str(file)], heap=self.heap)
 
     def _java(self, name: str, main: str, arguments: list[str], *, heap: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("ab")

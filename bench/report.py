@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.limits import Limit
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -15,10 +17,18 @@ class Row:
     name: str
     ours: float
     theirs: float
+    #: What the machine allows, in the row's unit; None: nothing that was measured limits it.
+    limit: float | None = None
 
     @property
     def ratio(self) -> float:
         return self.ours / self.theirs if self.theirs else float("inf")
+
+
+def announce(name: str, rounds: int, *, round_s: float, setup_s: float) -> None:
+    """Say how long it takes on the two cores that the figures in `bench/results` are from."""
+    minutes = (setup_s + rounds * round_s) / 60
+    print(f"{name}: {rounds} rounds, about {minutes:.1f} minutes on two quiet cores", flush=True)
 
 
 def write_report(
@@ -30,9 +40,11 @@ def write_report(
     raw: Any = None,
     rival: str = "Apache Kafka",
     interleaved: bool = True,
+    limits: Sequence[Limit] = (),
 ) -> None:
     RESULTS.mkdir(exist_ok=True)
     text = _table(title, rows, f"{rounds} interleaved rounds" if interleaved else f"{rounds} rounds", rival)
+    text += limits_text(limits)
     print(text)
     (RESULTS / f"{name}.txt").write_text(text + "\n")
     data = {
@@ -41,10 +53,16 @@ def write_report(
         "rival": rival,
         "machine": {"cores": _cores(), "python": platform.python_version(), "system": platform.system()},
         "rows": [{**asdict(row), "ratio": round(row.ratio, 3)} for row in rows],
+        "limits": [asdict(each) for each in limits],
         "raw": raw,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-    (RESULTS / f"{name}.svg").write_text(_chart(title, rows, rival))
+    (RESULTS / f"{name}.svg").write_text(_chart(title, rows, rival, limits))
+
+
+def limits_text(limits: Sequence[Limit]) -> str:
+    """Lines for the end of a table."""
+    return "\n\nThe machine, in the same run: " + "; ".join(map(str, limits)) if limits else ""
 
 
 def _cores() -> int:
@@ -61,24 +79,33 @@ def _table(title: str, rows: Sequence[Row], rounds: str, rival: str) -> str:
     return "\n".join(lines)
 
 
-def _chart(title: str, rows: Sequence[Row], rival: str) -> str:
-    """Ratios as bars on a logarithmic scale around 1: what is one is easy to see."""
+def _chart(title: str, rows: Sequence[Row], rival: str, limits: Sequence[Limit]) -> str:
+    """Ratios as bars on a logarithmic scale around 1: what is one is easy to see. A red mark is what the machine allows."""
     import math
 
     left, middle, height = 300, 500, 22
+
+    def extent(ratio: float) -> float:
+        return max(-180.0, min(180.0, 60 * math.log2(ratio) if ratio > 0 else 0))
+
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{60 + height * len(rows)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{60 + height * (len(rows) + len(limits))}" '
         'font-family="sans-serif" font-size="12">',
         f'<text x="10" y="20" font-size="15">{title}: ratio to {rival}</text>',
         f'<line x1="{middle}" y1="34" x2="{middle}" y2="{44 + height * len(rows)}" stroke="#999"/>',
     ]
     for number, row in enumerate(rows):
         y = 40 + number * height
-        extent = max(-180.0, min(180.0, 60 * math.log2(row.ratio) if row.ratio > 0 else 0))
-        x, size = (middle, extent) if extent >= 0 else (middle + extent, -extent)
+        long = extent(row.ratio)
+        x, size = (middle, long) if long >= 0 else (middle + long, -long)
         parts.append(f'<text x="{left}" y="{y + 13}" text-anchor="end">{row.name}</text>')
         parts.append(f'<rect x="{x:.0f}" y="{y}" width="{size:.0f}" height="{height - 6}" fill="#4a7"/>')
         parts.append(f'<text x="690" y="{y + 13}">{row.ratio:.2f}x</text>')
+        if row.limit is not None and row.theirs:
+            mark = middle + extent(row.limit / row.theirs)
+            parts.append(f'<path d="M{mark:.0f} {y - 2}V{y + height - 4}" stroke="#b00" stroke-width="2"/>')
+    for number, each in enumerate(limits):
+        parts.append(f'<text x="10" y="{62 + height * (len(rows) + number)}" fill="#b00">{each}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -102,11 +129,11 @@ _COLORS = ("#285", "#c52", "#36a", "#888")
 _WIDTH, _HEIGHT, _LEFT, _TOP = 250, 150, 60, 60
 
 
-def write_panels(name: str, title: str, panels: Sequence[Panel]) -> None:
-    """`bench/results/<name>.svg`: panels side by side."""
+def write_panels(name: str, title: str, panels: Sequence[Panel], limits: Sequence[Limit] = ()) -> None:
+    """`bench/results/<name>.svg`: panels side by side, and what the machine can do below them."""
     step = _WIDTH + _LEFT + 20
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{step * len(panels) + 10}" height="{_TOP + _HEIGHT + 80}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{step * len(panels) + 10}" height="{_TOP + _HEIGHT + 110}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="10" y="20" font-size="15">{title}</text>',
@@ -114,6 +141,7 @@ def write_panels(name: str, title: str, panels: Sequence[Panel]) -> None:
     for number, panel in enumerate(panels):
         parts.append(f'<g transform="translate({_LEFT + number * step},{_TOP})">')
         parts += [*_panel(panel), "</g>"]
+    parts.append(f'<text x="10" y="{_TOP + _HEIGHT + 100}" fill="#b00">{"; ".join(map(str, limits))}</text>')
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.svg").write_text("\n".join([*parts, "</svg>"]) + "\n")
 

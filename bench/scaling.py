@@ -1,8 +1,9 @@
-"""What a message costs when there are many partitions: `python -m bench scaling [-- PARTITIONS…]`.
+"""What a message costs when there are many partitions, beside Apache Kafka 3.9.1: `python -m bench scaling [-- PARTITIONS…]`.
 
 Three brokers, RF 3, acks=all, 100 messages a second over N partitions, one after the other. For each N: the brokers' CPU a
 message (what they use without a message is taken off), the time from produce to acknowledgement, and their CPU when nobody
-writes. The same for Apache Kafka, with `--kafka`.
+writes. In a round a cluster grows from the smallest N to the largest, first ours, then Kafka's, which gets no more than
+`--kafka-most` partitions: it takes a minute to create 4,000.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +25,10 @@ from barnabas.cli.local_cluster import LocalCluster, wait_until
 from bench.broker import Target
 from bench.cluster import wait_for_cluster
 from bench.kafka import ApacheKafka, cpu_seconds
-from bench.report import Curve, Panel, write_panels
+from bench.limits import Limit, machine_limits
+from bench.report import Curve, Panel, announce, limits_text, write_panels
 
 RESULTS = Path(__file__).parent / "results"
-TOPIC = "spread"
 PER_SECOND = 100
 CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
 
@@ -44,19 +45,19 @@ class Point:
     idle_percent: float
 
 
-def create(target: Target, partitions: int) -> None:
+def create(target: Target, topic: str, partitions: int) -> None:
     admin = AdminClient(target.settings)
-    for made in admin.create_topics([NewTopic(TOPIC, partitions, 3)], request_timeout=120).values():
+    for made in admin.create_topics([NewTopic(topic, partitions, 3)], request_timeout=120).values():
         made.result()
 
     def is_in_sync() -> bool:
-        found = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
+        found = admin.list_topics(topic, timeout=60).topics[topic].partitions
         return len(found) == partitions and all(len(each.isrs) == 3 for each in found.values())
 
     wait_until(is_in_sync, timeout_s=120, what="every replica of every partition in sync")
 
 
-def write(target: Target, partitions: int, seconds: float) -> list[float]:
+def write(target: Target, topic: str, partitions: int, seconds: float) -> list[float]:
     """At a steady pace, one partition after the other; the time to each acknowledgement."""
     took: list[float] = []
     failed: list[KafkaError] = []
@@ -74,7 +75,7 @@ def write(target: Target, partitions: int, seconds: float) -> list[float]:
     for number, partition in zip(range(int(PER_SECOND * seconds)), itertools.cycle(range(partitions)), strict=False):
         while (left_s := began_s + number / PER_SECOND - time.monotonic()) > 0:
             producer.poll(left_s)
-        producer.produce(TOPIC, b"x" * 100, partition=partition, on_delivery=on_delivery(time.monotonic()))
+        producer.produce(topic, b"x" * 100, partition=partition, on_delivery=on_delivery(time.monotonic()))
     producer.flush(60)
     if failed:
         raise RuntimeError(f"{len(failed)} messages were not acknowledged, the first: {failed[0]}")
@@ -82,12 +83,12 @@ def write(target: Target, partitions: int, seconds: float) -> list[float]:
 
 
 def measure(target: Target, partitions: int, seconds: float) -> Point:
-    wait_for_cluster(target, 3)
-    create(target, partitions)
-    write(target, partitions, 3)  # warm: connections, the producer's metadata
+    topic = f"spread-{partitions}"
+    create(target, topic, partitions)
+    write(target, topic, partitions, seconds / 2)  # warm: connections, the producer's metadata
     idle = cpu_per_second(target, seconds)
     cpu_s, began_s = cpu_seconds(target.pids), time.monotonic()
-    took = sorted(write(target, partitions, seconds))
+    took = sorted(write(target, topic, partitions, seconds))
     used_s = cpu_seconds(target.pids) - cpu_s - idle * (time.monotonic() - began_s)
     return Point(
         target.name,
@@ -113,7 +114,7 @@ def kafka() -> AbstractContextManager[ApacheKafka]:
     return ApacheKafka(brokers=3, config=CONFIG, heap="512m")
 
 
-def write_curves(points: list[Point], rounds: int) -> None:
+def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> None:
     """`bench/results/scaling.{txt,json,svg}`"""
     title = f"A message's cost by partitions (3 brokers, RF 3, acks=all, {PER_SECOND}/s; median of {rounds})"
     lines = [
@@ -126,12 +127,13 @@ def write_curves(points: list[Point], rounds: int) -> None:
         f"{each.idle_percent:>11.2f}"
         for each in points
     ]
-    text = "\n".join(lines)
+    text = "\n".join(lines) + limits_text(limits)
     print(text)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "scaling.txt").write_text(text + "\n")
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version(), "system": platform.system()}
     data = {"title": title, "machine": machine, "rounds": rounds, "points": [asdict(each) for each in points]}
+    data["limits"] = [asdict(each) for each in limits]
     (RESULTS / "scaling.json").write_text(json.dumps(data, indent=1) + "\n")
     systems = list(dict.fromkeys(each.system for each in points))
 
@@ -149,6 +151,7 @@ def write_curves(points: list[Point], rounds: int) -> None:
             Panel("produce to acknowledgement, p50 ms", curves("ack_p50_ms")),
             Panel("CPU when nobody writes, % of a core", curves("idle_percent")),
         ],
+        limits,
     )
 
 
@@ -162,22 +165,32 @@ def median(points: list[Point]) -> Point:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench scaling --", description=__doc__)
-    parser.add_argument("partitions", type=int, nargs="*", default=[10, 100, 1000, 4000])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10, help="for each measurement")
-    parser.add_argument("--kafka", action="store_true", help="also Apache Kafka, in turns")
+    parser.add_argument("partitions", type=int, nargs="*", default=[10, 1000, 4000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3, help="for each measurement")
+    parser.add_argument("--kafka-most", type=int, default=1000, help="partitions of Apache Kafka; 0: without it")
     options = parser.parse_args(arguments)
-    systems: list[tuple[str, Callable[[], AbstractContextManager[LocalCluster | ApacheKafka]]]] = [("barnabas", ours)]
-    if options.kafka:
-        systems.append(("Apache Kafka", kafka))
+    counts = sorted(options.partitions)
+    systems: list[tuple[str, Callable[[], AbstractContextManager[LocalCluster | ApacheKafka]], list[int]]] = [
+        ("barnabas", ours, counts),
+        ("Apache Kafka", kafka, [each for each in counts if each <= options.kafka_most]),
+    ]
+    each_s = 2.5 * options.seconds + 1
+    ours_s = each_s * len(counts) + sum(counts) / 270 + 3
+    theirs_s = each_s * len(systems[1][2]) + sum(systems[1][2]) / 70 + 12
+    announce("scaling", options.rounds, round_s=ours_s + theirs_s, setup_s=5)
     found: dict[tuple[str, int], list[Point]] = {}
-    for partitions, _, (name, start) in itertools.product(options.partitions, range(options.rounds), systems):
+    for _, (name, start, wanted) in itertools.product(range(options.rounds), systems):
+        if not wanted:
+            continue
         with start() as cluster:
             target = Target(name, cluster.bootstrap, [cluster.pid(broker) for broker in (1, 2, 3)])
-            point = measure(target, partitions, options.seconds)
-        print(point, flush=True)
-        found.setdefault((name, partitions), []).append(point)
-    write_curves([median(points) for points in found.values()], options.rounds)
+            wait_for_cluster(target, 3)
+            for partitions in wanted:
+                point = measure(target, partitions, options.seconds)
+                print(point, flush=True)
+                found.setdefault((name, partitions), []).append(point)
+    write_curves([median(points) for points in found.values()], options.rounds, machine_limits())
 
 
 if __name__ == "__main__":

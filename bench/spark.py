@@ -25,7 +25,8 @@ import barnabas.spark
 from barnabas.cli.local_cluster import LocalCluster
 from bench.broker import Target, create_topic
 from bench.kafka import ApacheKafka
-from bench.report import Row, write_report
+from bench.limits import machine_limits
+from bench.report import Row, announce, write_report
 
 PARTITIONS = 4
 VALUE_BYTES = 200
@@ -190,7 +191,7 @@ def measures(spark: SparkSession, stack: Stack, topic: str, counts: Counts, numb
         yield "write at least once, k records/s", rate(counts.write, save(rows, stack, f"{topic}-alo-{number}"))
     copied = source(spark, stack, topic).select("key", "value")
     yield "topic to topic, k records/s", rate(counts.read, save(copied, stack, f"{topic}-copy-{number}"))
-    yield "micro-batch at 10,000 records/s, ms", micro_batches(spark, stack, f"{topic}-stream-{number}", seconds=15)
+    yield "micro-batch at 10,000 records/s, ms", micro_batches(spark, stack, f"{topic}-stream-{number}", seconds=8)
 
 
 def cold(stack: Stack, topic: str, count: int) -> float:
@@ -219,6 +220,8 @@ AGAINST = {
 
 
 def run(rounds: int, counts: Counts) -> None:
+    announce("spark", rounds, round_s=22 + counts.read / 1.6e5 + counts.write / 3e5, setup_s=110)
+    limits = machine_limits()
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -246,16 +249,16 @@ def run(rounds: int, counts: Counts) -> None:
         for name, by in results.items()
     ]
     title = f"Spark, local[2], {VALUE_BYTES} B values, {counts.read / 1e6:g} million records"
-    write_report("spark", title, rows, rounds=rounds, raw=results, rival="official")
+    write_report("spark", title, rows, rounds=rounds, raw=results, rival="official", limits=limits)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--records", type=int, default=10_000_000, help="records to read, and to copy from topic to topic"
+        "--records", type=int, default=4_000_000, help="records to read, and to copy from topic to topic"
     )
-    parser.add_argument("--write", type=int, default=3_000_000, help="records to write")
+    parser.add_argument("--write", type=int, default=1_500_000, help="records to write")
     parser.add_argument("--cold", nargs=4, metavar=("FORMAT", "BOOTSTRAP", "TOPIC", "COUNT"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.cold:

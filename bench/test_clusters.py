@@ -105,10 +105,10 @@ def report(what: str, measure: Callable[[], float], runs: int = RUNS) -> None:
     )
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apache", action="store_true")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     report("first cluster of a process, one broker", first_cluster, 3)
     report("each one after it, until it is up", only_start)
     report("each one after it", lambda: cluster(1))
