@@ -1,13 +1,16 @@
 """Where `barnabas` begins: long-running processes start at once, everything else goes through typer.
 
 typer and pydantic take 200 ms and 15 MB. A process that other programs start by the dozen, and that stays, does without them:
-its module has `main(arguments)` next to the `command` that shows its help.
+its module has `main(arguments)` next to the `command` that shows its help. `up` needs them, but what it waits for longest are
+the imports of the process that forks its brokers: that one starts first, and both import at the same time.
 """
 
 import importlib
 import sys
 
 DIRECT = {"broker": "barnabas.cli.broker", "zookeeper": "barnabas.cli.zookeeper"}
+#: With these `up` starts no cluster, or only after it has forked itself.
+FORKS_LATER = frozenset({"--help", "--detach"})
 #: How a shell reports a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -25,6 +28,10 @@ def _run(arguments: list[str]) -> None:
     if arguments and arguments[0] in DIRECT and "--help" not in arguments:
         importlib.import_module(DIRECT[arguments[0]]).main(arguments[1:])
         return
+    if arguments and arguments[0] == "up" and not FORKS_LATER & set(arguments):
+        from barnabas.cli.fork_server import fork_server
+
+        fork_server()
     from barnabas.cli.main import main as typer_main
 
     typer_main()

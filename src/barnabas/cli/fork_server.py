@@ -59,6 +59,8 @@ class ForkServer:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._members: dict[str, Member] = {}
+        #: Whether anybody has asked it for anything.
+        self._is_used = False
         self.ended = False
         self._reader = threading.Thread(target=self._read, name="launcher events", daemon=True)
         self._reader.start()
@@ -114,6 +116,7 @@ class ForkServer:
     def _send(self, command: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
         data = json.dumps(command).encode() + b"\n"
+        self._is_used = True
         # A launcher that has ended is seen by whoever waits for what it should have done.
         with self._sending, contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(data)
@@ -126,6 +129,8 @@ class ForkServer:
     def close(self) -> None:
         """The launcher ends what still runs, then itself."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        if not self._is_used:
+            self._process.kill()  # nobody waits for its imports
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:

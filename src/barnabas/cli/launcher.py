@@ -11,10 +11,12 @@ themselves. `cli.fork_server` starts it. It reads one JSON command a line and wr
     {"event": "ready", "name": "7", "line": "ready broker=1 …"}                     its first line of output
     {"event": "exited", "name": "7", "code": 0}                                     negative: the signal that ended it
 
-When its standard input ends (its parent is gone, however that happened) it ends its children and itself: no orphans.
+It takes commands while it imports: ZooKeeper, which needs little, starts meanwhile. When its standard input ends (its parent
+is gone, however that happened) it ends its children and itself: no orphans.
 """
 
 import gc
+import importlib
 import json
 import os
 import resource
@@ -22,7 +24,9 @@ import select
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from barnabas.runtime.process_title import set_title
@@ -30,6 +34,19 @@ from barnabas.runtime.process_title import set_title
 #: How long children may take to stop when the parent is gone.
 STOP_TIMEOUT_S = 20.0
 _READ_BYTES = 65536
+#: In this order; each takes some 100 ms at most.
+IMPORTS = (
+    "uvloop",
+    "barnabas.coordination.embedded.service",
+    "barnabas.coordination.kazoo_client",
+    "barnabas.storage.manager",
+    "barnabas.replication.manager",
+    "barnabas.controller.driver",
+    "barnabas.groups.coordinator",
+    "barnabas.process",
+)
+#: Needs no more than what is imported first.
+STARTS_EARLY = frozenset({"zookeeper"})
 
 
 @dataclass(slots=True)
@@ -48,27 +65,45 @@ class Launcher:
         self._commands_fd = commands_fd
         self._events_fd = events_fd
         self._pending = b""
+        #: Children that were asked for before what they need was loaded; None: all is loaded.
+        self._waiting: list[dict[str, Any]] | None = []
+        self._poll = select.poll()
+        self._poll.register(commands_fd, select.POLLIN)
         self._children: dict[int, _Child] = {}
         self._doomed: dict[str, None] = {}
 
+    def prepare(self, steps: Iterable[Callable[[], object]]) -> bool:
+        """Load what children need, once for all, and look at the commands after each step. False: they have ended."""
+        for step in steps:
+            step()
+            if not self._look(timeout_ms=0):
+                return False
+        waiting, self._waiting = self._waiting or [], None
+        for command in waiting:
+            self._start(command)
+        return True
+
     def run(self) -> None:
-        poll = select.poll()
-        poll.register(self._commands_fd, select.POLLIN)
         self._tell(event="up")
-        while True:
-            for child in self._children.values():
-                poll.register(child.pidfd, select.POLLIN)
-                if child.output >= 0:
-                    poll.register(child.output, select.POLLIN)
-            for fd, _ in poll.poll():
-                if fd == self._commands_fd:
-                    if not self._read_commands():
-                        self._end_children()
-                        for folder in self._doomed:
-                            shutil.rmtree(folder, ignore_errors=True)
-                        return
-                else:
-                    self._look_at(fd, poll)
+        while self._look():
+            pass
+
+    def _look(self, timeout_ms: int | None = None) -> bool:
+        """See to what has happened, or happens in this time. False: the commands have ended, and so has all else."""
+        poll = self._poll
+        for child in self._children.values():
+            poll.register(child.pidfd, select.POLLIN)
+            if child.output >= 0:
+                poll.register(child.output, select.POLLIN)
+        for fd, _ in poll.poll(timeout_ms):
+            if fd != self._commands_fd:
+                self._look_at(fd, poll)
+            elif not self._read_commands():
+                self._end_children()
+                for folder in self._doomed:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return False
+        return True
 
     def _read_commands(self) -> bool:
         data = os.read(self._commands_fd, _READ_BYTES)
@@ -81,8 +116,10 @@ class Launcher:
                 self._doomed[command["remove"]] = None
             elif "removed" in command:
                 self._doomed.pop(command["removed"], None)
-            else:
+            elif self._waiting is None or command["kind"] in STARTS_EARLY:
                 self._start(command)
+            else:
+                self._waiting.append(command)
         return True
 
     def _start(self, command: dict[str, Any]) -> None:
@@ -196,23 +233,24 @@ def _serve(kind: str, arguments: list[str]) -> int:
     return process.main(arguments)
 
 
+def _warm_up() -> None:
+    from barnabas.process import warm_up
+
+    warm_up()
+    # Frozen, so that collecting garbage does not unshare pages.
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands, events = os.dup(0), os.dup(1)
     os.set_inheritable(commands, False)
     os.set_inheritable(events, False)
     set_title("barnabas launcher", short="barnabas")
-    # Everything that a child needs, loaded once; frozen, so that collecting garbage does not unshare its pages.
-    import uvloop  # noqa: F401
-
-    import barnabas.coordination.embedded.service
-    import barnabas.coordination.kazoo_client
-    import barnabas.process
-
-    barnabas.process.warm_up()
-    gc.collect()
-    gc.freeze()
-    Launcher(commands, events).run()
+    launcher = Launcher(commands, events)
+    if launcher.prepare([*(partial(importlib.import_module, name) for name in IMPORTS), _warm_up]):
+        launcher.run()
 
 
 if __name__ == "__main__":
