@@ -17,6 +17,7 @@ from barnabas.spark.tables import filling
 from barnabas.spark.tables.catalogue import Catalogue
 from barnabas.spark.tables.definition import Definition, checked
 from barnabas.spark.tables.filling import Cluster, Filled
+from barnabas.spark.tables.storing import catalog_settings
 from barnabas.testing import Kafka
 
 #: Key, value, partition.
@@ -52,7 +53,7 @@ def polars_rows(table: Definition) -> list[dict[str, Any]]:
     if table.format == "delta":
         return polars.read_delta(table.url).to_dicts()
     os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # which is there
-    known = load_catalog("barnabas", **dict(table.catalog))
+    known = load_catalog("barnabas", **catalog_settings(table))
     try:
         return polars.scan_iceberg(known.load_table(table.table)).collect().to_dicts()
     finally:
@@ -64,7 +65,7 @@ def duckdb_rows(table: Definition, query: str) -> list[tuple[Any, ...]]:
     if table.format == "delta":
         lake = DeltaTable(table.url.removeprefix("file://")).to_pyarrow_dataset()
     else:
-        known = load_catalog("barnabas", **dict(table.catalog))
+        known = load_catalog("barnabas", **catalog_settings(table))
         lake = known.load_table(table.table).scan().to_arrow()
         known.close()
     return duckdb.connect().register("lake", lake).sql(query).fetchall()

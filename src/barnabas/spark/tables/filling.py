@@ -22,13 +22,13 @@ from pyspark.sql.types import StructType
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.lookup import OffsetLookup
-from barnabas.spark.offsets import rate_limited, to_json
+from barnabas.spark.offsets import rate_limited
 from barnabas.spark.options import source_options
-from barnabas.spark.pipelines.connector import register_topics
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Span, Task
 from barnabas.spark.tables import inference, renames, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
 from barnabas.spark.tables.places import Place, place_of
+from barnabas.spark.tables.reading import STAGED, Reading, plan_reading, records_of
 from barnabas.spark.tables.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ log: Final = logging.getLogger("barnabas.spark")
 
 Positions = dict[TopicPartition, int]
 
-#: So few records are one task's work.
-_ONE_TASK_RECORDS: Final = 20_000
-#: A task with fewer is not worth what it costs.
-_TASK_RECORDS_MIN: Final = 50_000
 #: Records that do not fit, in memory at a time.
 _ERRORS_HELD: Final = 10_000
 #: JSON shows new fields, then perhaps more within them.
 _LOOKS_MAX: Final = 5
+#: Of each partition, to begin with, where nothing is known yet.
+_FIRST_RECORDS: Final = 1000
 
 
 class TableStopped(BarnabasError):
@@ -147,19 +145,20 @@ def fill(
         lookup.close()
     if not planned.ends:
         return Filled()
-    records = _records(spark, table, cluster, planned)
     if table.schema == "registry" and place.columns() is not None:
         renames.follow(table)
         place = place_of(table)
     is_new = place.columns() is None
     known = rows.value_columns(place.columns())
-    if table.schema == "json" and not known.fields:
-        known = inference.joined(known, rows.look(records, table))
+    looked = table.schema == "json" and not known.fields
+    if looked:
+        known = _first_look(spark, table, cluster, planned)
+    read = _reading(spark, table, cluster, planned.starts, planned.ends)
     for _ in range(_LOOKS_MAX):
-        made = rows.to_rows(records, table, known)
-        batch = _Batch(table, planned, made.columns)
+        made, batch = _rows(spark, table, planned, read, known)
         staged = batch.stage(made.frame)
-        wanted = inference.joined(known, rows.seen_row(made.seen(), table))
+        seen = rows.seen_row(made.seen(), table)
+        wanted = inference.merged(known, seen) if looked else inference.joined(known, seen)
         if wanted == known:
             break
         # There were fields that the table does not have: all is read again, with them.
@@ -167,6 +166,7 @@ def fill(
         known = wanted
     else:
         raise TableStopped(f"the JSON of topic {table.topic} has no end of new fields; use --schema raw")
+    batch.check(staged)
     batch.publish(staged)
     if is_new:
         renames.follow(table)  # notes what it goes by later
@@ -174,21 +174,34 @@ def fill(
     return Filled(staged.rows, staged.errors, took_ms, planned.waiting)
 
 
-def _records(spark: SparkSession, table: Definition, cluster: Cluster, planned: Plan) -> DataFrame:
-    register_topics(spark)
-    assigned = {table.topic: sorted(each.partition for each in planned.ends)}
-    starts = {each: planned.starts[each] for each in planned.ends}
-    total = planned.records
-    share = max(_TASK_RECORDS_MIN, -(-total // max(1, 2 * spark.sparkContext.defaultParallelism)))
-    options = cluster.options(
-        table,
-        assign=json.dumps(assigned),
-        startingOffsets=json.dumps(to_json(starts)),
-        endingOffsets=json.dumps(to_json(planned.ends)),
-        maxRecordsPerPartition=str(share),
-    )
-    frame = spark.read.format("barnabas").options(**options).load()
-    return frame.coalesce(1) if total <= _ONE_TASK_RECORDS else frame
+def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planned: Plan) -> StructType:
+    """What the first records show; all records, where these have not what the table is to be made with."""
+    starts = planned.starts
+    few = {each: min(end, starts[each] + _FIRST_RECORDS) for each, end in planned.ends.items()}
+    needed = rows.columns_needed(table)
+    for ends in [few] if few == planned.ends else [few, planned.ends]:
+        seen = rows.look(records_of(spark, _reading(spark, table, cluster, starts, ends)), table)
+        found = inference.merged(StructType(), seen)  # in the order that it has later, whatever is found
+        if found.fields and needed <= {*rows.columns_beside(found).names}:
+            break
+    return found
+
+
+def _reading(spark: SparkSession, table: Definition, cluster: Cluster, starts: Positions, ends: Positions) -> Reading:
+    cores = spark.sparkContext.defaultParallelism
+    return plan_reading(cluster.options(table), table.topic, starts, ends, cores=cores)
+
+
+def _rows(
+    spark: SparkSession, table: Definition, planned: Plan, read: Reading, known: StructType
+) -> "tuple[rows.Rows, _Batch]":
+    direct = rows.direct_of(table, known)
+    if direct is None:
+        made = rows.to_rows(records_of(spark, read), table, known)
+        return made, _Batch(table, planned, target_of(table, made.columns))
+    target = target_of(table, rows.row_columns(table, rows.value_of(table, known)))
+    records = records_of(spark, read, direct=direct, target=target, job=table.name)
+    return rows.to_rows(records, table, known), _Batch(table, planned, target)
 
 
 def _rebuild(table: Definition, lookup: OffsetLookup) -> None:
@@ -217,10 +230,10 @@ class Staged:
 class _Batch:
     """The two targets of a batch."""
 
-    def __init__(self, table: Definition, planned: Plan, columns: StructType) -> None:
+    def __init__(self, table: Definition, planned: Plan, main: Target) -> None:
         self._table = table
         self._planned = planned
-        self._main = target_of(table, columns)
+        self._main = main
         self._errors: Target | None = None
         self._error_marks: Positions = {}
         if table.on_error == "keep":
@@ -232,20 +245,22 @@ class _Batch:
         known = {each.partition: mark for each, mark in self._error_marks.items()}
         work = StageTask(self._table.name, self._main, self._errors, known)
         found = [json.loads(row[0]) for row in frame.mapInArrow(work, "staged string").collect()]
-        staged = Staged(
+        return Staged(
             main=[item for each in found for item in each["main"]],
             bad=[item for each in found for item in each["bad"]],
             rows=sum(each["rows"] for each in found),
             errors=sum(each["errors"] for each in found),
             first_error=min((each["first_error"] for each in found if each["first_error"]), default=None),
         )
+
+    def check(self, staged: Staged) -> None:
+        """Before anything is seen."""
         if staged.errors and self._errors is None:
             self.abandon(staged)
             raise TableStopped(
                 f"{staged.errors} records do not fit, the first of them: {staged.first_error}. With --on-error keep they go "
                 "to a table of their own"
             )
-        return staged
 
     def publish(self, staged: Staged) -> None:
         ends, marks = self._planned.ends, self._planned.marks
@@ -288,7 +303,7 @@ class StageTask:
         main = self.main.stage(split.good(), task)
         split.flush()
         found = {
-            "main": main,
+            "main": [*split.before, *main],
             "bad": split.staged,
             "rows": split.rows,
             "errors": split.errors,
@@ -316,6 +331,8 @@ class _Split:
         self._stage = stage
         self._marks = marks
         self._held: list[pyarrow.RecordBatch] = []
+        #: What was put aside where the records were read.
+        self.before: list[dict[str, object]] = []
         self.staged: list[dict[str, object]] = []
         self.rows = 0
         self.errors = 0
@@ -323,12 +340,21 @@ class _Split:
 
     def good(self) -> "Iterator[pyarrow.RecordBatch]":
         for batch in self._batches:
+            batch = self._without_reports(batch)
             fits = compute.is_null(batch.column(rows.REASON))
             if batch.num_rows and not compute.all(fits).as_py():
                 self._take(batch.filter(compute.invert(fits)))
                 batch = batch.filter(fits)
             self.rows += batch.num_rows
             yield batch.drop_columns([rows.REASON, rows.RAW])
+
+    def _without_reports(self, batch: "pyarrow.RecordBatch") -> "pyarrow.RecordBatch":
+        reports = batch.column(STAGED)
+        for report in reports.drop_null().to_pylist():
+            found = json.loads(report)
+            self.before += found["main"]
+            self.rows += found["rows"]
+        return batch.filter(reports.is_null()).drop_columns([STAGED])
 
     def _take(self, bad: "pyarrow.RecordBatch") -> None:
         places = zip(bad.column(PARTITION).to_pylist(), bad.column(OFFSET).to_pylist(), strict=True)

@@ -122,6 +122,23 @@ def _joined(known: DataType, seen: DataType | None) -> DataType:
     return known
 
 
+def merged(one: StructType, other: StructType) -> StructType:
+    """A row of which nothing was known before: what two parts of a batch show, as if it had been looked at in one."""
+    names = sorted({*one.names, *other.names})
+    return StructType([StructField(name, _merged(_type_in(one, name), _type_in(other, name))) for name in names])
+
+
+def _merged(one: DataType | None, other: DataType | None) -> DataType:
+    if one is None or other is None or one == other:
+        return one or other or StringType()
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return merged(one, other)
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_merged(one.elementType, other.elementType))
+    numbers = LongType | DoubleType
+    return DoubleType() if isinstance(one, numbers) and isinstance(other, numbers) else StringType()
+
+
 def _type_in(row: StructType, name: str) -> DataType | None:
     return row[name].dataType if name in row.names else None
 

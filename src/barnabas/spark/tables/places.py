@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.iceberg_table import MARK, IcebergTarget, mark_of
 from barnabas.spark.tables.definition import Definition
+from barnabas.spark.tables.storing import catalog_settings, delta_storage
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -52,7 +53,7 @@ def place_of(table: Definition) -> Place:
 
 class DeltaPlace:
     def __init__(self, table: Definition) -> None:
-        self.table: DeltaTable | None = DeltaTarget(table.url, StructType(), [], {}).existing()
+        self.table: DeltaTable | None = DeltaTarget(table.url, StructType(), [], delta_storage(table)).existing()
 
     def columns(self) -> StructType | None:
         if self.table is None:
@@ -87,7 +88,7 @@ class DeltaPlace:
 
 class IcebergPlace:
     def __init__(self, table: Definition) -> None:
-        self.table: Table | None = IcebergTarget(table.table, StructType(), table.catalog).existing()
+        self.table: Table | None = IcebergTarget(table.table, StructType(), catalog_settings(table)).existing()
 
     def columns(self) -> StructType | None:
         return None if self.table is None else from_arrow_schema(self.table.schema().as_arrow())

@@ -25,6 +25,8 @@ from barnabas.spark.pipelines.codecs import Json, Registered, SchemaRegistry, de
 from barnabas.spark.pipelines.sinks.iceberg_table import partition_of
 from barnabas.spark.tables import inference
 from barnabas.spark.tables.definition import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition
+from barnabas.spark.tables.direct import Direct, is_plain
+from barnabas.spark.tables.reading import STAGED
 
 #: Of a record that does not fit: why, and its value as it came.
 REASON: Final = "_reason"
@@ -45,6 +47,15 @@ _BESIDE: Final = StructType(
         StructField(TIMESTAMP, TimestampType()),
     ]
 )
+#: What stands beside the value, by the names that records have for it.
+_SOURCES: Final = {
+    KEY: "key",
+    HEADERS: "headers",
+    PARTITION: "partition",
+    OFFSET: "offset",
+    TIMESTAMP: "timestamp",
+}
+_RAW_VALUE: Final = StructType([StructField(_VALUE, BinaryType())])
 #: Of the table of records that do not fit.
 ERROR_COLUMNS: Final = StructType(
     [StructField("value", BinaryType()), StructField("reason", StringType()), *_BESIDE.fields]
@@ -53,7 +64,7 @@ ERROR_COLUMNS: Final = StructType(
 
 @dataclass(frozen=True)
 class Rows:
-    """`frame` has the columns of the table, `REASON` and `RAW`."""
+    """`frame` has the columns of the table, `REASON`, `RAW`, and what tasks have put aside before (`STAGED`)."""
 
     frame: DataFrame
     #: Those of the table; of an upsert also `DELETED`.
@@ -69,10 +80,43 @@ def columns_beside(value: StructType) -> StructType:
     return StructType([*value.fields, *_BESIDE.fields])
 
 
+def row_columns(table: Definition, value: StructType) -> StructType:
+    """Of rows on their way to the table: of an upsert they say whether they delete."""
+    changes = [StructField(DELETED, BooleanType())] if table.mode == "upsert" else []
+    return StructType([*columns_beside(value).fields, *changes])
+
+
+def direct_of(table: Definition, known: StructType) -> Direct | None:
+    """How plain records become rows where they are read; None where no record does."""
+    is_json = table.schema == "json" and table.envelope == "none" and is_plain(known)
+    if not is_json and table.schema != "raw":
+        return None
+    is_upsert = table.mode == "upsert"
+    if is_upsert and not set(table.keys) <= set(columns_beside(known).names):
+        return None
+    return Direct(
+        json=known if is_json else None,
+        beside=tuple(_SOURCES.items()),
+        required=table.keys if is_upsert else (),
+        deleted=DELETED if is_upsert else None,
+    )
+
+
+def value_of(table: Definition, known: StructType) -> StructType:
+    """The value's columns of rows that are read directly."""
+    inference.check_names(known)
+    return _RAW_VALUE if table.schema == "raw" else known
+
+
 def value_columns(table: StructType | None) -> StructType:
     """Of a table as it is: those that come from the value."""
     there = [] if table is None else table.fields
     return StructType([StructField(each.name, each.dataType) for each in there if each.name not in _BESIDE.names])
+
+
+def columns_needed(table: Definition) -> set[str]:
+    """Without these a table cannot be made."""
+    return {*(partition_of(each)[0] for each in table.partition_by), *(table.key if table.mode == "upsert" else ())}
 
 
 def columns_kept(table: Definition, there: StructType) -> StructType:
@@ -111,10 +155,9 @@ def seen_row(seen: StructType, table: Definition) -> StructType:
 def to_rows(records: DataFrame, table: Definition, known: StructType) -> Rows:
     """`known`: the value's columns that the table has, or is to have. Those of a registry's schema are added to them."""
     if table.schema == "raw":
-        value = StructType([StructField(_VALUE, BinaryType())])
         none = F.lit(None).cast(ERROR_DDL)
         whole = records.select("*", F.struct(column("value")).alias("data"), none.alias("error"))
-        return _finished(whole, table, value)
+        return _finished(whole, table, _RAW_VALUE)
     if table.schema == "json":
         observed = Observation()
         seen = inference.seen_in(column("value").cast("string"))
@@ -186,14 +229,8 @@ def _grown(known: StructType, wanted: StructType) -> StructType:
 
 def _finished(whole: DataFrame, table: Definition, value: StructType, observed: Observation | None = None) -> Rows:
     inference.check_names(value)
-    beside = {
-        KEY: column("key"),
-        HEADERS: column("headers"),
-        PARTITION: column("partition"),
-        OFFSET: column("offset"),
-        TIMESTAMP: column("timestamp"),
-    }
-    columns = columns_beside(value)
+    beside = {name: column(source) for name, source in _SOURCES.items()}
+    columns = row_columns(table, value)
     place = place_of(whole)
     reason = column("error").getField("message")
     row, fields, deleted = column("data"), {}, None
@@ -222,8 +259,7 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
     out = [each.alias(name) for name, each in (fields | beside).items()]
     if deleted is not None:
         out.append(F.coalesce(deleted, F.lit(False)).alias(DELETED))
-        columns = StructType([*columns.fields, StructField(DELETED, BooleanType())])
-    out += [reason.alias(REASON), F.when(reason.isNotNull(), column("value")).alias(RAW)]
+    out += [reason.alias(REASON), F.when(reason.isNotNull(), column("value")).alias(RAW), column(STAGED)]
     return Rows(whole.select(*out), columns, observed)
 
 

@@ -17,6 +17,7 @@ from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Task
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition
+from barnabas.spark.tables.storing import catalog_settings, delta_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +36,16 @@ def target_of(table: Definition, columns: StructType) -> Target:
     """Ready to stage rows of these columns. Raises `TableMismatch` where the table cannot take them."""
     target: Target
     if table.format == "iceberg":
-        catalog = dict(table.catalog)
+        catalog = catalog_settings(table)
         kind = IcebergUpserts if table.mode == "upsert" else IcebergTarget
         target = kind(table.table, columns, catalog, merge=True, location=table.url, partition_by=table.partition_by)
         if isinstance(target, IcebergUpserts):
             target.keys = list(table.keys)
     elif table.mode == "upsert":
-        target = DeltaUpserts(table.url, columns, table.keys, soft=False, storage={}, merge=True)
+        target = DeltaUpserts(table.url, columns, table.keys, soft=False, storage=delta_storage(table), merge=True)
         target.partition_by = list(table.partition_by)
     else:
-        target = DeltaTarget(table.url, columns, list(table.partition_by), {}, merge=True)
+        target = DeltaTarget(table.url, columns, list(table.partition_by), delta_storage(table), merge=True)
     target.plan()
     return target
 
@@ -89,7 +90,8 @@ class IcebergUpserts(IcebergTarget):
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         filesystem, folder = self.folder()
-        filesystem.create_dir(f"{folder}/{STAGE}/{task.query_id}", recursive=True)
+        if self.is_local:
+            filesystem.create_dir(f"{folder}/{STAGE}/{task.query_id}", recursive=True)
         staged: list[dict[str, object]] = []
         deleted = StructField(DELETED, self.schema[DELETED].dataType)
         for number, table in enumerate(

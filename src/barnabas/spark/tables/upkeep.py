@@ -17,6 +17,7 @@ from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.places import DeltaPlace, IcebergPlace, place_of, sizes_of
+from barnabas.spark.tables.storing import catalog_settings, delta_storage
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -68,7 +69,7 @@ class Upkeep:
         if self._is_time(table):
             # In full: also what no version ever named.
             there.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
-            filesystem = DeltaTarget(table.url, StructType(), [], {}).filesystem()
+            filesystem = DeltaTarget(table.url, StructType(), [], delta_storage(table)).filesystem()
             _remove_leftovers(filesystem, STAGE, table, keep=set())
 
     def _iceberg(self, table: Definition, there: "Table | None") -> None:
@@ -86,7 +87,7 @@ class Upkeep:
             if len(old) > 1:
                 there.maintenance.expire_snapshots().older_than(oldest).commit()
                 there.refresh()
-            target = IcebergTarget(table.table, StructType(), table.catalog, location=there.location())
+            target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=there.location())
             filesystem, folder = target.folder()
             keep = {_path(each) for each in named_files(there)}
             for part in ("data", "metadata", STAGE):

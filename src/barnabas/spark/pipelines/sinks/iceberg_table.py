@@ -119,11 +119,13 @@ class IcebergTarget:
         self.location = location
         self.partition_by = list(partition_by)
         #: The columns of the rows as the table has them, or is given them when the batch is published.
-        self.written = schema
+        self.written = self.columns()
 
     def plan(self) -> None:
-        """Refuse rows that the table cannot take. Executors put their files into its folder: it must be there by now."""
-        table = self.load()
+        """Refuse rows that the table cannot take. Executors put their files into its folder: that must be known by now."""
+        table = self.existing() if self.location else self.load()
+        if table is None:
+            return
         self.location = table.location()
         self.written = self._fit(table).written
 
@@ -180,7 +182,8 @@ class IcebergTarget:
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         filesystem, folder = self.folder()
-        filesystem.create_dir(f"{folder}/data")
+        if self.is_local:
+            filesystem.create_dir(f"{folder}/data")
         staged: list[dict[str, object]] = []
         for table in files.in_chunks(rows, self.written, what=self.what):
             name = f"data/{task.partition:05}-{uuid.uuid4().hex}.parquet"
@@ -240,13 +243,24 @@ class IcebergTarget:
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
         """A commit that failed may have reached the catalog: files that the table names stay."""
-        live = {task.file.file_path.rpartition("/")[2] for task in self.load().scan().plan_files()}
+        table = self.existing()
+        live = (
+            set() if table is None else {each.file.file_path.rpartition("/")[2] for each in table.scan().plan_files()}
+        )
         self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
 
     def folder(self) -> "tuple[pyarrow.fs.FileSystem, str]":
-        import pyarrow.fs
+        """As the catalog's settings say: `s3.endpoint` and the like are for our files, too."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        return cast("tuple[pyarrow.fs.FileSystem, str]", pyarrow.fs.FileSystem.from_uri(self._uri()))
+        io = PyArrowFileIO(dict(self.settings))
+        scheme, host, path = io.parse_location(self._uri(), io.properties)
+        return io.fs_by_scheme(scheme, host), path
+
+    @property
+    def is_local(self) -> bool:
+        """An object store has no folders to be made."""
+        return self._uri().startswith("file:")
 
     def _uri(self) -> str:
         return self.location if "://" in self.location else f"file://{self.location}"

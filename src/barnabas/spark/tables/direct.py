@@ -1,0 +1,160 @@
+"""Records into rows where they are read, without a way through the JVM: as long as they are plain.
+
+Arrow's reader of JSON takes less than `from_json` of Spark, and what it takes, it reads in the same way: a test compares them.
+(But `-0` as a double is -0.0 here, which equals 0.0.) All else is left over, and goes the long way: what is no JSON, a value of
+another type than its column, a field that the table does not have, a tombstone of an upsert. So nothing is missed, and one
+place decides what becomes of it.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import pyarrow
+import pyarrow.compute as compute
+import pyarrow.json
+import pyarrow.types as types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType, StructType
+
+#: Records that are parsed at a time. Where they are not all plain, halves are tried, down to the smaller number.
+_BLOCK_RECORDS: Final = 8192
+_BLOCK_RECORDS_MIN: Final = 512
+#: A task that has left over most of so many tries no more.
+_TRIAL_RECORDS: Final = 4 * _BLOCK_RECORDS
+_VALUE: Final = "value"
+
+
+def is_plain(kind: DataType) -> bool:
+    """Whether Arrow reads it as Spark does: the types that JSON itself has."""
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(is_plain(each.dataType) for each in kind.fields)
+    if isinstance(kind, ArrayType):
+        return is_plain(kind.elementType)
+    return isinstance(kind, LongType | DoubleType | BooleanType | StringType)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """How plain records become rows. Goes to executors by pickle."""
+
+    #: The columns that JSON is read as; None where the value is a column, as it is.
+    json: StructType | None
+    #: Column of the table and of the record.
+    beside: tuple[tuple[str, str], ...]
+    #: Columns without which a row is not plain.
+    required: tuple[str, ...] = ()
+    #: The column that says of a change whether it deletes; a plain one does not.
+    deleted: str | None = None
+
+
+class DirectReader:
+    """One task's. `split` it batch after batch."""
+
+    def __init__(self, direct: Direct) -> None:
+        self._direct = direct
+        self._options: pyarrow.json.ParseOptions | None = None
+        if direct.json is not None:
+            self._schema = to_arrow_schema(direct.json, timezone="UTC")
+            self._options = pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="infer")
+        self._tried = 0
+        self._left = 0
+
+    def split(self, records: pyarrow.RecordBatch) -> tuple[list[pyarrow.RecordBatch], list[pyarrow.RecordBatch]]:
+        """Rows of the table; and the records that are left over."""
+        if self._tried >= _TRIAL_RECORDS and self._left > self._tried // 2:
+            return [], [records]
+        rows: list[pyarrow.RecordBatch] = []
+        plain, rest = _divided(records, self._may_be_plain(records.column(_VALUE)))
+        for start in range(0, plain.num_rows, _BLOCK_RECORDS):
+            self._take(plain.slice(start, _BLOCK_RECORDS), rows, rest)
+        self._tried += records.num_rows
+        self._left += sum(each.num_rows for each in rest)
+        return rows, rest
+
+    def _may_be_plain(self, values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
+        if self._options is None:
+            wanted = values.is_valid() if self._direct.deleted is not None else pyarrow.repeat(True, len(values))
+        else:
+            wanted = compute.and_(compute.starts_with(values, b"{"), compute.ends_with(values, b"}"))
+        return wanted.fill_null(False)
+
+    def _take(
+        self, block: pyarrow.RecordBatch, rows: list[pyarrow.RecordBatch], rest: list[pyarrow.RecordBatch]
+    ) -> None:
+        columns = self._columns(block.column(_VALUE))
+        if columns is None:
+            if block.num_rows <= _BLOCK_RECORDS_MIN:
+                rest.append(block)
+                return
+            half = block.num_rows // 2
+            self._take(block.slice(0, half), rows, rest)
+            self._take(block.slice(half), rows, rest)
+            return
+        columns |= {name: block.column(source) for name, source in self._direct.beside}
+        if self._direct.deleted is not None:
+            columns[self._direct.deleted] = pyarrow.repeat(False, block.num_rows)
+        made = pyarrow.RecordBatch.from_pydict(columns)
+        nulls = [name for name in self._direct.required if columns[name].null_count]
+        if nulls:
+            has_all = reduce(compute.and_, (columns[name].is_valid() for name in nulls))
+            made = made.filter(has_all)
+            rest.append(block.filter(compute.invert(has_all)))
+        rows.append(made)
+
+    def _columns(self, values: pyarrow.BinaryArray) -> dict[str, pyarrow.Array] | None:
+        """Of the values; None where they are not all plain."""
+        if self._options is None:
+            return {_VALUE: values}
+        try:
+            text = values.cast(pyarrow.string())
+            # Every value begins with { and ends with }, and no string of JSON has a newline in it. So no record's text goes on
+            # in the next: as many rows as records are a row for each.
+            lines = compute.binary_join(pyarrow.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
+            found = pyarrow.json.read_json(
+                pyarrow.BufferReader(lines),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+                parse_options=self._options,
+            ).combine_chunks()
+        except pyarrow.ArrowInvalid:
+            return None
+        if found.num_rows != len(values):
+            return None
+        columns = {}
+        for field in found.schema:
+            if field.name in self._schema.names:
+                wanted = self._schema.field(field.name).type
+                if not _covers(wanted, field.type):
+                    return None
+                column = found.column(field.name).chunk(0)
+                columns[field.name] = column if field.type == wanted else column.cast(wanted)
+            elif not _is_void(field.type):
+                return None
+        return {name: columns[name] for name in self._schema.names}
+
+
+def _divided(
+    records: pyarrow.RecordBatch, wanted: pyarrow.BooleanArray
+) -> tuple[pyarrow.RecordBatch, list[pyarrow.RecordBatch]]:
+    if wanted.true_count == records.num_rows:
+        return records, []
+    return records.filter(wanted), [records.filter(compute.invert(wanted))]
+
+
+def _covers(wanted: pyarrow.DataType, found: pyarrow.DataType) -> bool:
+    """Whether all that was found is wanted, but for fields of which nothing is known: null, or empty."""
+    if types.is_struct(wanted) and types.is_struct(found):
+        names = {each.name: each.type for each in wanted}
+        return all(
+            _covers(names[each.name], each.type) if each.name in names else _is_void(each.type) for each in found
+        )
+    if types.is_list(wanted) and types.is_list(found):
+        return _covers(wanted.value_type, found.value_type)
+    return bool(wanted == found)
+
+
+def _is_void(kind: pyarrow.DataType) -> bool:
+    """As in `inference`: no column comes of it."""
+    if types.is_struct(kind):
+        return all(_is_void(each.type) for each in kind)
+    return _is_void(kind.value_type) if types.is_list(kind) else bool(types.is_null(kind))

@@ -1,0 +1,150 @@
+"""The records of a batch, as tasks read them: rows that are plain are put aside at once, the other records go on to Spark.
+
+Spark's own way to a Python source would be a row to the JVM and back for every record. Here a task has its part of the plan,
+and what Spark gets of most batches is a line for each task.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from barnabas.spark.offsets import to_json
+from barnabas.spark.options import source_options
+from barnabas.spark.pipelines.sinks.exactly_once import Task
+from barnabas.spark.pipelines.sinks.files import ROWS_MAX
+from barnabas.spark.reader import BarnabasReader, RangePartition
+from barnabas.spark.source import SCHEMA_WITH_HEADERS
+from barnabas.spark.tables.direct import Direct, DirectReader
+from barnabas.spark.tables.targets import Target
+
+if TYPE_CHECKING:
+    from barnabas.core.ids import TopicPartition
+
+#: So few records are one task's work.
+_ONE_TASK_RECORDS: Final = 20_000
+#: A task with fewer is not worth what it costs.
+_TASK_RECORDS_MIN: Final = 50_000
+#: In the row that a task ends with: what it has put aside. All else is null there.
+STAGED: Final = "_staged"
+_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
+_SCHEMA: Final = StructType([*(SCHEMA_WITH_HEADERS[name] for name in _COLUMNS), StructField(STAGED, StringType())])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is to be read, in tasks."""
+
+    reader: BarnabasReader
+    parts: tuple[InputPartition, ...]
+    topic: str
+
+
+def plan_reading(
+    options: dict[str, str],
+    topic: str,
+    starts: "dict[TopicPartition, int]",
+    ends: "dict[TopicPartition, int]",
+    *,
+    cores: int,
+) -> Reading:
+    total = sum(ends[each] - starts[each] for each in ends)
+    share = max(_TASK_RECORDS_MIN, -(-total // max(1, 2 * cores)))
+    planned = source_options(
+        options
+        | {
+            "assign": json.dumps({topic: sorted(each.partition for each in ends)}),
+            "startingOffsets": json.dumps(to_json({each: starts[each] for each in ends})),
+            "endingOffsets": json.dumps(to_json(ends)),
+            "maxRecordsPerPartition": str(share),
+        },
+        streaming=False,
+    )
+    reader = BarnabasReader(planned, _COLUMNS)
+    parts = tuple(reader.partitions())
+    if total <= _ONE_TASK_RECORDS:
+        ranges = tuple(each for part in parts if isinstance(part, RangePartition) for each in part.ranges)
+        others = tuple(part for part in parts if not isinstance(part, RangePartition))
+        parts = (*others, RangePartition(ranges)) if ranges else others
+    return Reading(reader, parts, topic)
+
+
+def records_of(
+    spark: SparkSession, reading: Reading, *, direct: Direct | None = None, target: Target | None = None, job: str = ""
+) -> DataFrame:
+    """The records that are not plain, or all of them without `direct`; and a row with `STAGED` for each task."""
+    task = ReadTask(reading, direct, target, job)
+    count = len(reading.parts)
+    frame = spark.range(0, count, 1, max(1, count)).mapInArrow(task, _SCHEMA)
+    return frame.withColumn("topic", F.lit(reading.topic))
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    reading: Reading
+    direct: Direct | None
+    target: Target | None
+    #: Whose folder what is put aside goes to, where it has one.
+    job: str
+
+    def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._read(self.reading.parts[number])
+
+    def _read(self, part: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        schema = to_arrow_schema(_SCHEMA, timezone="UTC")
+        records = self.reading.reader.read(part)
+        if self.direct is None or self.target is None:
+            for batch in records:
+                yield _row_batch(batch, schema)
+            return
+        reader, held = DirectReader(self.direct), _Held(self.target, self.job)
+        for batch in records:
+            rows, rest = reader.split(batch)
+            held.add(rows)
+            for each in rest:
+                if each.num_rows:
+                    yield _row_batch(each, schema)
+        held.flush()
+        done = {STAGED: [json.dumps({"main": held.staged, "rows": held.rows})]}
+        nothing = {name: [None] for name in _COLUMNS}
+        yield pyarrow.RecordBatch.from_pydict(nothing | done, schema)
+
+
+class _Held:
+    """Rows on their way to the table, until they are enough for a file."""
+
+    def __init__(self, target: Target, job: str) -> None:
+        context = cast(TaskContext, TaskContext.get())
+        self._task = Task(job, 0, context.partitionId(), context.taskAttemptId())
+        self._target = target
+        self._held: list[pyarrow.RecordBatch] = []
+        self._waiting = 0
+        self.rows = 0
+        self.staged: list[dict[str, object]] = []
+
+    def add(self, rows: "Sequence[pyarrow.RecordBatch]") -> None:
+        self._held += rows
+        self._waiting += sum(each.num_rows for each in rows)
+        if self._waiting >= ROWS_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            self.staged += self._target.stage(iter(self._held), self._task)
+        self.rows += self._waiting
+        self._held, self._waiting = [], 0
+
+
+def _row_batch(records: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
+    columns = [records.column(name) for name in _COLUMNS]
+    return pyarrow.RecordBatch.from_arrays([*columns, pyarrow.nulls(records.num_rows, pyarrow.string())], schema=schema)
