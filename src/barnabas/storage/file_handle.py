@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 class OpenFile:
     """A descriptor and how many still need it. Closed when the segment has released it and no pin is left."""
 
-    __slots__ = ("_let_go", "disk", "fd", "pins")
+    __slots__ = ("_let_go", "disk", "fd", "path", "pins")
 
-    def __init__(self, disk: Disk, fd: int) -> None:
+    def __init__(self, disk: Disk, fd: int, path: str) -> None:
         self.disk = disk
         self.fd = fd
+        #: Where it was when it was opened, for messages.
+        self.path = path
         self.pins = 0
         self._let_go = False
 

@@ -52,7 +52,7 @@ class IndexBuilder:
             for position, header in batches.headers():
                 self.add(position, header.last_offset, header.max_timestamp)
         except CorruptSegment as error:
-            logger.error("the indexes of %s reach only to the damage in it: %s", batches.path, error)
+            logger.error("the indexes of %s reach only to the damage in it: %s", batches.file.path, error)
 
     def finish(self, *, trim: bool) -> None:
         self._time_index.maybe_append(self.max_timestamp, self.offset_of_max, skip_full_check=True)

@@ -156,14 +156,18 @@ class LogReader:
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
         """Those that overlap [from_offset, upper_offset). Their markers may lie in later segments than their records."""
-        segments = self._state.segments
+        state, segments = self._state, self._state.segments
         found: list[AbortedTxn] = []
-        with self._state.reading():
+        try:
             for place in range(max(segments.floor(from_offset), 0), len(segments)):
                 search = segments.at(place).txn_index.collect(from_offset, upper_offset)
                 found.extend(search.aborted)
                 if search.is_complete:
                     break
+        except OSError as error:
+            state.fault(error)
+        except Malformed as error:
+            raise state.corrupt(error) from None
         return found
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:

@@ -134,18 +134,22 @@ class Segment:
 
     def create_files(self, *, preallocate_bytes: int = 0) -> None:
         """An empty log and empty indexes. Their room is made when the first entry comes: an idle partition has none."""
-        self._file = OpenFile(self._disk, self._disk.open(self.log_path, create=True))
+        self._file = self._open_log(create=True)
         if preallocate_bytes:
             self._disk.truncate(self._file.fd, preallocate_bytes)
             self.preallocated = True
         for path in self.paths()[1:3]:
             self._disk.close(self._disk.open(path, create=True))
 
+    def _open_log(self, *, create: bool = False) -> OpenFile:
+        path = self.log_path
+        return OpenFile(self._disk, self._disk.open(path, create=create), path)
+
     @property
     def file(self) -> OpenFile:
         opened = self._file
         if opened is None:
-            opened = self._file = OpenFile(self._disk, self._disk.open(self.log_path))
+            opened = self._file = self._open_log()
         if not self.is_active and self.pool is not None:
             self.pool.touch(self)
         return opened
@@ -212,9 +216,7 @@ class Segment:
         """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
         timestamp, offset = time_index.last_entry
         found = (
-            find_from(self.file, self.log_path, 0, self.size_bytes, self.base_offset)
-            if time_index.entries == 0
-            else self.find(offset)
+            find_from(self.file, 0, self.size_bytes, self.base_offset) if time_index.entries == 0 else self.find(offset)
         )
         if found is None:
             raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
@@ -490,7 +492,7 @@ class Segment:
         return self.part_from(position).headers()
 
     def part_from(self, position: int) -> SegmentBatches:
-        return SegmentBatches(self.file, self.log_path, position, self.size_bytes)
+        return SegmentBatches(self.file, position, self.size_bytes)
 
     def _header_at(self, position: int) -> BatchHeader:
         data = self.file.read(position, HEADER_SIZE)
@@ -510,12 +512,12 @@ class Segment:
         """
         position = self.offset_index.lookup_position(offset)
         if position <= not_before:
-            return find_from(self.file, self.log_path, not_before, self.size_bytes, offset)
+            return find_from(self.file, not_before, self.size_bytes, offset)
         # Trust the index only as far as a real batch stands where it points, one that ends at or before `offset`
         # (or holds it): otherwise rebuild it and look again.
         try:
             if position < self.size_bytes:
-                found = find_from(self.file, self.log_path, position, self.size_bytes, offset)
+                found = find_from(self.file, position, self.size_bytes, offset)
                 base = found.base_offset if found is not None and found.position == position else self.base_offset
                 if base <= offset and (found is None or found.base_offset >= self.base_offset):
                     return found
@@ -525,13 +527,13 @@ class Segment:
                 raise  # the entry is right, the log itself is damaged further on
             why = f"entry for offset {offset} points to position {position}: {error}"
         self._repair(why)
-        return find_from(self.file, self.log_path, self.offset_index.lookup_position(offset), self.size_bytes, offset)
+        return find_from(self.file, self.offset_index.lookup_position(offset), self.size_bytes, offset)
 
     def last_boundary(self, start: BatchAt, limit: int) -> tuple[int, int]:
         """(position, offset) after the last batch that ends at or before position `limit`; `start` does."""
         position = max(self.offset_index.floor_position(limit - 1), start.position)
         end, upper = start.position + start.size_bytes, start.last_offset + 1
-        for at, (base, size, last) in short_scan(self.file, self.log_path, position, limit, self.size_bytes):
+        for at, (base, size, last) in short_scan(self.file, position, limit, self.size_bytes):
             if at + size > limit:
                 # It may be the first that is looked at: then the batch before it ends where it begins.
                 return (at, base) if at > start.position else (end, upper)
@@ -565,7 +567,7 @@ class Segment:
         if position and position >= self.size_bytes:
             raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
         last: int | None = None
-        for at, _ in short_scan(self.file, self.log_path, position, self.size_bytes, self.size_bytes):
+        for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes):
             last = at
         return None if last is None else self._header_at(last)
 

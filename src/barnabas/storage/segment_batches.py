@@ -42,8 +42,6 @@ class SegmentBatches(NamedTuple):
     """
 
     file: OpenFile
-    #: For messages.
-    path: str
     position: int
     size_bytes: int
 
@@ -55,11 +53,11 @@ class SegmentBatches(NamedTuple):
             at, size = 0, len(chunk)
             while size - at >= HEADER_SIZE:
                 header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-                check_batch(self.path, position + at, header.magic, header.batch_length, limit)
+                check_batch(self.file.path, position + at, header.magic, header.batch_length, limit)
                 yield position + at, header
                 at += header.batch_length + LOG_OVERHEAD
             if at == 0:
-                raise CorruptSegment(f"{self.path}: torn batch header at position {position}", position)
+                raise CorruptSegment(f"{self.file.path}: torn batch header at position {position}", position)
             position += at
 
 
@@ -87,7 +85,7 @@ def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentBatches, offs
     return TimestampOffset(timestamp, found_at)
 
 
-def find_from(file: OpenFile, path: str, position: int, limit: int, offset: int) -> BatchAt | None:
+def find_from(file: OpenFile, position: int, limit: int, offset: int) -> BatchAt | None:
     """The first batch from `position` on that reaches `offset`; None if all below `limit` end before it."""
     pread, fd = file.disk.pread, file.fd
     while position < limit:
@@ -96,28 +94,26 @@ def find_from(file: OpenFile, path: str, position: int, limit: int, offset: int)
         while size - at >= _SHORT_HEADER_SIZE:
             base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
             if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH or position + at + LOG_OVERHEAD + length > limit:
-                check_batch(path, position + at, magic, length, limit)
+                check_batch(file.path, position + at, magic, length, limit)
             if base + last_delta >= offset:
                 return BatchAt(position + at, length + LOG_OVERHEAD, base, base + last_delta)
             at += length + LOG_OVERHEAD
         if at == 0:
-            raise CorruptSegment(f"{path}: torn batch header at position {position}", position)
+            raise CorruptSegment(f"{file.path}: torn batch header at position {position}", position)
         position += at
     return None
 
 
-def short_scan(
-    file: OpenFile, path: str, position: int, limit: int, end: int
-) -> Iterator[tuple[int, tuple[int, int, int]]]:
+def short_scan(file: OpenFile, position: int, limit: int, end: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
     """(position, (base offset, size, last offset)) of the batches that begin from `position` on and before `limit`."""
     while position < limit:
         chunk = file.disk.pread(file.fd, _LOOKUP_BYTES, position)
         at, size = 0, len(chunk)
         while size - at >= _SHORT_HEADER_SIZE and position + at < limit:
             base, length, _, magic, _, _, last_delta = _short_header(chunk, at)
-            check_batch(path, position + at, magic, length, end)
+            check_batch(file.path, position + at, magic, length, end)
             yield position + at, (base, length + LOG_OVERHEAD, base + last_delta)
             at += length + LOG_OVERHEAD
         if at == 0:
-            raise CorruptSegment(f"{path}: torn batch header at position {position}", position)
+            raise CorruptSegment(f"{file.path}: torn batch header at position {position}", position)
         position += at

@@ -31,7 +31,7 @@ class PinnedRange(FileRange):
     """A file range that counts its releases."""
 
     def __init__(self, path: str, position: int, size_bytes: int) -> None:
-        handle = OpenFile(REAL_DISK, REAL_DISK.open(path, read_only=True))
+        handle = OpenFile(REAL_DISK, REAL_DISK.open(path, read_only=True), path)
         super().__init__(handle, position, size_bytes)
         handle.let_go()
         self.released = 0

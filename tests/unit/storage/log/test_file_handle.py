@@ -15,7 +15,7 @@ def opened(tmp_path: Path) -> OpenFile:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     disk = Disk()
-    return OpenFile(disk, disk.open(str(path)))
+    return OpenFile(disk, disk.open(str(path)), str(path))
 
 
 def is_open(fd: int) -> bool:
