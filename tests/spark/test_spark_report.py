@@ -1,5 +1,6 @@
 """Reports of streaming queries: what the console's page of pipelines reads."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import barnabas.spark
 from barnabas.core.topics import PIPELINES_TOPIC
-from barnabas.spark.pipelines import connector, sinks, sources
+from barnabas.spark.pipelines import connector, sinks, sources, status
 from barnabas.spark.pipelines.events import FlowState, Progress, RunState
 from barnabas.spark.pipelines.reporting import RunReporter
 from barnabas.spark.report import PipelineReporter
@@ -121,3 +122,22 @@ def test_flow_that_goes_on_without_rows_says_so_every_ten_seconds(kafka: Kafka) 
 
 def batch(flow: str, number: int) -> Progress:
     return Progress("", flow, number, 5, 50.0, 100, 0, 0, 0, None, topics=("orders",))
+
+
+def test_status_tells_a_group_that_has_committed_nothing_from_one_that_has_read_all(kafka: Kafka) -> None:
+    topic, group = kafka.topic("lagging"), kafka.name("group")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(5):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+
+    def lag() -> tuple[int | None, str]:
+        found = asyncio.run(status.group_lag(kafka.bootstrap, group, {}))
+        return found.lag, found.error
+
+    assert lag() == (None, "nothing is committed yet")
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    for offset, behind in ((2, 3), (5, 0)):
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        assert lag() == (behind, "")
+    consumer.close()

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,45 @@ def test_status_outlives_its_process_and_is_shown(tmp_path: Path) -> None:
     again.pid = 2**22 + 1
     again.state = "RUNNING"
     assert not status.is_running(again)
+
+
+def test_a_run_with_nothing_to_do_keeps_what_is_known_of_flows() -> None:
+    def progress(batch: int, passed: int) -> events.Progress:
+        counts = {"priced": {"action": "warn", "passed": passed, "failed": 1}}
+        return replace(events.parse_progress(PROGRESS), batch=batch, expectations=counts)
+
+    before = events.Status("shop", "once", "local[*]", os.getpid(), "t0", "t0")
+    for batch in (6, 7):
+        before.take(progress(batch, 10))
+    before.take(events.FlowState("t1", "orders", "COMPLETED", "m"))
+    known = events.Status("shop", "once", "local[*]", os.getpid(), "t2", "t2")
+    known.remember(before)
+    for state in ("STARTING", "COMPLETED"):
+        known.take(events.FlowState("t3", "orders", state, ""))
+    (row,) = live.rows(known)
+    assert row[:4] == ("orders", "COMPLETED", "7", "240")
+    # One that has something to do, after a full refresh: its batches have numbers from 0, and count.
+    known.remember(known)
+    known.take(progress(0, 3))
+    known.take(progress(1, 4))
+    (row,) = live.rows(known)
+    assert row[:4] == ("orders", "RUNNING", "1", "240")
+    assert known.flows["orders"].expectations["priced"] == {"action": "warn", "passed": 7, "failed": 2}
+    assert before.flows["orders"].expectations["priced"]["passed"] == 20
+
+
+def test_flows_that_read_one_topic_have_a_group_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[str, str]] = []
+    monkeypatch.setattr(sources, "pipeline_name", lambda: "shop")
+    monkeypatch.setattr(sources, "note_group", lambda bootstrap, group: noted.append((bootstrap, group)))
+    for flow in ("to_lake", "to_database", None):
+        monkeypatch.setattr(sources, "active_flow", lambda flow=flow: flow)
+        sources.topic("orders", bootstrap="here:1")
+    sources.topic("orders", bootstrap="here:1", group="mine")
+    groups = [group for _, group in noted]
+    assert len(set(groups)) == 4
+    assert groups[0].startswith("shop-to_lake-") and groups[1].startswith("shop-to_database-")
+    assert groups[2].startswith("shop-") and groups[3] == "mine"
 
 
 def test_expectations_are_summed_over_batches_and_drawn(tmp_path: Path) -> None:

@@ -478,3 +478,13 @@ def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path
     table.write("id long, n int", [{"id": 4, "n": 4}], Batch("q", 4))
     newer.publish(items, Batch("q", 5))
     assert [row["id"] for row in table.rows()] == [4, 5]
+
+
+@pytest.mark.parametrize("name", ["lake", None])
+def test_an_iceberg_catalog_writes_its_own_name_down(tmp_path: Path, name: str | None):
+    table = Table("iceberg", tmp_path, {} if name is None else {"catalog.name": name})
+    table.write("id long", [{"id": 1}])
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
+        assert connection.execute("SELECT DISTINCT catalog_name FROM iceberg_tables").fetchall() == [
+            (name or "barnabas",)
+        ]

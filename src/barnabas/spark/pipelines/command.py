@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -56,8 +56,7 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, w
     began = live.now()
     first = Status(chosen.name, mode, master, _own_pid(), began, began)
     if known is not None:
-        # What is known of flows stays until there is something newer: they may have nothing to do.
-        first.flows = {name: replace(each, state="QUEUED", message="") for name, each in known.flows.items()}
+        first.remember(known)
     report = Report(first, chosen.progress_file, as_json_lines=as_json_lines)
     reporter = RunReporter(chosen.name, chosen.client_settings()) if with_reports else None
 

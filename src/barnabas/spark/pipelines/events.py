@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 from barnabas.spark.pipelines.expectation_counts import counts
@@ -136,6 +136,8 @@ class FlowStatus:
     expectations: dict[str, dict[str, str | int]] = field(default_factory=dict)
     #: The last batch that was summed: Spark may report one again.
     expectations_batch: int = -1
+    #: The figures are those of an earlier run: the flow has had nothing to do in this one.
+    is_earlier: bool = False
 
     def count(self, progress: Progress) -> None:
         if not progress.expectations or progress.batch <= self.expectations_batch:
@@ -172,11 +174,20 @@ class Status:
         if isinstance(event, FlowState):
             flow.state, flow.message = event.state, event.message
         else:
+            if flow.is_earlier:
+                # Sums begin anew, and after a full refresh so do the numbers of batches.
+                flow = self.flows[event.flow] = FlowStatus(flow.state, flow.message)
             # A report may come after the flow has failed: what started it again says so itself.
             flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING") else flow.state
             flow.progress = event
             flow.rows_total += event.rows
             flow.count(event)
+
+    def remember(self, before: "Status") -> None:
+        """What an earlier run has told of its flows stays until there is something newer: they may have nothing to do."""
+        self.flows = {
+            name: replace(each, state="QUEUED", message="", is_earlier=True) for name, each in before.flows.items()
+        }
 
     def failures(self) -> list[str]:
         """What flows failed for that are down, or wait to be started again: a sentence each."""
