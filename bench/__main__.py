@@ -1,4 +1,4 @@
-"""`python -m bench [NAME…] [-- OPTIONS]`: all benchmarks, or those that are named."""
+"""`python -m bench [NAME…] [OPTIONS]`: all benchmarks, or those that are named."""
 
 import importlib
 import sys
@@ -12,14 +12,15 @@ NAMES = sorted(
 
 
 def main() -> None:
-    names, _, options = " ".join(sys.argv[1:]).partition("--")
-    chosen = names.split() or NAMES
+    given = sys.argv[1:]
+    first = next((index for index, word in enumerate(given) if word.startswith("-")), len(given))
+    chosen, options = given[:first] or NAMES, [word for word in given[first:] if word != "--"]
     for name in chosen:
         if name not in NAMES:
             sys.exit(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
     for name in chosen:
         print(f"== {name}")
-        importlib.import_module(f"bench.{name}").main(options.split())
+        importlib.import_module(f"bench.{name}").main(options)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def as_avro(number: int) -> bytes:
 
 
 def fill(target: Target, topic: str, records: int, value: Callable[[int], bytes], *, partitions: int) -> None:
+    print(f"filling topic {topic} of {partitions:,} partitions", flush=True)
     create_topic(target, topic, partitions=partitions)
     producer = Producer({"bootstrap.servers": target.bootstrap, "linger.ms": 50, "batch.size": 200_000})
     values = [value(number) for number in range(1000)]
@@ -181,7 +182,7 @@ def run(rounds: int, records: int, *, many: int = MANY) -> None:
                     rate = records / measure() / 1000
                     if number >= 0:
                         results.setdefault(what, {}).setdefault(name, []).append(rate)
-                    print(f"{name:12} {what}: {rate:.1f}", flush=True)
+                    print(f"{name:12} {what}: {rate:.1f}{'' if number >= 0 else ' (to warm up)'}", flush=True)
     rows = [
         Row(what, statistics.median(by["barnabas"]), statistics.median(by["Spark alone"]))
         for what, by in results.items()
