@@ -60,6 +60,7 @@ def session(folder: str) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(str(jar) for jar in jars(*SPARK_KAFKA, *SPARK_AVRO)))
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")

@@ -185,6 +185,25 @@ def test_read_committed_hides_aborted_and_open_transactions(load: Reader, kafka:
     producer.abort_transaction(60)
 
 
+def test_many_small_partitions_are_read_by_one_task_without_what_was_aborted(load: Reader, kafka: Kafka):
+    topic = kafka.topic("many", partitions=70, config=KEEP)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": kafka.name("id")})
+    producer.init_transactions(60)
+    for commits in (True, False, True):
+        producer.begin_transaction()
+        for partition in range(69):
+            producer.produce(topic, "seen" if commits else "aborted", partition=partition)
+        assert producer.flush(60) == 0
+        (producer.commit_transaction if commits else producer.abort_transaction)(60)
+    produce(kafka, topic, 5, partition=69)
+    frame = load(subscribe=topic, kafka__isolation__level="read_committed", kafka__max__partition__fetch__bytes=90)
+    assert frame.rdd.getNumPartitions() == 1
+    rows = frame.select("partition", "offset", "value").collect()
+    seen = [(partition, offset) for partition in range(69) for offset in (0, 4)]
+    assert [(row.partition, row.offset) for row in rows] == [*seen, *((69, offset) for offset in range(5))]
+    assert {row.value for row in rows if row.partition != 69} == {b"seen"}
+
+
 def test_records_that_are_gone_end_the_query_or_are_skipped(load: Reader, kafka: Kafka):
     topic = kafka.topic("gone", config=KEEP)
     produce(kafka, topic, 20)
