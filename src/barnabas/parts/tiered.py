@@ -216,6 +216,12 @@ class TieredParts:
 
         add("remote_copy_lag_bytes", "Bytes of rolled segments that the tier has not.", lambda *of: sum(lag(*of)))
         add("remote_copy_lag_segments", "Rolled segments that the tier has not.", lambda *of: len(lag(*of)))
+        add("remote_delete_lag_bytes", "Bytes that are to go from the tier.", lambda _, tp: _to_remove(manager, tp)[1])
+        add(
+            "remote_delete_lag_segments",
+            "Segments that are to go from the tier.",
+            lambda _, tp: _to_remove(manager, tp)[0],
+        )
         add("remote_log_size_bytes", "Bytes of the partition in the tier.", partial(_in_tier, manager, "size_bytes"))
         add("remote_log_metadata_count", "Segments known in the tier.", partial(_in_tier, manager, "count"))
         registry.gauge(
@@ -230,6 +236,13 @@ def _in_tier(manager: TierManager, what: str, log: Log, tp: TopicPartition) -> f
     if view is None:
         return 0
     return view.size_bytes if what == "size_bytes" else len(view)
+
+
+def _to_remove(manager: TierManager, tp: TopicPartition) -> tuple[int, int]:
+    """How many segments, and their bytes."""
+    lead = manager.led.get(tp)
+    segments = [] if lead is None else lead.to_remove
+    return len(segments), sum(each.size_bytes for each in segments)
 
 
 def _is_hosted(log: Log) -> bool:

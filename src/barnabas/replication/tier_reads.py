@@ -38,7 +38,8 @@ class DelayedTierFetch(DelayedOperation):
 
     __slots__ = ("_on_done", "waiting")
 
-    def __init__(self, waiting: dict[TieredRead, TopicPartition], on_done: Callable[[], None]) -> None:
+    def __init__(self, waiting: dict[TieredRead, TopicPartition], on_done: Callable[[bool], None]) -> None:
+        """`on_done(expired)`"""
         super().__init__()
         self.waiting = waiting
         self._on_done = on_done
@@ -55,7 +56,7 @@ class DelayedTierFetch(DelayedOperation):
         return not self.waiting
 
     def on_complete(self, *, expired: bool) -> None:
-        self._on_done()
+        self._on_done(expired)
 
 
 class TierReads:
@@ -89,6 +90,10 @@ class TierReads:
             "Waiting requests.",
             self.purgatory.__len__,
             delayed_operation=self.purgatory.name,
+        )
+        self._expired = registry.counter(
+            "kafka_server_delayed_remote_fetch_expires",
+            "Fetches that did not get what they wanted of the tier in time.",
         )
         registry.gauge(
             "kafka_log_remote_reader_task_queue_size", "Reads of the tier that are under way.", lambda: self._reading
@@ -128,7 +133,12 @@ class TierReads:
             begun.append((want, tp, read))
         if not begun:
             return None
-        operation = DelayedTierFetch(waiting, lambda: on_done(reads))
+
+        def done(expired: bool) -> None:
+            self._expired.value += expired
+            on_done(reads)
+
+        operation = DelayedTierFetch(waiting, done)
         self.purgatory.watch(operation, list(waiting), timeout_ms=self._max_wait_ms())
         for want, tp, read in begun:
             if self._reading < self._reads_max:
@@ -252,6 +262,17 @@ class TierReads:
         is_wanted: Callable[[], bool],
     ) -> None:
         """Let a follower begin where the tier ends, if `is_wanted` then. Raises `Refused`: it is tried again."""
+        counters = self._metrics.of(tp.topic)
+        counters.begin_requests.add()
+        try:
+            await self._begin(tp, local_start, epoch, log_start, is_wanted)
+        except BarnabasError:
+            counters.begin_errors.add()
+            raise
+
+    async def _begin(
+        self, tp: TopicPartition, local_start: int, epoch: int, log_start: int, is_wanted: Callable[[], bool]
+    ) -> None:
         partition = self._hosted.require(tp)
         segments = self._segments_of(partition.local_log)
         segment = None if segments is None else segments.segment_for(epoch, local_start - 1)

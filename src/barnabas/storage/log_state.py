@@ -12,7 +12,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import Offset, TopicPartition
 from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.epoch_cache import LeaderEpochCache
+from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots
@@ -37,6 +37,7 @@ class LogState:
         "high_watermark",
         "highest_copied_offset",
         "is_closed",
+        "kept_epochs",
         "local_start_offset",
         "log_dir",
         "log_end_offset",
@@ -78,6 +79,8 @@ class LogState:
         self.settle_local_start()
         #: Everything up to it, from the log start on, is in the tier; -1 where nothing is known to be.
         self.highest_copied_offset = -1
+        #: What `log_tier.keep_epochs` has written; None: not known, or being written.
+        self.kept_epochs: list[EpochEntry] | None = None
         #: Offset of the next record.
         self.log_end_offset = Offset(log_end_offset)
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says

@@ -1,9 +1,11 @@
 """What a log and the tier tell each other: which segments may be copied, and how a replica begins where the tier ends."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from barnabas.storage import names
+from barnabas.storage.checkpoints import write_epochs
 from barnabas.storage.epoch_cache import EpochEntry
 from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_entry import ProducerEntry
@@ -47,6 +49,34 @@ class TierStart(NamedTuple):
     epochs: Sequence[EpochEntry]
     #: As of `offset`.
     producers: Sequence[ProducerEntry]
+
+
+def keep_epochs(state: LogState, entries: list[EpochEntry], then: Callable[[BaseException | None], None]) -> None:
+    """Have the leader epochs of what will be in the tier only on disk, then call `then`, with the error, if any.
+
+    Their own file: the log writes the other one without a sync, and a power cut may leave nothing of it. Where the file
+    knows of records that are here after all, it does not count: they tell themselves.
+    """
+    if state.kept_epochs == entries:
+        then(None)
+        return
+    path, disk = f"{state.directory}/{names.TIERED_EPOCHS}", state.env.disk
+    state.kept_epochs = None
+
+    def done(error: BaseException | None) -> None:
+        if error is None:
+            state.kept_epochs = entries
+        then(error)
+
+    state.env.threads.run(lambda: write_epochs(path, entries, sync=True, disk=disk), done)
+
+
+def with_kept_epochs(kept: Sequence[EpochEntry], known: Sequence[EpochEntry], first_local: int) -> list[EpochEntry]:
+    """What is kept tells of everything below the first local record; the log's own file, of what follows."""
+    lower = [entry for entry in kept if entry.start_offset < first_local]
+    if not lower:
+        return list(known)
+    return [*lower, *(entry for entry in known if entry.start_offset >= first_local and entry.epoch > lower[-1].epoch)]
 
 
 def copy_candidates(state: LogState, from_offset: int) -> Iterator[CopyCandidate]:

@@ -23,6 +23,8 @@ SWAP_SUFFIX: Final = ".swap"
 
 # Per partition.
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+#: Of a log that begins in the tier: the leader epochs of what is there only. No record here tells them.
+TIERED_EPOCHS: Final = "tiered-leader-epochs"
 PARTITION_METADATA: Final = "partition.metadata"
 
 # Per log directory.

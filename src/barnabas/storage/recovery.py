@@ -25,6 +25,7 @@ from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.leftovers import settle_leftovers
 from barnabas.storage.log import Log
 from barnabas.storage.log_state import LogState
+from barnabas.storage.log_tier import with_kept_epochs
 from barnabas.storage.producer_replay import rebuild_producers
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
@@ -99,6 +100,8 @@ class _Loader:
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory, env.disk)
         self._epochs = LeaderEpochCache()
+        #: The file of the epochs, which is written with the producers of a start from the tier, tells of its log start.
+        self._knew_tier = False
 
     def _new_producers(self) -> ProducerStateManager:
         return ProducerStateManager(
@@ -193,7 +196,20 @@ class _Loader:
             entries = []
         except CheckpointError as error:
             logger.warning("ignoring leader epochs that cannot be read: %s", error)
+        first = self._segments.first.base_offset if len(self._segments) else 0
+        self._knew_tier = bool(entries) and entries[0].start_offset <= self._log_start
+        if self._is_tiered and (self._log_start < first or not self._is_log_start_known):
+            entries = with_kept_epochs(self._kept_epochs(), entries, first)
         self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
+
+    def _kept_epochs(self) -> list[EpochEntry]:
+        try:
+            return read_epochs(f"{self._directory}/{names.TIERED_EPOCHS}", disk=self._disk)
+        except FileNotFoundError:
+            return []
+        except CheckpointError as error:
+            logger.error("what is in the tier cannot be told from %s", error)
+            return []
 
     def _find_log_start(self) -> None:
         """Of a tiered log that the checkpoint does not name (tiering is new there): epochs begin where the log does."""
@@ -373,9 +389,7 @@ class _Loader:
         disk yet. From the log start it begins again. (With records it goes on: the epochs were synced before them.)"""
         if not self._is_tiered or not len(self._segments):
             return False
-        earliest = self._epochs.earliest
-        is_known = earliest is not None and earliest.start_offset <= self._log_start
-        return self._log_start < self._segments.first.base_offset == end_offset and not is_known
+        return self._log_start < self._segments.first.base_offset == end_offset and not self._knew_tier
 
     def _first_segment(self) -> Segment:
         config = self._config

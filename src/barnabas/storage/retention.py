@@ -9,6 +9,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
+from barnabas.storage.log_tier import keep_epochs
 from barnabas.storage.segment import IndexUnderRepair, Segment
 from barnabas.storage.segments import SegmentList
 
@@ -128,7 +129,7 @@ class LogRetention:
                     self._delete(deletable, now_ms)
             if any(deletable.is_local for deletable in passes):
                 # A crash after it must still find where the log starts, which no segment tells then.
-                state.env.save_bounds(state.log_dir, lambda error: self._delete_local(now_ms, error))
+                state.env.save_bounds(state.log_dir, lambda error: self._keep_epochs(now_ms, error))
             return sum(len(deletable.segments) for deletable in passes)
         except IndexUnderRepair:
             return 0  # the next pass finds how old that segment is
@@ -148,15 +149,36 @@ class LogRetention:
             copied_end=state.highest_copied_offset + 1 if is_copied else None,
         )
 
-    def _delete_local(self, now_ms: int, error: BaseException | None) -> None:
-        """The log start is on disk. Much may have changed meanwhile: look again."""
+    def _keep_epochs(self, now_ms: int, error: BaseException | None) -> None:
+        """The log start is on disk. So must be the leader epochs of what goes, for then no record tells them any more."""
         state = self._state
         if error is not None or state.is_closed:
             return  # a failed directory has been reported already
         try:
+            last = next((each.segments[-1] for each in self._deletable(now_ms)[::-1] if each.is_local), None)
+        except IndexUnderRepair:
+            return
+        except OSError as failed:
+            state.report(failed)
+            return
+        if last is not None:
+            end = state.segments.base_after(state.segments.floor(last.base_offset)) or state.log_end_offset
+            keep_epochs(state, state.epochs.below(end), lambda error: self._delete_local(now_ms, end, error))
+
+    def _delete_local(self, now_ms: int, end: int, error: BaseException | None) -> None:
+        """What must be on disk for what is below `end` is. Much may have changed meanwhile: look again."""
+        state = self._state
+        if state.is_closed:
+            return
+        try:
+            if error is not None:
+                raise error
+            if state.epochs.below(end) != state.kept_epochs:
+                return  # the log was cut meanwhile
             for deletable in self._deletable(now_ms):
-                if deletable.is_local:
-                    self._segments.remove(deletable.segments, deletable.reason)
+                segments = [each for each in deletable.segments if each.base_offset < end]
+                if deletable.is_local and segments:
+                    self._segments.remove(segments, deletable.reason)
         except IndexUnderRepair:
             return
         except OSError as failed:

@@ -15,7 +15,7 @@ from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_read import LogReader
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
-from barnabas.storage.log_tier import TierStart
+from barnabas.storage.log_tier import TierStart, keep_epochs
 from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
@@ -256,9 +256,19 @@ class LogTruncator:
 
         def emptied(error: Exception | None) -> None:
             if error is None and start.offset > start.log_start_offset:
-                self._restart_then(lambda: self._go_on_from(start), is_wanted=is_wanted, then=then)
+                keep_epochs(self._state, list(start.epochs), kept)
             else:
                 then(error)
+
+        def kept(error: BaseException | None) -> None:
+            if self._state.is_closed:
+                then(self._state.storage_error())
+            elif isinstance(error, OSError):
+                then(self._state.report(error))
+            elif error is not None:
+                raise error
+            else:
+                self._restart_then(lambda: self._go_on_from(start), is_wanted=is_wanted, then=then)
 
         self.restart_then(start.log_start_offset, is_wanted=is_wanted, then=emptied)
 

@@ -82,7 +82,9 @@ def plan(
             continue  # another copy has all that it has, and goes with it
         elif lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
             kept.append(segment)
-        elif not lineage.touches(segment, facts.epochs, facts.log_end):
+        elif lineage.knows_all(facts.epochs, facts.log_start) and not lineage.touches(
+            segment, facts.epochs, facts.log_end
+        ):
             strangers.append(segment)
     if made.is_deposed:
         return Plan(is_deposed=True)

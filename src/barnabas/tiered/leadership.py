@@ -6,7 +6,7 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BarnabasError
 from barnabas.storage.log import Log
-from barnabas.tiered.segment_metadata import RemoteSegmentId, TierPartition
+from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, TierPartition
 
 
 class Look(NamedTuple):
@@ -50,6 +50,8 @@ class Leadership:
         #: Of the last attempt, with what stands in the way; None: nothing does.
         self.copy_trouble: str | None = None
         self.removal_trouble: str | None = None
+        #: What is to go from the tier, and has not gone yet.
+        self.to_remove: list[RemoteSegment] = []
         #: None: nobody has looked yet, or there was more to do.
         self.look: Look | None = None
 

@@ -63,6 +63,12 @@ def first_available(view: MetadataCache, epochs: LeaderEpochCache, offset: int, 
     return Offset(local_start if first is None else min(first.offset, local_start))
 
 
+def knows_all(epochs: LeaderEpochCache, log_start: int) -> bool:
+    """Whether the log knows the epochs of all its records. If not, nobody can say what of the tier is not the log's."""
+    earliest = epochs.earliest
+    return earliest is not None and earliest.start_offset <= log_start
+
+
 def is_within(segment: RemoteSegment, epochs: LeaderEpochCache, log_start: int, log_end: int) -> bool:
     """Whether every record of the segment, from the log start on, is one of this log."""
     return all(

@@ -169,6 +169,12 @@ class TierManager:
                 *(lead.of.tp, local.log_start_offset, "__remote_log_metadata", local.local_log_start_offset),
             )
             return
+        if not lineage.knows_all(local.epochs, local.log_start_offset):
+            log.error(
+                "%s begins at %d in the tier, but its leader epochs do not tell whose records are there",
+                *(lead.of.tp, local.log_start_offset),
+            )
+            return
         first = lineage.first_available(view, local.epochs, local.log_start_offset, local.local_log_start_offset)
         self._move_log_start(lead.of.tp, local, first, "the tier has nothing below it")
 
@@ -220,6 +226,7 @@ class TierManager:
             now_ms=self._clock.now_ms(),
             is_tiered=local.is_tiered or not local.config.remote_log_delete_on_disable,
         )
+        lead.to_remove = [each.segment for each in made.removals]
         if not made.removals:
             until_bytes = None if made.idle_bytes is None else local.size_bytes + made.idle_bytes
             lead.look = Look(view.version, local.log_start_offset, local.config, made.idle_until_ms, until_bytes)
@@ -231,6 +238,7 @@ class TierManager:
         try:
             for removal in made.removals:
                 await self._remover.remove(removal, leader_epoch=lead.epoch, check=lead.check)
+                lead.to_remove.remove(removal.segment)
         except (StoreFault, MetadataUnavailable) as error:
             lead.removal_trouble = str(error)
             log.debug("%s: cannot remove from the tier, trying again: %s", lead.of.tp, error)

@@ -13,6 +13,8 @@ _COUNTERS: Final = {
     "remote_fetch_bytes": "Bytes that consumers got from the tier, by topic.",
     "remote_fetch_requests": "Reads of the tier for consumers, by topic.",
     "remote_fetch_errors": "Reads of the tier that failed, by topic.",
+    "build_remote_log_aux_state_requests": "Attempts of followers to begin where the tier ends, by topic.",
+    "build_remote_log_aux_state_errors": "Attempts of followers to begin where the tier ends that failed, by topic.",
 }
 
 
@@ -25,6 +27,8 @@ class TopicTierCounters(NamedTuple):
     fetched_bytes: Counter
     fetch_requests: Counter
     fetch_errors: Counter
+    begin_requests: Counter
+    begin_errors: Counter
 
 
 class TierMetrics:

@@ -116,11 +116,18 @@ async def test_records_that_were_deleted_go_from_the_tier(tmp_path: Path) -> Non
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(20)
         await until(lambda: len(tier.log.segments) == 1, "history is in the tier only")
+        store.fails = lambda kind, key: StoreFault("not now") if kind == "delete" else None
         partition = DeleteRecordsPartition(partition_index=0, offset=10)
         topic = DeleteRecordsTopic(name=TP.topic, partitions=[partition])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
         answer = await ask(tier.broker, request, DeleteRecordsResponse, version=1)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+        await until(lambda: tier.manager.led[TP].removal_trouble, "the store refuses")
+        text = render(tier.broker.registry).decode()
+        assert 'kafka_server_topic_remote_delete_lag_segments{partition="0",topic="orders"} 3' in text
+        size = sum(each.size_bytes for each in tier.view.all() if each.end_offset < 10)
+        assert f'kafka_server_topic_remote_delete_lag_bytes{{partition="0",topic="orders"}} {size}' in text
+        store.fails = lambda kind, key: None
         await until(lambda: len(tier.view.all()) == 3, "the segments below the log start go")
         assert [each.start_offset for each in tier.view.all()] == [9, 12, 15]
         await until(lambda: len(store.objects) == 6, "and their objects")
@@ -211,6 +218,26 @@ async def test_a_broker_that_dies_in_mid_deletion_is_followed_by_one_that_ends_i
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
             await until(lambda: is_whole(tier), f"all is whole after a death {stops.steps[-1]}")
             assert [each.start_offset for each in tier.view.all()] == [6, 9]
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+async def test_a_broker_that_dies_as_a_topic_is_deleted_is_followed_by_one_that_ends_it(
+    tmp_path: Path, step: int
+) -> None:
+    """Before the first segment is announced as deleted, before its objects go, and before that is told."""
+    objects: dict[str, bytes] = {}
+    async with zookeeper() as ensemble:
+        async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
+            await tier.create({"local.retention.bytes": "1"})
+            await tier.produce(7)
+            await until(lambda: is_whole(tier), "history is in the tier")
+            stops = Stops(tier, step)
+            await tier.delete()
+            await stops.has_stopped.wait()
+            assert objects
+        async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
+            await until(lambda: not objects, f"no object is left after a death {stops.steps[-1]}")
+            await until(lambda: not list(tier.manager.metadata.led()), "nothing is known of the topic")
 
 
 # -- several brokers ----------------------------------------------------------------------------------------------------

@@ -156,6 +156,7 @@ async def test_slow_store_delays_nobody_else_and_the_next_fetch_finds_what_came_
     world.timers.advance_ms(1)
     read = world.answers.pop()[0]
     assert (read.error, read.size_bytes) == (ErrorCode.NONE, 0), "no error: it asks again"
+    assert world.reads._expired.value == 1
     world.tier.store.gate.set()
     await world.tier.settled()
     asked = len(world.tier.store.gets)
@@ -306,3 +307,5 @@ async def test_follower_begins_where_the_tier_ends(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         await other.reads.begin(TP, local_start=local, epoch=0, log_start=2, is_wanted=lambda: True)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    counters = other.reads._metrics.of(TP.topic)
+    assert (counters.begin_requests.value, counters.begin_errors.value) == (4, 2)

@@ -1,7 +1,7 @@
 """History through real brokers: fetches and offsets over the border, and followers that begin where the tier ends."""
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from barnabas.core.errors import ErrorCode
@@ -28,6 +28,7 @@ from barnabas.protocol.messages.list_offsets import (
 )
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import iter_records
+from barnabas.tiered.lineage import touches
 from tests.memory_store import MemoryStore
 from tests.unit.broker.live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import zookeeper
@@ -126,9 +127,10 @@ async def test_history_is_read_from_a_directory(tmp_path: Path) -> None:
 TWO = {"rlmm.config.remote.log.metadata.topic.replication.factor": "2", "default.replication.factor": "2"}
 
 
-async def create_on(tier: TieredBroker, *brokers: int) -> None:
+async def create_on(tier: TieredBroker, *brokers: int, more: Mapping[str, str] | None = None) -> None:
     """The first of them leads."""
     settings = {"remote.storage.enable": "true", "segment.bytes": "1000", "retention.ms": "-1", **LOCAL_NOTHING}
+    settings |= more or {}
     topic = CreatableTopic(
         name=TP.topic,
         num_partitions=-1,
@@ -178,6 +180,47 @@ async def test_follower_that_lost_its_disk_begins_where_the_tier_ends_and_then_l
             assert await read_all(follower) == all_of(40)
             await until(follower.is_all_copied, "the new leader copies")
             assert await read_all(follower) == all_of(40)
+
+
+async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_path: Path) -> None:
+    """The tier has more of the leader that was overruled than the winner has. Who lost begins where the winner's log agrees
+    with what it has in the tier, below its own first segment."""
+    store = MemoryStore()
+    three = {"rlmm.config.remote.log.metadata.topic.replication.factor": "3", "default.replication.factor": "3"}
+
+    def broker(number: int) -> AbstractAsyncContextManager[TieredBroker]:
+        return tiered_broker(ensemble, tmp_path / str(number), store, {**three, "broker.id": str(number)})
+
+    async with zookeeper() as ensemble, broker(3) as third, AsyncExitStack() as first, AsyncExitStack() as second:
+        loser = await first.enter_async_context(broker(1))
+        winner = await second.enter_async_context(broker(2))
+        await create_on(third, 1, 2, more={"unclean.leader.election.enable": "true"})
+        await until(lambda: leads(loser), "it leads")
+        await loser.produce(12)
+        await until(lambda: winner.broker.replicas.get(TP) and winner.log.log_end_offset == 12, "both have it")
+        await second.aclose()
+        await loser.produce(18)
+        await until(lambda: loser.is_all_copied() and len(loser.log.segments) == 1, "only the last segment is here")
+        assert loser.log.local_log_start_offset > 12
+        await first.aclose()
+        winner = await second.enter_async_context(broker(2))
+        await until(lambda: leads(winner), "who is behind leads")
+        assert winner.log.log_end_offset == 12
+        winner.produced = 1000
+        await winner.produce(15)
+        expected = all_of(12) + [(12 + number, b"%d" % (1000 + number)) for number in range(15)]
+        assert await read_all(winner) == expected
+        await until(lambda: winner.is_all_copied() and len(winner.log.segments) == 1, "the winner's history goes up")
+        assert await read_all(winner) == expected
+        loser = await first.enter_async_context(broker(1))
+        partition = winner.broker.replicas.require(TP)
+        await until(lambda: len(partition.machine.isr) == 2, "who lost is in sync")
+        assert loser.log.epochs.below(27) == winner.log.epochs.below(27)
+        await second.aclose()
+        await until(lambda: leads(loser), "who lost leads again")
+        assert await read_all(loser) == expected
+        known = loser.view.all()
+        assert all(touches(each, loser.log.epochs, 27) for each in known if each.is_finished)
 
 
 async def test_store_that_is_away_delays_readers_of_history_only(tmp_path: Path) -> None:

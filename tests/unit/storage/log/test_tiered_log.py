@@ -192,6 +192,53 @@ def test_a_restart_finds_the_log_start_below_the_first_segment(partition: Tiered
     assert log.high_watermark == end
 
 
+@pytest.mark.parametrize("left", [None, b"", "before"])
+def test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut(tmp_path: Path, left: bytes | str | None) -> None:
+    """Tier seed 42: their file was not synced. Without them the tier seemed to have nothing of the log, the log start moved on,
+    and history was deleted."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(5, epoch=1)
+    partition.log.flusher.flush()
+    file = partition.directory / "leader-epoch-checkpoint"
+    before = file.read_bytes()
+    partition.fill(12, epoch=4)
+    partition.fill(12, epoch=6)
+    partition.fill(30, epoch=7)
+    partition.commit()
+    epochs = partition.log.epochs.entries
+    end = partition.copied(len(partition.log.segments.base_offsets) - 1)
+    assert partition.log.epochs.epoch_at(end) == 7
+    partition.log.delete_old_segments(NOW_MS)
+    log_end = partition.log.log_end_offset
+    partition.append(b"later", epoch=9)
+    partition.log.abandon()
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(before if isinstance(left, str) else left)
+    log = partition.restarted()
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, end)
+    assert log.epochs.entries == [*epochs, EpochEntry(LeaderEpoch(9), log_end)]
+
+
+def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
+    """An unclean election: of what the file knows above the cut nothing is the log's any more."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(5, epoch=1)
+    partition.fill(25, epoch=4)
+    partition.commit()
+    partition.copied(len(partition.log.segments.base_offsets) - 1)
+    partition.log.delete_old_segments(NOW_MS)
+    partition.log.truncate_to(3)
+    partition.append(b"other", epoch=6)
+    partition.log.abandon()
+    (partition.directory / "leader-epoch-checkpoint").unlink()
+    assert partition.restarted().epochs.entries == [
+        EpochEntry(LeaderEpoch(1), Offset(0)),
+        EpochEntry(LeaderEpoch(6), Offset(3)),
+    ]
+
+
 def test_a_log_start_that_no_checkpoint_knows_is_where_the_epochs_begin(partition: TieredPartition) -> None:
     """Of a topic that was tiered late: it began at 7, which its first segment told until it went."""
     partition.log.maybe_increment_log_start_offset(7)
