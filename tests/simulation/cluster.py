@@ -75,7 +75,11 @@ class TopicMaker(Client):
                         others[RECKLESS] = (
                             1,
                             2,
-                            {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+                            {
+                                "unclean.leader.election.enable": "true",
+                                "min.insync.replicas": "1",
+                                **self.cluster.reckless_settings,
+                            },
                         )
                     for name, (count, factor, configs) in {**self.cluster.topics, **others}.items():
                         try:
@@ -125,6 +129,8 @@ class SimCluster:
             self.topics["table"] = (1, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact", **EAGER_COMPACTION})
         if scenario.transformers:
             self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
+        #: Of the topic that may lose records.
+        self.reckless_settings: dict[str, str] = {}
         self.zookeeper = ZooKeeperProcess(self.world, self.network, self.prefix)
         self.brokers = {
             number: BrokerProcess(self.world, self.network, number, self._settings(number), self.prefix)
@@ -260,12 +266,16 @@ class SimCluster:
             ),
             *([Pledger(self, "pledger", partitions)] if scenario.has_pledger else []),
             *([PersistentProducer(self, "again")] if self.has_coming else []),
-            *([RecklessProducer(self, "reckless")] if scenario.has_reckless else []),
+            *(self.reckless_clients() if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
             client.start()
+
+    def reckless_clients(self) -> list[Client]:
+        """Of the topic that may lose records."""
+        return [RecklessProducer(self, "reckless")]
 
     def _heal(self) -> None:
         self.network.mend_all()

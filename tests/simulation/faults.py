@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
+from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess, Process
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Damage:
         # Also of logs that the process does not have open: their directory may be dead, or it may be starting.
         watch = self._cluster.watch
         for (broker, tp), log_end in watch.ends.items():
-            if broker == process.id:
+            if broker == process.id and tp.topic != RECKLESS:
                 self._before.setdefault((broker, tp), (log_end, watch.last_epochs[broker, tp]))
                 self._written_at.pop((broker, tp), None)
 
@@ -94,7 +95,7 @@ class Damage:
         """Whether each partition has an undamaged in-sync replica that is up beside this broker."""
         self._states = self._cluster.partition_states() or self._states
         for tp, state in self._states.items():
-            if process.id not in state.isr:
+            if process.id not in state.isr or tp.topic == RECKLESS:
                 continue
             others = [self._cluster.brokers[each] for each in state.isr if each != process.id]
             if not any(other.is_serving and not self.is_damaged(other.id, tp) for other in others):

@@ -1098,6 +1098,28 @@ _ALL = [
         world="tier",
     ),
     Mutant(
+        "the leader epochs of what is in the tier only are lost with the power",
+        "storage/log_tier.py",
+        "    lower = [entry for entry in kept if entry.start_offset < first_local]\n",
+        "    lower: list[EpochEntry] = []\n",
+        finding="tier seed 42",
+        world="tier",
+    ),
+    Mutant(
+        "what an unclean election took back is read from the tier",
+        "tiered/lineage.py",
+        "    return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))\n",
+        "    return Piece(segment, offset, end)\n",
+        world="tier",
+        also=(
+            (
+                "tiered/lineage.py",
+                "    if len(segment.epochs) == 1 and epochs.end_offset_for(epoch, end).end_offset >= end:\n",
+                "    if len(segment.epochs) == 1:\n",
+            ),
+        ),
+    ),
+    Mutant(
         "a deposed leader leaves what it put too late",
         "tiered/copier.py",
         '                self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")\n',

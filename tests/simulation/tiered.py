@@ -13,10 +13,13 @@ from typing import Any
 import barnabas.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
 from barnabas.runtime.disk import Disk
 from barnabas.tiered import layout
-from barnabas.tiered.lineage import piece_at
+from barnabas.tiered.lineage import piece_at, touches
 from barnabas.tiered.store import StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
+from tests.simulation.lineage import TP as RECKLESS_TP
+from tests.simulation.lineage import HistoryAuditor, HistoryProducer, HistoryReader, LineageWatch
+from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.scenario import Scenario
 
@@ -77,12 +80,14 @@ class Weather:
 class TieredCluster(SimCluster):
     def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         scenario = replace(
-            Scenario.of(seed), has_admin=False, has_table=False, has_reckless=False, has_old_brokers=False, features={}
+            Scenario.of(seed), has_admin=False, has_table=False, has_reckless=True, has_old_brokers=False, features={}
         )
         scenario = replace(scenario, all_brokers={**scenario.all_brokers, **BROKERS})
         super().__init__(seed, scenario, without=without)
         for name, (count, factor, configs) in self.topics.items():
             self.topics[name] = (count, factor, {**configs, **TOPIC})
+        self.reckless_settings = {**TOPIC, "segment.bytes": "400"}
+        self.lineages = LineageWatch(self)
         self.weather = Weather(self)
         for process in self.brokers.values():
             process.open_store = self.weather.open
@@ -90,6 +95,10 @@ class TieredCluster(SimCluster):
     def begin(self) -> None:
         super().begin()
         self.weather.begin()
+        self.lineages.start()
+
+    def reckless_clients(self) -> list[Client]:
+        return [HistoryProducer(self, "reckless"), HistoryReader(self, "history")]
 
     def calm(self) -> None:
         self.weather.end()
@@ -99,6 +108,12 @@ class TieredCluster(SimCluster):
         super().audit()
         world = self.world
         deadline_s = world.now_s + SETTLE_S
+        auditor = HistoryAuditor(self, "historian")
+        auditor.start()
+        while not auditor.is_done and world.now_s < deadline_s:
+            world.run_until(world.now_s + 0.5)
+        if not auditor.is_done:
+            world.violate("a healthy cluster serves in time", f"history was not read within {SETTLE_S:.0f} s")
         while (wrong := self._wrong()) and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
         if wrong:
@@ -120,7 +135,7 @@ class TieredCluster(SimCluster):
     def _wrong(self) -> str:
         """What is not as it should be of the tier; empty if all is."""
         known: set[str] = set()
-        for tp in self.partitions:
+        for tp in (*self.partitions, RECKLESS_TP):
             leaders = [each for each in self.brokers.values() if _leads(each, tp)]
             if len(leaders) != 1:
                 return f"{tp} has {len(leaders)} leaders"
@@ -135,6 +150,9 @@ class TieredCluster(SimCluster):
             rolled = max(each.base_offset for each in log.segments if each.base_offset <= log.last_stable_offset)
             if log.highest_copied_offset < rolled - 1:
                 return f"{tp}: copied up to {log.highest_copied_offset}, rolled at {rolled}"
+            strangers = [each for each in view.all() if not touches(each, log.epochs, log.log_end_offset)]
+            if strangers and len(strangers) < len(view):
+                return f"{tp}: {strangers[0]} is of a leader that was overruled"
             known.update(key for each in view.all() for key in layout.keys(each))
         # Power cuts may have taken the metadata, too: then nobody knows what there is.
         if known != set(self.weather.objects) and not self.oracle.excused:

@@ -252,6 +252,11 @@ class ControlWatch:
                     f"{process.name} has served for {REPLACED_S:.0f} s, and {controller.name} counts it as gone",
                 )
 
+    def _could_lead(self, broker: int) -> bool:
+        """Not one whose directory has failed, nor one that has said that it goes: another is elected, as in Kafka."""
+        process = self._cluster.brokers.get(broker)
+        return process is not None and not process.is_stopping and not process.storage.faults
+
     def _look_at_the_reckless(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
         """Also where records may be lost, nobody is replaced by a worse one while its session lives: it may only look dead."""
         if not self._cluster.scenario.has_reckless or not self._cluster.zookeeper.is_serving:
@@ -264,7 +269,7 @@ class ControlWatch:
             alive = [
                 each
                 for each, (czxid, since_s) in registered.items()
-                if _czxid(nodes, each) == czxid and self._world.now_s - since_s > GONE_S
+                if _czxid(nodes, each) == czxid and self._world.now_s - since_s > GONE_S and self._could_lead(each)
             ]
             is_worse = state.leader >= 0 and state.leader not in before.isr
             # By one write: with more, the next leader may have joined the ISR in between.

@@ -1,0 +1,179 @@
+"""A topic that may lose records, and has its history in an object store: what is lost is never read again.
+
+Who leads in an epoch is one broker, so that epoch and offset name a record. What a leader's log has is fixed when it is
+elected: what an earlier leader's had, up to where its own ends, and then what it writes itself. That is noted here by epoch,
+and not taken from what the log says later: the log's own epochs, and whatever is read, must be the same.
+"""
+
+import asyncio
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from barnabas.client.admin.partitions import list_offsets
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import BrokerRefused
+from barnabas.client.fetching import ConsumerConfig, Fetched
+from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.core.words import EARLIEST, LATEST
+from tests.simulation.load import RECKLESS, Persistent
+
+if TYPE_CHECKING:
+    from tests.simulation.tiered import TieredCluster
+
+TP = TopicPartition(RECKLESS, 0)
+EVERY_S = 0.02
+#: Beside the looks at the leaders, by which it is known who led when.
+SLACK_S = 0.1
+
+#: Leader epochs and where each begins, ascending in both.
+Lineage = list[tuple[int, int]]
+
+
+def epoch_at(lineage: Lineage, offset: int) -> int | None:
+    at = bisect_right(lineage, offset, key=lambda entry: entry[1])
+    return lineage[at - 1][0] if at else None
+
+
+class LineageWatch:
+    """Owner: the world. Reads what brokers hold in memory; changes nothing."""
+
+    def __init__(self, cluster: "TieredCluster") -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        #: By leader epoch.
+        self._lineages: dict[int, Lineage] = {}
+        #: When somebody was last seen to lead in an epoch.
+        self._led_s: dict[int, float] = {}
+        #: Of each epoch, where its leader's log ended when it was last seen.
+        self._ends: dict[int, int] = {}
+        #: Elections that lost records.
+        self.losses = 0
+
+    def start(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        self._world.after(EVERY_S, self._look)
+        for process in self._cluster.brokers.values():
+            replicas = getattr(process.broker, "replicas", None)
+            partition = replicas.get(TP) if process.is_up and replicas is not None else None
+            if partition is not None and partition.is_leader and partition.log is not None:
+                self._look_at(process.name, partition.machine, partition.log)
+
+    def _look_at(self, name: str, machine: Any, log: Any) -> None:
+        epoch = machine.leader_epoch
+        lineage = self._lineages.get(epoch)
+        if lineage is None:
+            lineage = self._lineages[epoch] = self._begins(name, epoch, machine.leader_epoch_start, log)
+        self._led_s[epoch] = self._world.now_s
+        self._ends[epoch] = log.log_end_offset
+        starts = {
+            log.log_start_offset,
+            *(start for _, start in lineage),
+            *(each.start_offset for each in log.epochs.entries),
+        }
+        for offset in sorted(starts):
+            if log.log_start_offset <= offset < log.log_end_offset:
+                known = log.epochs.epoch_at(offset)
+                if known != epoch_at(lineage, offset):
+                    self._world.violate(
+                        "a log's leader epochs are its own",
+                        f"{TP} on {name} in epoch {epoch}: offset {offset} is of epoch {known}, and was of {lineage}",
+                    )
+
+    def _begins(self, name: str, epoch: int, start: int, log: Any) -> Lineage:
+        """What a new leader's log has: by its last record alone, if the leader that wrote it was seen."""
+        last = log.epochs.epoch_at(start - 1) if start > log.log_start_offset else None
+        before = self._lineages.get(last) if last is not None else []
+        if before is None:  # it led for a moment only
+            before = [(each.epoch, each.start_offset) for each in log.epochs.entries if each.epoch <= (last or 0)]
+        kept = [entry for entry in before if entry[1] < start]
+        latest = max(self._ends, default=None)
+        if latest is not None and (
+            start < self._ends[latest] or kept != [entry for entry in self._lineages[latest] if entry[1] < start]
+        ):
+            self.losses += 1
+            lost = f"epoch {latest} had {self._lineages[latest]} up to {self._ends[latest]}"
+            self._world.note("lineage", f"{name} leads {TP} in epoch {epoch} from {start}, after {kept}: {lost}")
+        return [*kept, (epoch, start)]
+
+    def reads(self, who: str, fetched: Fetched, since_s: float) -> None:
+        """What came was asked for since then: it is of one who led since then, all of it."""
+        allowed = {epoch: self._lineages[epoch] for epoch, led_s in self._led_s.items() if led_s >= since_s - SLACK_S}
+        batches = [header for _, header in fetched.batches()]
+        if not batches:
+            return
+        found = [(each.base_offset, each.leader_epoch) for each in batches]
+        if not any(all(epoch_at(lineage, offset) == epoch for offset, epoch in found) for lineage in allowed.values()):
+            self._world.violate(
+                "what an election took back is not read again", f"{who} read {found} of {TP}, led by {allowed}"
+            )
+        ends = [fetched.position - 1, *(each.last_offset for each in batches)]
+        for before, header in zip(ends, batches, strict=False):
+            if header.base_offset > before + 1:
+                self._world.violate(
+                    "history has no holes", f"{who} read {found} of {TP} from {fetched.position} on, led by {allowed}"
+                )
+
+
+class HistoryProducer(Persistent):
+    """Writes to the topic that may lose what it writes."""
+
+    async def _live(self) -> None:
+        config = ProducerConfig(acks=1, idempotent=False, delivery_timeout_ms=4_000, request_timeout_ms=2_000)
+        async with (
+            self.connect(api_timeout_ms=5_000) as cluster,
+            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
+        ):
+            while not self.ending:
+                await producer.send(RECKLESS, b"whatever", partition=0)
+                await self.pause(0.01, 0.15)
+
+
+class HistoryReader(Persistent):
+    """Reads all of it, again and again; at last once from the first offset to the last."""
+
+    cluster: "TieredCluster"
+    #: When the last answer came: what comes next was asked for after it, and may have been under way for long.
+    _since_s = 0.0
+
+    async def _live(self) -> None:
+        config = ConsumerConfig(auto_offset_reset="earliest", fetch_max_wait_ms=300)
+        async with self.connect(api_timeout_ms=10_000) as cluster, Consumer(cluster, config) as consumer:
+            self._since_s = self.world.now_s
+            while not self.ending:
+                consumer.assign({TP: 0})
+                await self._read(consumer, rounds=12)
+                await self.pause(0.0, 0.5)
+
+    async def _read(self, consumer: Consumer, *, rounds: int) -> None:
+        for _ in range(rounds):
+            for fetched in await consumer.poll(500):
+                self.cluster.lineages.reads(self.name, fetched, self._since_s)
+                self._since_s = self.world.now_s
+                if consumer.position(TP) >= fetched.high_watermark or self.ending:
+                    return
+
+
+class HistoryAuditor(HistoryReader):
+    """When all is calm."""
+
+    is_done = False
+
+    async def _live(self) -> None:
+        async with (
+            self.connect() as cluster,
+            Consumer(cluster, ConsumerConfig(auto_offset_reset="none")) as consumer,
+        ):
+            found = await list_offsets(cluster, {TP: EARLIEST})
+            end = (await list_offsets(cluster, {TP: LATEST}))[TP]
+            if ErrorCode.NONE not in (found[TP].error, end.error):
+                raise BrokerRefused(end.error)
+            consumer.assign({TP: found[TP].offset})
+            while consumer.position(TP) < end.offset:
+                for fetched in await consumer.poll(1_000):
+                    self.cluster.lineages.reads(self.name, fetched, self.world.now_s)
+        self.is_done = self.ending = True
+        await asyncio.sleep(0)
