@@ -11,6 +11,8 @@ from tests.topic_tables import Tables, duckdb_rows, polars_rows
 
 from barnabas.client.config import client_config
 from barnabas.spark.tables.catalogue import Catalogue
+from barnabas.spark.tables.definition import Definition
+from barnabas.spark.tables.storing import catalog_settings, delta_storage
 from barnabas.testing import Kafka
 
 __all__ = ["user"]
@@ -63,3 +65,21 @@ def test_table_in_a_bucket_has_every_record_and_grows_and_deletes(
     [described, _] = user.json("describe")
     assert (described["rows"], described["errors"], described["lag"]) == (600, 1, 0)
     assert not list(tmp_path.rglob("*.parquet")), "nothing is on this disk"
+
+
+def test_what_the_catalog_says_of_the_store_comes_before_the_environment() -> None:
+    given = {
+        "AWS_ENDPOINT_URL": "http://all",
+        "AWS_ENDPOINT_URL_S3": "http://s3",
+        "AWS_DEFAULT_REGION": "there",
+        "AZURE_STORAGE_ACCOUNT_KEY": "k",
+        "PATH": "/bin",
+    }
+    in_s3 = Definition(name="t", topic="t", url="s3://lake/t", catalog={"type": "sql", "s3.region": "here"})
+    assert catalog_settings(in_s3, given) == {"type": "sql", "s3.endpoint": "http://s3", "s3.region": "here"}
+    assert delta_storage(in_s3, given) == {name: value for name, value in given.items() if name.startswith("AWS_")}
+    in_azure = Definition(name="t", topic="t", url="az://lake/t", catalog={"type": "rest"})
+    assert delta_storage(in_azure, given) == {"AZURE_STORAGE_ACCOUNT_KEY": "k"}
+    assert catalog_settings(in_azure, given) == {"type": "rest"}
+    local = Definition(name="t", topic="t", url="file:///lake/t")
+    assert (delta_storage(local, given), catalog_settings(local, given)) == ({}, {})

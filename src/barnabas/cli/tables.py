@@ -96,6 +96,12 @@ def command(
     batch_records: Annotated[
         int, typer.Option(metavar="N", help="run: at most so many records in a batch of a table.")
     ] = 1_000_000,
+    tier_reads: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|direct|never", help="run: read history in object storage from there, not through brokers."
+        ),
+    ] = "auto",
     json: Json = False,
 ) -> None:
     """Keep topics as tables that DuckDB, Polars, Trino and Spark read.
@@ -112,7 +118,15 @@ def command(
     check_installed(java=action == "run")
     client = options(bootstrap_server, command_config)
     if action == "run":
-        _run(client, name, master=master, once=once, interval_s=interval_s, batch_records=batch_records)
+        _run(
+            client,
+            name,
+            master=master,
+            once=once,
+            interval_s=interval_s,
+            batch_records=batch_records,
+            tier_reads=tier_reads,
+        )
         return
     if name is None and action not in ("list", "describe"):
         raise UsageError(f"{action} needs {'a topic' if action == 'add' else 'the name of a table'}")
@@ -176,6 +190,7 @@ def _settings(client: "ClientConfig") -> dict[str, str]:
 
 def _run(client: "ClientConfig", name: str | None, *, master: str, **given: Any) -> None:
     from barnabas.runtime.parent import die_with_parent
+    from barnabas.spark.options import TierReads
     from barnabas.spark.tables.command import run
     from barnabas.spark.tables.runner import RunOptions
 
@@ -183,11 +198,15 @@ def _run(client: "ClientConfig", name: str | None, *, master: str, **given: Any)
 
     if given["interval_s"] < 0 or given["batch_records"] < 1:
         raise UsageError("--interval must not be negative, and --batch-records at least 1")
+    ways = [each.value for each in TierReads]
+    if given["tier_reads"] not in ways:
+        raise UsageError(f"--tier-reads is one of {', '.join(ways)}, not {given['tier_reads']!r}")
     chosen = RunOptions(
         once=given["once"],
         interval_s=given["interval_s"],
         records_max=given["batch_records"],
         names=(name,) if name else (),
+        tier_reads=TierReads(given["tier_reads"]),
     )
     if not run(_settings(client), chosen, master=master):
         raise typer.Exit(1)

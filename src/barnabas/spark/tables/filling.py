@@ -23,7 +23,7 @@ from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import rate_limited
-from barnabas.spark.options import source_options
+from barnabas.spark.options import TierReads, source_options
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Span, Task
 from barnabas.spark.tables import inference, renames, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
@@ -55,11 +55,14 @@ class Cluster:
     """Where topics are read: settings of clients by Kafka's names, `bootstrap.servers` among them."""
 
     settings: Mapping[str, str]
+    #: Whether history in object storage is read from there (the source's option `tierReads`).
+    tier_reads: str = TierReads.AUTO.value
 
     def options(self, table: Definition, **more: str) -> dict[str, str]:
         loss = {"failOnDataLoss": "true" if table.on_loss == "stop" else "false"}
         kafka = {f"kafka.{name}": value for name, value in self.settings.items()}
-        return kafka | {"kafka.isolation.level": "read_committed", "includeHeaders": "true"} | loss | more
+        ours = {"kafka.isolation.level": "read_committed", "includeHeaders": "true", "tierReads": self.tier_reads}
+        return kafka | ours | loss | more
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
+from barnabas.spark.options import TierReads
 from barnabas.spark.pipelines.failures import cause_of
 from barnabas.spark.pipelines.sinks.exactly_once import Overtaken
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
@@ -53,6 +54,8 @@ class RunOptions:
     tables_max: int = 4
     #: These only; all where there are none.
     names: tuple[str, ...] = ()
+    #: Whether history in object storage is read from there.
+    tier_reads: TierReads = TierReads.AUTO
 
 
 @dataclass
@@ -86,7 +89,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
-        self._cluster = Cluster(settings)
+        self._cluster = Cluster(settings, options.tier_reads.value)
         self._options = options
         self._tell = tell
         self._clock = clock
