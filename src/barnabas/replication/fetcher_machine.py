@@ -231,13 +231,13 @@ class FetcherMachine:
         for effect in effects:
             if not isinstance(effect, Append):
                 return None
-            size = len(effect.records)
-            if size:
-                end = self._end_after(effect.records)
-                if end is None:
-                    return None
-                ends[effect.partition] = end
-                is_behind = is_behind or size * 2 >= self._partition_bytes_max
+            if not effect.records:
+                continue
+            end = self._end_after(effect.records)
+            if end is None:
+                return None
+            ends[effect.partition] = end
+            is_behind = is_behind or end < effect.leader_high_watermark
         if not is_behind:
             return None
         step = self._plan(now_ms, ends)

@@ -11,10 +11,7 @@ from barnabas.replication.fetch_steps import EpochAnswer, FetchedPartition
 from barnabas.replication.leader_endpoint import FetcherSettings
 from barnabas.storage.epoch_cache import EpochEnd
 
-#: Two records are half of what fits into an answer.
-SETTINGS = FetcherSettings(
-    broker_id=-1, replica_fetch_max_bytes=16, replica_fetch_backoff_ms=30, replica_fetch_wait_max_ms=10_000
-)
+SETTINGS = FetcherSettings(broker_id=-1, replica_fetch_backoff_ms=30, replica_fetch_wait_max_ms=10_000)
 
 
 class Mirror(FakeReplica):
@@ -70,7 +67,7 @@ def test_next_fetch_leaves_before_the_answer_is_appended():
     asyncio.run(run())
 
 
-def test_small_answer_is_appended_first():
+def test_answer_that_has_all_there_is_is_appended_first():
     """Whoever is not behind gains nothing."""
 
     async def run():
